@@ -1,0 +1,34 @@
+"""Holdfast runs functions that must finish."""
+
+from holdfast.app import Holdfast
+from holdfast.client.handle import Run
+from holdfast.errors import (
+    Fatal,
+    HoldfastError,
+    KeyConflict,
+    ResultTimeout,
+    RetryAfter,
+    RunCancelled,
+    RunFailed,
+)
+from holdfast.model.retry import Retry
+from holdfast.model.run import RunInfo
+from holdfast.task.task import Request, Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Fatal",
+    "Holdfast",
+    "HoldfastError",
+    "KeyConflict",
+    "Request",
+    "ResultTimeout",
+    "Retry",
+    "RetryAfter",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunInfo",
+    "Task",
+]

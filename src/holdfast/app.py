@@ -1,0 +1,242 @@
+"""`Holdfast`: the object users hold. It binds a registry of tasks, a store and the settings; the work is done below."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+from uuid import UUID
+
+from holdfast.client.blocking import refuse_in_loop
+from holdfast.client.client import Client, run_id
+from holdfast.client.handle import Run, any_run
+from holdfast.database import open_database
+from holdfast.engine.crew import Crew, Settings
+from holdfast.engine.hooks import Hook, Hooks
+from holdfast.engine.worker import Worker
+from holdfast.errors import ConfigError
+from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.names import check_name
+from holdfast.model.retry import Retry
+from holdfast.model.run import Page, RunInfo, RunState
+from holdfast.store import Store
+from holdfast.task.declare import Decorate, declare, declare_remote
+from holdfast.task.options import Place
+from holdfast.task.registry import Registry
+from holdfast.task.task import Request, Task, _AsyncTask, _SyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H", bound=Hook)
+
+DEFAULT_URL = "sqlite:///holdfast.db"
+SHORTEST_LEASE = 0.5
+MOST_AT_ONCE = 10_000
+
+
+class Holdfast:
+    """An application's door to its durable work.
+
+    `url`: `$HOLDFAST_URL` if it isn't given, else `sqlite:///holdfast.db` in the current folder. Nothing is read or
+    written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
+    with tasks. `keep` is how long finished runs stay, for tasks that don't say.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        schema: str = "holdfast",
+        migrate: bool = True,
+        include: Sequence[str] = (),
+        keep: Duration = timedelta(days=30),
+        clock: Clock = database_clock,
+    ) -> None:
+        self.registry = Registry(include)
+        self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
+        self.store = Store(open_database(self.url, schema), migrate=migrate, clock=clock)
+        self._client = Client(self.store, self.registry, to_micros(keep, "keep"))
+        self._hooks = Hooks()
+
+    # Tasks
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> _AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[P, R], /) -> _SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        run_in: Place | None = None,
+        limits: Sequence[str] = (),
+        max_crashes: int = 3,
+        keep: Duration | None = None,
+    ) -> Decorate: ...
+    def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
+        """Make a task of a function: `@app.task`, or `@app.task(queue=…, retry=…)`."""
+        if fn:
+            return declare(*fn, enqueuer=self._client, registry=self.registry, **settings)
+        return lambda fn: declare(fn, enqueuer=self._client, registry=self.registry, **settings)
+
+    def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
+        """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""
+        return declare_remote(name, enqueuer=self._client, queue=queue)
+
+    # Runs
+
+    def enqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
+        """Make a run of each request, all or none, in one transaction."""
+        return self._client.enqueue(_checked_requests(requests))
+
+    async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
+        """Make a run of each request, all or none, in one transaction."""
+        return await self._client.aenqueue(_checked_requests(requests))
+
+    def get_run(self, id: UUID | str) -> Run[Any]:
+        """The handle of a run; RunNotFound when there is none."""
+        refuse_in_loop("get_run")
+        return any_run(run_id(id), self._client)
+
+    async def aget_run(self, id: UUID | str) -> Run[Any]:
+        """The handle of a run; RunNotFound when there is none."""
+        return await asyncio.to_thread(any_run, run_id(id), self._client)
+
+    def runs(
+        self,
+        *,
+        state: RunState | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Runs, newest first, a page at a time: give the page's `after` for the next one."""
+        refuse_in_loop("runs")
+        return self._client.runs(
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
+        )  # fmt: skip
+
+    async def aruns(
+        self,
+        *,
+        state: RunState | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Runs, newest first, a page at a time: give the page's `after` for the next one."""
+        return await asyncio.to_thread(
+            self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
+        )
+
+    # Working
+
+    def worker(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 100,
+        lease: Duration = 60,
+        grace: Duration = 30,
+    ) -> Worker:
+        """A worker, to be used in a `with` block, or with `run()` or `drain()`."""
+        settings = Settings(
+            queues=_checked_queues(queues),
+            concurrency=_checked_concurrency(concurrency),
+            lease=_checked_lease(lease),
+            grace=to_micros(grace, "grace") / SECOND,
+        )
+        crew = Crew(self.store, self.registry, self._hooks, settings, lambda id: self._client.info(UUID(id)))
+        return Worker(crew, self.registry)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """What start hooks made for tasks to use."""
+        return self._hooks.resources
+
+    def on_start(self, hook: H) -> H:
+        """Run this function in each worker process before it works. What it yields is kept in `resources`."""
+        self._hooks.on_start.append(hook)
+        return hook
+
+    def on_stop(self, hook: H) -> H:
+        """Run this function in each worker process after its work."""
+        self._hooks.on_stop.append(hook)
+        return hook
+
+    def on_failure(self, hook: Callable[[RunInfo[Any]], Any]) -> Callable[[RunInfo[Any]], Any]:
+        """Call this function with a RunInfo whenever a worker ends a run as failed."""
+        self._hooks.on_failure.append(hook)
+        return hook
+
+    # Closing
+
+    def close(self) -> None:
+        """Close the connections. The app can be used again; it opens new ones then."""
+        refuse_in_loop("close")
+        self.store.close()
+
+    async def aclose(self) -> None:
+        """Close the connections. The app can be used again; it opens new ones then."""
+        await asyncio.to_thread(self.store.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {self.store.database.shown}, {len(self.registry)} tasks>"
+
+
+def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
+    checked = list(requests)
+    for at, request in enumerate(checked):
+        if not isinstance(request, Request):
+            raise ConfigError(
+                f"enqueue_many takes requests: item {at} is a {type(request).__name__}; write task.request(…)"
+            )
+    return checked
+
+
+def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str) or not queues:
+        raise ConfigError(f"queues must be a list of names, or None for all, but is {queues!r}")
+    return tuple(check_name(queue, "a queue") for queue in queues)
+
+
+def _checked_concurrency(concurrency: int) -> int:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_AT_ONCE:
+        raise ConfigError(f"concurrency must be a number from 1 to {MOST_AT_ONCE:,}, but is {concurrency!r}")
+    return concurrency
+
+
+def _checked_lease(lease: Duration) -> float:
+    seconds = to_micros(lease, "lease") / SECOND
+    if seconds < SHORTEST_LEASE:
+        raise ConfigError(f"lease must be at least {SHORTEST_LEASE} s, but is {seconds:g}")
+    return seconds

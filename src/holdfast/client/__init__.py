@@ -1,0 +1,1 @@
+"""What applications do: enqueue, and look after the runs they made."""

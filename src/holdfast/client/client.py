@@ -1,0 +1,246 @@
+"""Between requests and rows: makes runs of requests, and reads runs back with the types of their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from holdfast.client.blocking import refuse_in_loop
+from holdfast.client.handle import Run
+from holdfast.client.story import tell
+from holdfast.errors import (
+    ConfigError,
+    ErrorInfo,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    UnknownTask,
+)
+from holdfast.model.clock import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
+from holdfast.model.codec import decode
+from holdfast.model.failure import from_json, to_json
+from holdfast.model.history import Entry
+from holdfast.model.ids import new_id
+from holdfast.model.names import check_name
+from holdfast.model.run import FINAL, STATES, Page, RunInfo
+from holdfast.store import NewRun, Store
+from holdfast.store.views import RunRow
+from holdfast.task.options import Options
+from holdfast.task.registry import Registry
+from holdfast.task.task import Request
+
+FIRST_LOOK = 0.002
+LONGEST_LOOK = 0.25
+LARGEST_PAGE = 1000
+
+
+class Client:
+    """The durable side of handles and tasks. Blocking; the awaited verbs call it in a thread."""
+
+    def __init__(self, store: Store, registry: Registry, keep: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._keep = keep
+
+    # Making runs
+
+    def enqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
+        refuse_in_loop("enqueue")
+        return self.make(requests)
+
+    async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
+        return await asyncio.to_thread(self.make, requests)
+
+    def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
+        ids = self._store.intake.add([self._new_run(request) for request in requests])
+        return [Run(UUID(id), request.task, self) for id, request in zip(ids, requests, strict=True)]
+
+    def _new_run(self, request: Request[Any]) -> NewRun:
+        declared, asked = request.declaration, request.options
+        _refuse_what_comes_later(asked, declared.limits)
+        deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
+        return NewRun(
+            id=str(new_id()),
+            queue=asked.queue or declared.queue,
+            task=declared.name,
+            args=request.args,
+            keep=self._keep if declared.keep is None else declared.keep,
+            max_crashes=declared.max_crashes,
+            tenant=asked.tenant,
+            priority=declared.priority if asked.priority is None else asked.priority,
+            delay=asked.delay,
+            run_at=asked.run_at,
+            deadline_in=deadline_in,
+            deadline_at=asked.deadline_at,
+            unique=asked.unique,
+            key=asked.key,
+            digest=None if asked.key is None else request.digest(),
+            options=_kept_options(asked),
+            tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
+        )
+
+    # Reading runs
+
+    def info(self, id: UUID) -> RunInfo[Any]:
+        return self._info(self._row(id))
+
+    def _row(self, id: UUID) -> RunRow:
+        row = self._store.views.run(str(id))
+        if row is None:
+            raise RunNotFound(f"there is no run {id}; it may have been pruned")
+        return row
+
+    def _info(self, row: RunRow) -> RunInfo[Any]:
+        return RunInfo(
+            id=UUID(row.id),
+            task=row.task,
+            queue=row.queue,
+            priority=row.priority,
+            state=row.state,  # type: ignore[arg-type]
+            attempt=row.attempt,
+            crashes=row.crashes,
+            created_at=to_datetime(row.created_at),
+            started_at=to_datetime_or_none(row.started_at),
+            finished_at=to_datetime_or_none(row.finished_at),
+            result=None if row.result is None else self._decode_result(row.task, row.result),
+            error=None if row.error is None else from_json(row.error),
+            worker=row.session,
+            tenant=row.tenant,
+            tags=() if row.tags is None else tuple(decode(row.tags)),
+        )
+
+    def _decode_result(self, task: str, text: str) -> Any:
+        """Typed by the task's code where this app has it, else plain JSON."""
+        try:
+            return self._registry.get(task).signature.decode_result(text)
+        except UnknownTask:
+            return decode(text)
+
+    def runs(
+        self,
+        *,
+        state: str | None,
+        task: str | None,
+        queue: str | None,
+        tenant: str | None,
+        tag: str | None,
+        limit: int,
+        after: str | None,
+    ) -> Page:
+        if state is not None and state not in STATES:
+            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
+        if not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+            raise ConfigError(f"limit must be between 1 and {LARGEST_PAGE}, but is {limit!r}; use after= for more")
+        for name, value in (("task", task), ("queue", queue), ("tenant", tenant), ("tag", tag)):
+            if value is not None:
+                check_name(value, name)
+        rows = self._store.views.runs(
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=limit + 1,
+            after=None if after is None else str(run_id(after)),
+        )  # fmt: skip
+        page = rows[:limit]
+        return Page([self._info(row) for row in page], page[-1].id if len(rows) > limit else None)
+
+    def history(self, id: UUID) -> list[Entry]:
+        return tell(self._row(id), self._store.views.history(str(id)))
+
+    # Waiting for the end
+
+    def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
+        looks = Looks(id, timeout)
+        while not (end := self.look(id, task)):
+            time.sleep(looks.pause())
+        return end.result
+
+    async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
+        looks = Looks(id, timeout)
+        while not (end := await asyncio.to_thread(self.look, id, task)):
+            await asyncio.sleep(looks.pause())
+        return end.result
+
+    def look(self, id: UUID, task: str) -> Finished | None:
+        """The result, if the run has one by now; raises when it ended otherwise."""
+        row = self._store.views.end(str(id))
+        if row is None:
+            raise RunNotFound(f"there is no run {id}; it may have been pruned")
+        state, result, error = row
+        if state not in FINAL:
+            return None
+        if state == "done":
+            return Finished(self._decode_result(task, result))
+        info = from_json(error) if error else ErrorInfo("error", state, "")
+        if state == "cancelled":
+            raise RunCancelled(id, info.message or None)
+        raise RunFailed(id, info)
+
+    # Changing runs
+
+    def cancel(self, id: UUID, reason: str | None) -> bool:
+        if reason is not None and not isinstance(reason, str):
+            raise ConfigError(f"reason must be text, not {type(reason).__name__}")
+        error = ErrorInfo("cancelled", "RunCancelled", reason or "")
+        return self._store.operators.cancel(str(id), to_json(error))
+
+    def retry(self, id: UUID) -> None:
+        self._store.operators.retry(str(id))
+
+
+def run_id(given: UUID | str) -> UUID:
+    """The id in any of its forms."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise RunNotFound(f"{str(given)[:60]!r} is no run id; ids look like {new_id()}") from None
+
+
+class Finished(NamedTuple):
+    """A run that ended well."""
+
+    result: Any
+
+
+class Looks:
+    """Ever longer pauses between looks at a run, until the time is over."""
+
+    def __init__(self, id: UUID, timeout: Duration | None) -> None:
+        self._id = id
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND
+        self._pause = FIRST_LOOK
+
+    def pause(self) -> float:
+        """How long to wait before the next look; ResultTimeout when there is no time left."""
+        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_LOOK)
+        if self._deadline is None:
+            return pause
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise ResultTimeout(f"run {self._id} had no result within {self._timeout} s; it goes on, ask again")
+        return min(pause, left)
+
+
+def _kept_options(asked: Options) -> str | None:
+    """What the worker needs to know of the request beyond the row's own columns."""
+    kept: dict[str, Any] = {}
+    if asked.retry is not None:
+        kept["retry"] = asked.retry.to_json()
+    if asked.timeout is not None:
+        kept["timeout"] = asked.timeout
+    return msgspec.json.encode(kept).decode() if kept else None
+
+
+def _refuse_what_comes_later(asked: Options, limits: tuple[str, ...]) -> None:
+    if asked.connection is not None:
+        raise ConfigError(
+            "connection= comes with a later release: leave it out, the run is made in a transaction of its own"
+        )
+    if asked.limits or limits:
+        raise ConfigError("limits= comes with a later release: leave it out")

@@ -1,0 +1,89 @@
+"""The handle of a run: its id, and the verbs on it. Holds no state of the run; every verb asks the database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from uuid import UUID
+
+from holdfast.client.blocking import refuse_in_loop
+from holdfast.model.clock import Duration
+from holdfast.model.history import Entry
+from holdfast.model.run import RunInfo
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Run(Generic[R_co]):
+    """One durable execution. Two handles of the same run are equal."""
+
+    __slots__ = ("_client", "id", "task")
+
+    def __init__(self, id: UUID, task: str, client: Client) -> None:
+        self.id = id
+        self.task = task
+        self._client = client
+
+    def info(self) -> RunInfo[R_co]:
+        """The run as it is now."""
+        refuse_in_loop("info")
+        return self._client.info(self.id)
+
+    async def ainfo(self) -> RunInfo[R_co]:
+        """The run as it is now."""
+        return await asyncio.to_thread(self._client.info, self.id)
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
+        refuse_in_loop("result")
+        return cast(R_co, self._client.result(self.id, self.task, timeout))
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
+        return cast(R_co, await self._client.aresult(self.id, self.task, timeout))
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """End the run now; True when this call ended it, False when it had ended before. A worker that is at it is
+        stopped at its next heartbeat, and can't write any more at once."""
+        refuse_in_loop("cancel")
+        return self._client.cancel(self.id, reason)
+
+    async def acancel(self, reason: str | None = None) -> bool:
+        """End the run now; True when this call ended it, False when it had ended before."""
+        return await asyncio.to_thread(self._client.cancel, self.id, reason)
+
+    def retry(self) -> None:
+        """Send a failed or cancelled run back to ready, with new budgets. An unfinished run is left as it is; a done
+        one raises RunFinished."""
+        refuse_in_loop("retry")
+        self._client.retry(self.id)
+
+    async def aretry(self) -> None:
+        """Send a failed or cancelled run back to ready, with new budgets."""
+        await asyncio.to_thread(self._client.retry, self.id)
+
+    def history(self) -> list[Entry]:
+        """The durable record, complete from enqueue to end."""
+        refuse_in_loop("history")
+        return self._client.history(self.id)
+
+    async def ahistory(self) -> list[Entry]:
+        """The durable record, complete from enqueue to end."""
+        return await asyncio.to_thread(self._client.history, self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.task}>"
+
+
+def any_run(id: UUID, client: Client) -> Run[Any]:
+    """A handle of a run known by its id only."""
+    return Run(id, client.info(id).task, client)

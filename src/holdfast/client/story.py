@@ -1,0 +1,40 @@
+"""A run's history told whole: kept records, and what stands in the run's own row (enqueue, the attempt under way)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.model.clock import to_datetime
+from holdfast.model.history import Entry
+from holdfast.store.views import RunRow
+
+
+def tell(run: RunRow, records: list[Row]) -> list[Entry]:
+    """All entries, in order."""
+    return list(_entries(run, records))
+
+
+def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
+    yield Entry("enqueued", to_datetime(run.created_at), 0, None, {"task": run.task, "queue": run.queue})
+    for _n, at, kind, attempt, session, since, data in records:
+        if since is not None:
+            yield Entry("started", to_datetime(since), attempt, session)
+        yield Entry(kind, to_datetime(at), attempt, session, _data(kind, data))
+    if run.state == "running" and run.claimed_at is not None:
+        yield Entry("started", to_datetime(run.claimed_at), run.attempt, run.session)
+
+
+def _data(kind: str, text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        kept = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {"unreadable": text}
+    if kind == "cancelled":
+        return {"reason": kept.get("message") or None}
+    return {"error": kept}

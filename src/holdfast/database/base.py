@@ -1,0 +1,165 @@
+"""What both drivers offer: a connection, a line that keeps one open, a watch for other processes' commits."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from holdfast.database.dialect import Dialect
+from holdfast.database.faults import Conflict, ConnectionLost
+from holdfast.database.statements import Statement
+from holdfast.errors import StoreUnavailable
+
+Row: TypeAlias = tuple[Any, ...]
+T = TypeVar("T")
+
+RECONNECT_PAUSE = 1.0
+CONFLICT_TRIES = 8
+LOSS_TRIES = 2
+
+
+class Connection(ABC):
+    """One open connection, used by one thread at a time."""
+
+    busy_since: float | None = None
+    """When the call under way began (monotonic), for whoever looks after stuck calls."""
+
+    @abstractmethod
+    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        """Run one statement; outside a transaction it commits by itself."""
+
+    @abstractmethod
+    def script(self, text: str) -> None:
+        """Run several statements that return nothing, inside the transaction under way."""
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """End the transaction without its writes; never raises."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close; never raises."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Break the call under way, from another thread."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+
+class Line:
+    """Keeps one connection for a purpose: opened when needed, opened anew when lost, used by one thread at a time."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._lock = threading.RLock()
+        self._refused: tuple[float, StoreUnavailable] | None = None
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
+        conflicts = losses = 0
+        with self._lock:
+            while True:
+                connection = self._open()
+                try:
+                    return work(connection)
+                except Conflict:
+                    conflicts += 1
+                    if conflicts == CONFLICT_TRIES:
+                        raise
+                    time.sleep(random.uniform(0, 0.002 * 2**conflicts))
+                except ConnectionLost:
+                    self.close()
+                    losses += 1
+                    if losses == LOSS_TRIES:
+                        raise
+
+    def _open(self) -> Connection:
+        """The connection; after a refusal the next try is made no sooner than a second later."""
+        if self._connection is None:
+            if self._refused and time.monotonic() - self._refused[0] < RECONNECT_PAUSE:
+                raise StoreUnavailable(str(self._refused[1]))
+            try:
+                self._connection = self._connect()
+            except StoreUnavailable as error:
+                self._refused = (time.monotonic(), error)
+                raise
+            self._refused = None
+        return self._connection
+
+    def cut_if_stuck(self, longest: float) -> bool:
+        """Break a call that has been under way for too long; it then counts as a lost connection."""
+        connection = self._connection
+        since = connection.busy_since if connection else None
+        if connection is None or since is None or time.monotonic() - since < longest:
+            return False
+        connection.cut()
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
+class Watch(ABC):
+    """Learns that another process may have made new work. A hint only: whoever uses it polls as well."""
+
+    @abstractmethod
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        """True as soon as something happened; False after `longest` seconds or when told to stop."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Database(ABC):
+    """One database: makes connections of it."""
+
+    dialect: Dialect
+    shown: str
+    """The URL as it may be shown: without a password."""
+
+    @abstractmethod
+    def line(self, purpose: str, patience: float = 20.0) -> Line:
+        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `read`. A transaction on it that stays
+        idle for longer than `patience` seconds is ended by the server."""
+
+    @abstractmethod
+    def watch(self) -> Watch: ...
+
+    @abstractmethod
+    def migration_lock(self, connection: Connection) -> None:
+        """Inside a transaction: let no other process migrate until it ends."""
+
+    @abstractmethod
+    def table_exists(self, connection: Connection, table: str) -> bool: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every line."""
+
+    @abstractmethod
+    def cut_stuck(self, longest: float) -> int:
+        """Break calls that hang for longer than so many seconds; how many."""

@@ -1,0 +1,151 @@
+"""The few places where the SQL of the two databases differs, as fragments that statements name in braces.
+
+| fragment | meaning |
+| --- | --- |
+| `{schema}` | stands before every table's name |
+| `{now}` | the transaction's time in microseconds, for finding rows (an index can be used) |
+| `{moment}` | the time right now, for judging leases after a lock was taken |
+| `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
+| `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
+| `{lock}` | lock the rows read here |
+| `{lock_free}` | lock them, passing over those that others hold |
+| `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
+| `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
+| `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
+| `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from holdfast.errors import ConfigError
+
+_FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
+
+
+class Dialect(ABC):
+    """Fills the fragments of a statement's text."""
+
+    name: str
+    writing_ctes: bool
+    """Whether one statement can change several tables (`WITH x AS (UPDATE …)`)."""
+
+    def fill(self, text: str, limit: int | None = None) -> str:
+        """The text with its fragments filled, also those that a fragment brings along."""
+
+        def replace(match: re.Match[str]) -> str:
+            name, argument = match.groups()
+            if name == "limit":
+                if limit is None:
+                    raise LookupError("a statement with {limit} needs a size")
+                return str(limit)
+            fragment: str | Callable[[str], str] = getattr(self, f"_{name}")
+            return fragment(argument) if callable(fragment) else fragment
+
+        while _FRAGMENT.search(text):
+            text = _FRAGMENT.sub(replace, text)
+        return text
+
+    @abstractmethod
+    def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
+        """The text with its `:name` parameters in the driver's own form."""
+
+
+def _columns(argument: str) -> tuple[str, list[tuple[str, str]]]:
+    """Parse the argument of `{each(:rows, id uuid, n int)}`."""
+    source, *columns = [part.strip() for part in argument.split(",")]
+    return source, [(name, kind) for name, kind in (column.split() for column in columns)]
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL 14 and later."""
+
+    name = "postgres"
+    writing_ctes = True
+
+    _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000 as bigint))"
+    _moment = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
+    _lock = "for no key update"
+    _lock_free = "for no key update skip locked"
+    _lock_shared = "for key share"
+    _lock_whole = "for update skip locked"
+    _uuid = "uuid"
+    _serial = "bigint generated always as identity primary key"
+    _run_key = "id uuid primary key, seq bigint generated always as identity"
+    _clustered = ""
+    _hint = (
+        "(select cast(pg_notify('{channel}', '') as text)"
+        " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}))"
+    )
+
+    def __init__(self, schema: str) -> None:
+        if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
+            shown = repr(schema)[:60]
+            raise ConfigError(
+                f"schema {shown} can't be used: take a name of letters, digits and underscores,"
+                " at most 50 characters, not starting with a digit"
+            )
+        self.schema = schema
+        self.channel = f"holdfast_{schema}"
+        self._schema = f'"{schema}".'
+        self._channel = self.channel
+
+    @staticmethod
+    def _each(argument: str) -> str:
+        source, columns = _columns(argument)
+        typed = ", ".join(f"{name} {kind}" for name, kind in columns)
+        return f"jsonb_to_recordset(cast({source} as jsonb)) as each({typed})"
+
+    @staticmethod
+    def _each_text(argument: str) -> str:
+        return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
+
+    @staticmethod
+    def _time(argument: str) -> str:
+        return f"to_timestamp({argument} / 1000000.0)"
+
+    def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
+        numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+        return PARAMETER.sub(lambda match: numbers[match[1]], text)
+
+
+class SqliteDialect(Dialect):
+    """SQLite, as apsw brings it. Its own tables have a prefix, because they may share a file with the user's."""
+
+    name = "sqlite"
+    writing_ctes = False
+
+    _schema = "holdfast_"
+    _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
+    _moment = _now
+    _lock = _lock_free = _lock_shared = _lock_whole = ""
+    _uuid = "text"
+    _serial = "integer primary key autoincrement"
+    _run_key = "seq integer primary key autoincrement, id text not null unique"
+    _clustered = "without rowid"
+    _hint = "null"
+
+    @staticmethod
+    def _each(argument: str) -> str:
+        source, columns = _columns(argument)
+        picked = ", ".join(f"value ->> '{name}' as {name}" for name, _ in columns)
+        return f"(select {picked} from json_each({source})) as each"
+
+    @staticmethod
+    def _each_text(argument: str) -> str:
+        return f"json_each({argument}) as each"
+
+    @staticmethod
+    def _time(argument: str) -> str:
+        return f"strftime('%Y-%m-%d %H:%M:%f', {argument} / 1000000.0, 'unixepoch')"
+
+    def number_parameters(self, text: str, names: tuple[str, ...]) -> str:  # noqa: ARG002 - SQLite takes names
+        return text
+
+
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+"""A statement's parameter. No statement has a colon inside a literal, and none uses `::`."""

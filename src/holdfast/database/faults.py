@@ -1,0 +1,17 @@
+"""What a driver's error means for the caller: try again, open a new connection, or give up."""
+
+from __future__ import annotations
+
+from holdfast.errors import StoreError, StoreUnavailable
+
+
+class Conflict(StoreUnavailable):
+    """A serialization failure, a deadlock or a busy file: nothing was written, the same work may succeed now."""
+
+
+class ConnectionLost(StoreUnavailable):
+    """The connection broke. What was sent last may have been committed or not."""
+
+
+class DataFault(StoreError):
+    """The database refused a value; trying the same again can't help."""

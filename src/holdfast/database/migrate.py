@@ -1,0 +1,102 @@
+"""Numbered migrations, applied once under a lock, whatever number of processes start together.
+
+A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments. Migrations
+only add; what they replace goes one release later. `meta` keeps two numbers: `schema`, the last migration applied,
+and `oldest_code`, the lowest `CODE` that may still work on these tables, so that two releases can live side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from holdfast.database.base import Connection, Database
+from holdfast.database.statements import Source, Statement, render
+from holdfast.errors import SchemaAhead, SchemaBehind
+
+CODE = 1
+"""The number of this code; a migration that old code can't live with says `-- oldest code: N`."""
+
+_FILE = re.compile(r"(\d{4})_\w+\.sql")
+_OLDEST = re.compile(r"^-- oldest code: *(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file."""
+
+    number: int
+    name: str
+    text: str
+
+    @property
+    def oldest_code(self) -> int | None:
+        found = _OLDEST.search(self.text)
+        return int(found[1]) if found else None
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All migrations that this code knows, in order."""
+    files = sorted(resources.files("holdfast.database.migrations").iterdir(), key=lambda entry: entry.name)
+    matched = [(file, match) for file in files if (match := _FILE.fullmatch(file.name))]
+    return tuple(Migration(int(match[1]), file.name, file.read_text("utf-8")) for file, match in matched)
+
+
+def newest() -> int:
+    return migrations()[-1].number
+
+
+def check(database: Database, connection: Connection) -> int:
+    """The version of the tables, 0 where there are none; refuses tables that need newer code."""
+    if not database.table_exists(connection, "meta"):
+        return 0
+    rows = connection.execute(_statement(database, "select name, value from {schema}meta"), {})
+    meta = {name: int(value) for name, value in rows}
+    if meta["oldest_code"] > CODE:
+        raise SchemaAhead(
+            f"the tables in {database.shown} need newer code (at least {meta['oldest_code']}, this is {CODE}):"
+            " upgrade holdfast here"
+        )
+    return meta["schema"]
+
+
+def prepare(database: Database, connection: Connection, *, migrate: bool) -> list[str]:
+    """See to it that the tables fit this code; the names of the migrations that were applied now."""
+    version = check(database, connection)
+    if version >= newest():
+        return []
+    if not migrate:
+        state = f"are at version {version}" if version else "don't exist yet"
+        raise SchemaBehind(
+            f"the tables in {database.shown} {state}, this code needs {newest()}:"
+            " run `holdfast migrate`, or leave migrate=False out"
+        )
+    with connection.transaction():
+        database.migration_lock(connection)
+        version = check(database, connection)  # another process may have been first
+        pending = [migration for migration in migrations() if migration.number > version]
+        for migration in pending:
+            connection.script(database.dialect.fill(_without_comments(migration.text)))
+            _write_meta(database, connection, "schema", migration.number)
+            if migration.oldest_code is not None:
+                _write_meta(database, connection, "oldest_code", migration.oldest_code)
+    return [migration.name for migration in pending]
+
+
+def _write_meta(database: Database, connection: Connection, name: str, value: int) -> None:
+    text = (
+        "insert into {schema}meta (name, value) values (:name, :value)"
+        " on conflict (name) do update set value = excluded.value"
+    )
+    connection.execute(_statement(database, text), {"name": name, "value": str(value)})
+
+
+def _statement(database: Database, text: str) -> Statement:
+    return render(Source("migrate", None, "", text), database.dialect)
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--"))

@@ -1,0 +1,1 @@
+"""The schema, as numbered migrations for both databases."""

@@ -1,0 +1,42 @@
+"""From a URL to a database."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from holdfast.database.base import Database
+from holdfast.errors import ConfigError
+
+FORMS = "sqlite:///jobs.db (relative), sqlite:////var/lib/jobs.db (absolute) or postgresql://user@host/database"
+
+
+def open_database(url: str, schema: str) -> Database:
+    """The database of a URL. Does no I/O; the driver is loaded here, so that only what is used is imported."""
+    if not isinstance(url, str) or not url.strip():
+        raise ConfigError(f"the database URL must be text like {FORMS}, but is {type(url).__name__} {str(url)[:40]!r}")
+    scheme = url.split(":", 1)[0].lower() if ":" in url else ""
+    if scheme == "sqlite":
+        from holdfast.database.sqlite import SqliteDatabase
+
+        return SqliteDatabase(sqlite_path(url))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from holdfast.database.postgres import PostgresDatabase
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+        return PostgresDatabase(url, schema)
+    found = f"{scheme}:" if scheme else repr(url[:60])
+    raise ConfigError(f"unknown database URL ({found}); write {FORMS}")
+
+
+def sqlite_path(url: str) -> str:
+    """The path in a sqlite: URL; `:memory:` for a database in memory."""
+    parts = urlsplit(url)
+    if parts.netloc or parts.query or parts.fragment or not url.lower().startswith("sqlite:///"):
+        raise ConfigError(f"{url[:120]!r} is no SQLite URL; write sqlite:///jobs.db or sqlite:////var/lib/jobs.db")
+    path = unquote(parts.path.removeprefix("/"))
+    if not path or path.endswith("/") or "\0" in path:
+        raise ConfigError(f"{url[:120]!r} names no file; write sqlite:///jobs.db or sqlite:////var/lib/jobs.db")
+    return path

@@ -1,0 +1,260 @@
+"""PostgreSQL 14 and later through psycopg 3, blocking, autocommit, server-side parameters.
+
+Every connection has timeouts of its own, on both sides: a server or a network that stops answering must not keep a
+worker from noticing that its lease runs out.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.string import TextLoader
+
+from holdfast.database.base import Connection, Database, Line, Row, Watch
+from holdfast.database.dialect import PostgresDialect
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault
+from holdfast.database.statements import Statement
+from holdfast.errors import ConfigError, StoreError, StoreUnavailable
+
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS = 30
+LOCK_SECONDS = 10
+LISTENER_CHECK_SECONDS = 10.0
+PREPARE_AFTER = 2
+
+_TRY_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
+_TRY_LATER = (pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled, pg.ReadOnlySqlTransaction)
+_NOT_THERE = (pg.InvalidCatalogName, pg.InvalidAuthorizationSpecification, pg.InvalidPassword)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """The driver's errors as ours. Which ones are final and which may pass is decided here and nowhere else."""
+    try:
+        yield
+    except _TRY_AGAIN as error:
+        raise Conflict(f"{what}: {error}") from error
+    except (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout) as error:
+        raise ConnectionLost(f"{what}: {error}") from error
+    except _TRY_LATER as error:
+        raise StoreUnavailable(f"{what}: {error}") from error
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        raise DataFault(f"{what}: {error}") from error
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise ConnectionLost(f"{what}: the connection was lost ({_first_line(error)})") from error
+    except psycopg.Error as error:
+        raise StoreError(f"{what}: {error}") from error
+
+
+class PostgresConnection(Connection):
+    """One psycopg connection."""
+
+    def __init__(self, conninfo: str, shown: str) -> None:
+        self._what = shown
+        try:
+            self._psycopg = psycopg.connect(
+                conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=PREPARE_AFTER
+            )
+        except _NOT_THERE as error:
+            raise StoreUnavailable(
+                f"{shown} refused us: {_first_line(error)}; check the URL's database and user"
+            ) from error
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"{shown} can't be reached: {_first_line(error)}; is the server up?") from error
+        self._psycopg.adapters.register_loader("uuid", TextLoader)
+        self._cursor = self._psycopg.cursor()
+
+    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        self.busy_since = time.monotonic()
+        try:
+            cursor = self._cursor
+            cursor.execute(statement.sql, [_as_text(values[name]) for name in statement.parameters])
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error:
+            with _translated(f"{self._what} ({statement.name})"):
+                raise
+            raise AssertionError from None
+        finally:
+            self.busy_since = None
+
+    def script(self, text: str) -> None:
+        self.busy_since = time.monotonic()
+        try:
+            with _translated(self._what):
+                self._psycopg.execute(text.encode())
+        finally:
+            self.busy_since = None
+
+    def begin(self) -> None:
+        self.script("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def commit(self) -> None:
+        self.script("COMMIT")
+
+    def rollback(self) -> None:
+        with suppress(psycopg.Error):
+            self._psycopg.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._psycopg.close()
+
+    def cut(self) -> None:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._psycopg.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+
+    def listen(self, channel: str) -> None:
+        self.script(f'LISTEN "{channel}"')
+
+    def notified(self, longest: float) -> bool:
+        """Whether a notification came within so many seconds."""
+        with _translated(self._what):
+            return any(True for _ in self._psycopg.notifies(timeout=longest, stop_after=1))
+
+
+def _as_text(value: Any) -> Any:
+    """Parameters go as text of unknown type, so that a statement has one plan whatever size its numbers have."""
+    return value if value is None or isinstance(value, str) else str(value)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class PostgresWatch(Watch):
+    """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._connection: PostgresConnection | None = None
+        self._checked = 0.0
+
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        if self._connection is None:
+            self._connection = self._database.connect("listener", 20.0)
+            self._connection.listen(self._database.dialect.channel)
+            self._checked = time.monotonic()
+            return True  # what came before the LISTEN was not heard
+        try:
+            return self._listen(longest, stop)
+        except StoreError:
+            self.close()
+            raise
+
+    def _listen(self, longest: float, stop: threading.Event) -> bool:
+        connection = self._connection
+        assert connection is not None
+        deadline = time.monotonic() + longest
+        while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
+            if connection.notified(min(left, 0.5)):
+                self._checked = time.monotonic()
+                return True
+            if time.monotonic() - self._checked > LISTENER_CHECK_SECONDS:
+                connection.script("SELECT 1")
+                self._checked = time.monotonic()
+        return False
+
+    def cut_if_stuck(self, longest: float) -> bool:
+        connection = self._connection
+        since = connection.busy_since if connection else None
+        if connection is None or since is None or time.monotonic() - since < longest:
+            return False
+        connection.cut()
+        return True
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class PostgresDatabase(Database):
+    """One schema of one PostgreSQL database."""
+
+    dialect: PostgresDialect
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.dialect = PostgresDialect(schema)
+        self.shown = _without_password(url)
+        try:
+            self._given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"{self.shown} is no PostgreSQL URL: {_first_line(error)}") from None
+        self._lines: dict[str, Line] = {}
+        self._watches: list[PostgresWatch] = []
+        self._lock = threading.Lock()
+
+    def line(self, purpose: str, patience: float = 20.0) -> Line:
+        name = "client" if purpose == "read" else purpose
+        with self._lock:
+            return self._lines.setdefault(name, Line(lambda: self.connect(name, patience)))
+
+    def watch(self) -> Watch:
+        watch = PostgresWatch(self)
+        self._watches.append(watch)
+        return watch
+
+    def connect(self, purpose: str, patience: float) -> PostgresConnection:
+        """A new connection with our settings; what the URL says comes before our defaults, except what we rely on."""
+        milliseconds = {
+            "statement_timeout": STATEMENT_SECONDS * 1000,
+            "lock_timeout": LOCK_SECONDS * 1000,
+            "idle_in_transaction_session_timeout": int(patience * 1000),
+        }
+        settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
+        settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
+        defaults = {
+            "application_name": f"holdfast {purpose}",
+            "connect_timeout": CONNECT_SECONDS,
+            "tcp_user_timeout": int(patience * 1000),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        }
+        options = " ".join([str(self._given.get("options") or ""), *settings]).strip()
+        given: dict[str, Any] = {**defaults, **self._given, "options": options}
+        return PostgresConnection(make_conninfo(**given), self.shown)
+
+    def migration_lock(self, connection: Connection) -> None:
+        lock = Statement("migration_lock", "select pg_advisory_xact_lock(hashtextextended($1, 0))", ("name",))
+        connection.execute(lock, {"name": f"holdfast migration {self.dialect.schema}"})
+        known = Statement("schema_exists", "select 1 from pg_namespace where nspname = $1", ("name",))
+        if not connection.execute(known, {"name": self.dialect.schema}):
+            connection.script(f'create schema "{self.dialect.schema}"')
+
+    def table_exists(self, connection: Connection, table: str) -> bool:
+        query = Statement("table_exists", "select to_regclass($1) is not null", ("table",))
+        return bool(connection.execute(query, {"table": f'"{self.dialect.schema}".{table}'})[0][0])
+
+    def close(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            line.close()
+
+    def cut_stuck(self, longest: float) -> int:
+        stuck: list[Line | PostgresWatch] = [*self._lines.values(), *self._watches]
+        return sum(each.cut_if_stuck(longest) for each in stuck)
+
+
+def _without_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    parts = urlsplit(url)
+    netloc = parts.netloc
+    if "@" in netloc:
+        user = netloc.rsplit("@", 1)[0].split(":", 1)[0]
+        netloc = f"{user}@{netloc.rsplit('@', 1)[1]}"
+    query = "&".join(
+        part for part in parts.query.split("&") if not part.lower().startswith(("password=", "sslpassword="))
+    )
+    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))

@@ -1,0 +1,223 @@
+"""SQLite through apsw, which brings its own, current SQLite.
+
+WAL, `synchronous=FULL`, and `BEGIN IMMEDIATE` for every transaction (a deferred one that turns into a write fails at
+once when another writer was first, whatever the busy timeout). One connection writes for the whole process, the
+heartbeat has its own so that it never waits for a thread of ours, and one only reads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.database.base import Connection, Database, Line, Row, Watch
+from holdfast.database.dialect import SqliteDialect
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault
+from holdfast.database.statements import Statement
+from holdfast.errors import ConfigError, StoreError, StoreUnavailable
+
+BUSY_MILLISECONDS = 5000
+LOOK_SECONDS = 0.005
+OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
+PRAGMAS = ("synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off")
+
+_TRY_LATER = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
+_BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """The driver's errors as ours."""
+    try:
+        yield
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise Conflict(f"{what}: another process is writing and didn't finish in time ({error})") from error
+    except _BAD_VALUE as error:
+        raise DataFault(f"{what}: {error}") from error
+    except _TRY_LATER as error:
+        raise StoreUnavailable(
+            f"{what} can't be used just now: {error}; is there room, and may it be written?"
+        ) from error
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file") from error
+    except apsw.ConnectionClosedError as error:
+        raise ConnectionLost(f"{what} was closed") from error
+    except apsw.InterruptError as error:
+        raise ConnectionLost(f"{what}: the call took too long and was interrupted") from error
+
+
+class SqliteConnection(Connection):
+    """One apsw connection."""
+
+    def __init__(self, path: str) -> None:
+        self._what = f"SQLite file {path}"
+        with _translated(self._what):
+            self._apsw = apsw.Connection(path)
+            self._apsw.set_busy_timeout(BUSY_MILLISECONDS)
+            _use_wal(self._apsw)
+            for pragma in PRAGMAS:
+                self._apsw.execute(f"PRAGMA {pragma}")
+
+    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        self.busy_since = time.monotonic()
+        try:
+            return self._apsw.execute(statement.sql, values).fetchall()
+        except apsw.Error:
+            with _translated(f"{self._what} ({statement.name})"):
+                raise
+            raise AssertionError from None
+        finally:
+            self.busy_since = None
+
+    def script(self, text: str) -> None:
+        with _translated(self._what):
+            self._apsw.execute(text).fetchall()
+
+    def begin(self) -> None:
+        self.script("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        try:
+            self.script("COMMIT")
+        except StoreError:
+            self.rollback()
+            raise
+
+    def rollback(self) -> None:
+        try:
+            if self._apsw.in_transaction:
+                self._apsw.execute("ROLLBACK")
+        except apsw.Error:
+            self.close()
+
+    def data_version(self) -> int:
+        """Changes whenever another connection, of any process, has committed."""
+        with _translated(self._what):
+            version: Any = self._apsw.execute("PRAGMA data_version").fetchall()[0][0]
+            return int(version)
+
+    def close(self) -> None:
+        with suppress(apsw.Error):
+            self._apsw.close(force=True)
+
+    def cut(self) -> None:
+        with suppress(apsw.Error):
+            self._apsw.interrupt()
+
+
+def _use_wal(connection: apsw.Connection) -> None:
+    """Switch to WAL; processes that start together get in each other's way here, and SQLite doesn't wait by itself."""
+    deadline = time.monotonic() + BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = wal").fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+class SqliteWatch(Watch):
+    """Looks at `data_version`, which costs microseconds."""
+
+    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
+        self._connect = connect
+        self._connection: SqliteConnection | None = None
+        self._seen: int | None = None
+
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        if self._connection is None:
+            self._connection = self._connect()
+        deadline = time.monotonic() + longest
+        while True:
+            version = self._connection.data_version()
+            if version != self._seen:
+                self._seen = version
+                return True
+            if time.monotonic() >= deadline or stop.wait(LOOK_SECONDS):
+                return False
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class SqliteDatabase(Database):
+    """One file, or `:memory:`, where everything shares one connection."""
+
+    def __init__(self, path: str) -> None:
+        if _version() < OLDEST:
+            raise ConfigError(f"SQLite {apsw.sqlitelibversion()} can lose committed data: install apsw 3.51.3 or later")
+        self.dialect = SqliteDialect()
+        self._in_memory = path == ":memory:"
+        self._path = path if self._in_memory else str(Path(path).absolute())
+        self.shown = f"sqlite:///{path}"
+        self._lines: dict[str, Line] = {}
+        self._lock = threading.Lock()
+
+    def line(self, purpose: str, patience: float = 20.0) -> Line:  # noqa: ARG002 - no server to run out of it
+        name = "all" if self._in_memory else purpose if purpose in ("heartbeat", "read") else "write"
+        with self._lock:
+            return self._lines.setdefault(name, Line(self._open))
+
+    def watch(self) -> Watch:
+        return _NoWatch() if self._in_memory else SqliteWatch(self._open)
+
+    def _open(self) -> SqliteConnection:
+        if not self._in_memory:
+            self._make_file()
+        return SqliteConnection(self._path)
+
+    def _make_file(self) -> None:
+        """A new file is for its owner only; SQLite gives its -wal and -shm the same mode."""
+        try:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"the folder of {self._path} doesn't exist; make it, or give another path in the URL"
+            ) from None
+        except IsADirectoryError:
+            raise ConfigError(f"{self._path} is a folder; name a file in the URL, like sqlite:///jobs.db") from None
+        except OSError as error:
+            raise StoreUnavailable(f"SQLite file {self._path} can't be opened: {error.strerror}") from error
+
+    def migration_lock(self, connection: Connection) -> None:
+        """Nothing to do: BEGIN IMMEDIATE has let no other process in."""
+
+    def table_exists(self, connection: Connection, table: str) -> bool:
+        query = Statement(
+            "table_exists", "select 1 from sqlite_schema where type = 'table' and name = :table", ("table",)
+        )
+        return bool(connection.execute(query, {"table": f"holdfast_{table}"}))
+
+    def close(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            line.close()
+
+    def cut_stuck(self, longest: float) -> int:
+        return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))
+
+
+class _NoWatch(Watch):
+    """A database in memory has no other processes; its own enqueues wake the worker directly."""
+
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        return not stop.wait(min(longest, LOOK_SECONDS))
+
+    def close(self) -> None:
+        pass
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(int(part) for part in apsw.sqlitelibversion().split("."))

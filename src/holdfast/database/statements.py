@@ -1,0 +1,84 @@
+"""Reads named statements from .sql files and renders them for a dialect.
+
+A file holds statements like this; the comment lines below the name are its purpose:
+
+    -- name: promote_due
+    -- Scheduled runs whose time has come become ready.
+    update …
+
+`-- only: postgres` (or sqlite) below the name makes it that dialect's own version.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from holdfast.database.dialect import PARAMETER, Dialect
+
+_NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
+_ONLY = re.compile(r"^-- only: *(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement, ready for a driver."""
+
+    name: str
+    sql: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One statement as it stands in its file."""
+
+    name: str
+    only: str | None
+    purpose: str
+    text: str
+
+
+class Statements:
+    """All statements of a package's .sql files, rendered for one dialect when first asked for."""
+
+    def __init__(self, package: str, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._sources = {source.name: source for source in read_sources(package) if source.only in (None, dialect.name)}
+        self._rendered: dict[tuple[str, int | None], Statement] = {}
+
+    def get(self, name: str, limit: int | None = None) -> Statement:
+        """The statement; `limit` is written into it as a literal where it says `{limit}`."""
+        found = self._rendered.get((name, limit))
+        if found is None:
+            found = self._rendered[name, limit] = render(self._sources[name], self._dialect, limit)
+        return found
+
+
+def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statement:
+    filled = dialect.fill(source.text, limit)
+    parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
+    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters)
+
+
+@cache
+def read_sources(package: str) -> tuple[Source, ...]:
+    """Every statement in the .sql files of a package, in the order of the files."""
+    files = sorted(resources.files(package).iterdir(), key=lambda entry: entry.name)
+    return tuple(source for file in files if file.name.endswith(".sql") for source in split(file.read_text("utf-8")))
+
+
+def split(text: str) -> list[Source]:
+    """The statements of one file."""
+    _, *parts = _NAME.split(text)
+    sources = []
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        lines = body.strip().splitlines()
+        comments = [line for line in lines if line.startswith("--")]
+        sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
+        only = _ONLY.search(body)
+        purpose = " ".join(line.removeprefix("--").strip() for line in comments if not _ONLY.match(line))
+        sources.append(Source(name, only[1] if only else None, purpose, sql))
+    return sources

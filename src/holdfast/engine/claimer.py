@@ -1,0 +1,102 @@
+"""Takes ready runs for free slots. While there is work it doesn't wait; while there is none it waits to be woken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.committer import Committer
+from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.runner import Runner
+from holdfast.engine.session import Duty, Session
+from holdfast.store import Store
+from holdfast.task.registry import Registry
+from holdfast.task.task import Task
+
+POLL = 1.0
+CONTENDED = 0.005
+MOST_UNWRITTEN = 2000
+
+
+class KnownLanes:
+    """The lanes that this worker can run: its queues, and the tasks that its code knows."""
+
+    def __init__(self, store: Store, registry: Registry, queues: Collection[str] | None) -> None:
+        self._store = store
+        self._registry = registry
+        self._queues = None if queues is None else frozenset(queues)
+        self.tasks: dict[int, Task[..., Any]] = {}
+        self._seen = 0.0
+
+    def refresh(self) -> bool:
+        """Look for new lanes; whether there were any for us."""
+        tasks = self._registry.names()
+        known = {
+            lane: tasks[task]
+            for lane, (queue, task) in self._store.lanes.refresh().items()
+            if task in tasks and (self._queues is None or queue in self._queues)
+        }
+        self._seen = time.monotonic()
+        changed = known.keys() != self.tasks.keys()
+        self.tasks = known
+        return changed
+
+    def refresh_if_old(self) -> None:
+        if time.monotonic() - self._seen > POLL:
+            self.refresh()
+
+
+class Claimer(Loop):
+    """Fills free slots with ready runs."""
+
+    name = "claimer"
+
+    def __init__(self, store: Store, duty: Duty, lanes: KnownLanes, runner: Runner, committer: Committer) -> None:
+        super().__init__()
+        self._store = store
+        self._duty = duty
+        self._lanes = lanes
+        self._runner = runner
+        self._committer = committer
+        self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
+        self._busy_since = 0.0
+        self.rounds_without_work = 0
+
+    def tick(self) -> float:
+        session = self._duty.session
+        free = self._runner.free()
+        if session is None or free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
+            return NOT_BEFORE_WOKEN if session else POLL
+        self._lanes.refresh_if_old()
+        claims = self._store.claims.claim(session.id, self._lanes.tasks, free)
+        if not claims:
+            return self._found_nothing(session)
+        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
+        self._duty.add(attempts)
+        self._runner.begin(attempts)
+        self.rounds_without_work = 0
+        self._note_busy(session)
+        return 0.0
+
+    def _found_nothing(self, session: Session) -> float:
+        """Ask to be told of new work, then look once more: what came in between is not announced."""
+        self.rounds_without_work += 1
+        self._busy_since = 0.0
+        if self._told_idle is not session:
+            self._store.workers.mark_idle(session.id, True)
+            self._told_idle = session
+            return 0.0
+        if self._lanes.refresh():
+            return 0.0
+        return CONTENDED if self._store.claims.any_ready(self._lanes.tasks) else POLL
+
+    def _note_busy(self, session: Session) -> None:
+        """After a while of work without a pause nobody needs to announce more of it."""
+        now = time.monotonic()
+        if not self._busy_since:
+            self._busy_since = now
+        elif self._told_idle is session and now - self._busy_since > POLL:
+            self._store.workers.mark_idle(session.id, False)
+            self._told_idle = None

@@ -1,0 +1,150 @@
+"""Group commit: the only way in which a worker writes about the runs that it has in hand.
+
+Whatever waits is written in one transaction; while it is being written, the next group gathers. So an idle worker adds
+no delay, and a busy one shares the cost of a commit among many.
+
+* A command that lost its fence fails alone; its group goes on.
+* A group that the database refuses for its data is tried again in halves, so that one bad value can't hurt others.
+* After a lost connection the whole group is repeated: what was written before the answer got lost is recognised.
+* Commands of a session that is over are dropped: nothing may be written under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.database import DataFault
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.session import Duty
+from holdfast.errors import ErrorInfo
+from holdfast.model.failure import from_json, to_json
+from holdfast.store import End, Store
+from holdfast.telemetry import log
+
+LARGEST_GROUP = 500
+
+
+class Command(NamedTuple):
+    """An attempt, and how it ended; without an end: it is over on this worker, long after its run."""
+
+    attempt: Attempt
+    end: End | None
+
+
+class Committer(Loop):
+    """Writes the ends of attempts."""
+
+    name = "committer"
+
+    def __init__(self, store: Store, duty: Duty, failed: Callable[[str], None], written: Callable[[], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._duty = duty
+        self._failed = failed
+        self._written = written
+        self._waiting: list[Command] = []
+        self._writing = 0
+        self._lock = threading.Lock()
+        self.ended = 0
+        self.handed_back = 0
+
+    def end(self, attempt: Attempt, end: End) -> None:
+        self._submit(Command(attempt, end))
+
+    def let_go(self, attempt: Attempt) -> None:
+        self._submit(Command(attempt, None))
+
+    def _submit(self, command: Command) -> None:
+        with self._lock:
+            first = not self._waiting
+            self._waiting.append(command)
+        if first:
+            self.wake()
+
+    @property
+    def backlog(self) -> int:
+        """Commands that aren't durable yet."""
+        return len(self._waiting) + self._writing
+
+    def tick(self) -> float:
+        with self._lock:
+            group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
+            self._writing = len(group)
+        if not group:
+            return NOT_BEFORE_WOKEN
+        try:
+            self._write(group)
+        except BaseException:
+            with self._lock:
+                self._waiting[:0] = group
+            raise
+        finally:
+            self._writing = 0
+            self._written()
+        return 0.0
+
+    def _write(self, group: list[Command]) -> None:
+        session = self._duty.session
+        current = session.id if session else None
+        dropped = [command.attempt for command in group if command.attempt.session != current]
+        self._duty.remove(dropped)
+        ours = [command for command in group if command.attempt.session == current]
+        if current is None or not ours:
+            return
+        ends = [(attempt, end) for attempt, end in ours if end is not None]
+        if ends:
+            self._write_ends(current, ends)
+        over = [attempt for attempt, end in ours if end is None]
+        if over:
+            self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
+            self._duty.remove(over)
+
+    def _write_ends(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
+        try:
+            counted = self._store.attempts.end(session, [end for _, end in ends])
+        except DataFault as fault:
+            if len(ends) > 1:
+                half = len(ends) // 2
+                self._write_ends(session, ends[:half])
+                self._write_ends(session, ends[half:])
+            else:
+                self._write_without_data(session, *ends[0], fault)
+            return
+        for attempt, end in ends:
+            if end.id in counted:
+                self._tell(attempt, end)
+            else:
+                self._refused(attempt)
+        self._duty.remove(attempt for attempt, end in ends if not (end.lingers and end.id in counted))
+
+    def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: DataFault) -> None:
+        """The database takes everything but this: the run fails, with what the database said."""
+        log.end_not_written(end.id, fault)
+        error = to_json(ErrorInfo("error", "DataFault", str(fault)))
+        plain = replace(end, kind="failed", state="failed", result=None, error=error, delay=None, failed=1)
+        self._store.attempts.end(session, [plain])
+        self._duty.remove([attempt])
+        self._tell(attempt, plain)
+
+    def _refused(self, attempt: Attempt) -> None:
+        """The run was cancelled or taken over. If it is only that it ended while we were at it, we let go of it now."""
+        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        if attempt.over:
+            self.let_go(attempt)
+
+    def _tell(self, attempt: Attempt, end: End) -> None:
+        self.ended += 1
+        claim = attempt.claim
+        if end.kind == "done":
+            log.attempt_done(claim.id, attempt.task.name, claim.attempt)
+        elif end.kind == "handed_back":
+            self.handed_back += 1
+        else:
+            retry_in = None if end.delay is None else end.delay / 1_000_000
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
+            if end.kind == "failed":
+                self._failed(claim.id)

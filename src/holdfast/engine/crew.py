@@ -1,0 +1,135 @@
+"""All loops of one worker process, wired together. How they are started and stopped is in `worker.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.claimer import Claimer, KnownLanes
+from holdfast.engine.committer import Committer
+from holdfast.engine.heartbeat import Heartbeat, Warden
+from holdfast.engine.hooks import Hooks, Lifespan
+from holdfast.engine.listener import Listener
+from holdfast.engine.loop import Loop
+from holdfast.engine.pruner import Pruner
+from holdfast.engine.recoverer import Recoverer
+from holdfast.engine.runner import Runner
+from holdfast.engine.session import Duty, Session, worker_name
+from holdfast.engine.timekeeper import Timekeeper
+from holdfast.store import Store
+from holdfast.task.registry import Registry
+from holdfast.telemetry import log
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a worker works. Times are seconds."""
+
+    queues: Sequence[str] | None = None
+    concurrency: int = 100
+    lease: float = 60.0
+    grace: float = 30.0
+
+
+class Crew:
+    """The organs of a worker and the few nerves between them."""
+
+    def __init__(
+        self, store: Store, registry: Registry, hooks: Hooks, settings: Settings, read_info: Callable[[str], Any]
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.duty = Duty()
+        self.lifespan = Lifespan(hooks)
+        self._wants_failures = bool(hooks.on_failure)
+        self._read_info = read_info
+        self._info = json.dumps({"queues": settings.queues, "concurrency": settings.concurrency})
+        lease = settings.lease
+        self.runner = Runner(settings.concurrency, self._ended, self._let_go, self._slot_freed)
+        self.lanes = KnownLanes(store, registry, settings.queues)
+        self.committer = Committer(store, self.duty, self._failed, self._written)
+        self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
+        self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, self._new_session, self.lose)
+        self.warden = Warden(store, self.duty, lease, self.lose)
+        self.recoverer = Recoverer(store, self._failed)
+        self.timekeeper = Timekeeper(store, self._promoted, self._failed)
+        self.pruner = Pruner(store)
+        self.listener = Listener(store, self._heard)
+
+    @property
+    def housekeepers(self) -> list[Loop]:
+        return [self.listener, self.recoverer, self.pruner, self.timekeeper]
+
+    def lose(self, session: Session, why: str) -> None:
+        """The session is over: author code stops, nothing of it is written any more, a new session follows."""
+        attempts = [attempt for attempt in self.duty.end(session) if not attempt.over]
+        if self.duty.session is None and (attempts or session.seconds_left() > -self.settings.lease):
+            log.session_lost(session.id, why, sorted(attempt.label for attempt in attempts))
+        self.runner.stop(attempts, "lost")
+        self.duty.remove(attempts)
+        self.heartbeat.wake()
+
+    def quiet(self) -> bool:
+        """Whether nothing is in hand and nothing that we could run is ready or running anywhere."""
+        if len(self.duty) or self.runner.taken or self.committer.backlog:
+            return False
+        self.lanes.refresh()
+        return not self.store.claims.busy(self.lanes.tasks)
+
+    def wait_until(
+        self, reached: Callable[[], bool], seconds: float, hurry: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Wait for a condition, at most so long, or until there is a hurry."""
+        deadline = time.monotonic() + seconds
+        while not reached():
+            if time.monotonic() >= deadline or hurry():
+                return reached()
+            time.sleep(0.005)
+        return True
+
+    def unfinished(self) -> list[Attempt]:
+        """Attempts whose author code is still running."""
+        return [attempt for attempt in self.duty.in_hand().values() if not attempt.over]
+
+    def _new_session(self) -> Session:
+        return Session(worker_name(), self._info)
+
+    def _ended(self, attempt: Attempt, end: Any) -> None:
+        self.committer.end(attempt, end)
+
+    def _let_go(self, attempt: Attempt) -> None:
+        self.committer.let_go(attempt)
+
+    def _slot_freed(self) -> None:
+        self.claimer.wake()
+
+    def _written(self) -> None:
+        if self.runner.free() > 0:
+            self.claimer.wake()
+
+    def _promoted(self) -> None:
+        self.claimer.wake()
+
+    def _heard(self) -> None:
+        self.claimer.wake()
+        self.timekeeper.wake()
+
+    def _failed(self, run: str) -> None:
+        """A run has ended failed: tell whoever asked to be told. Not durable; the history is."""
+        if self._wants_failures:
+            self.runner.run_in_thread(lambda: self._tell_failed(run))
+
+    def _tell_failed(self, run: str) -> None:
+        try:
+            told: Future[None] = asyncio.run_coroutine_threadsafe(
+                self.lifespan.failed(self._read_info(run)), self.runner.loop
+            )
+            told.result()
+        except Exception:
+            log.hook_failed(f"on_failure, for run {run},")

@@ -1,0 +1,127 @@
+"""Keeps the session's lease, on a thread and a connection of its own, and compares accounts with the database.
+
+A lease that has run out can't be renewed: the process goes on under a new session, and what it had in hand is lost to
+whoever takes it over. A blocked event loop doesn't stop the heartbeat; only something that holds the GIL can.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.loop import Loop
+from holdfast.engine.runner import Runner
+from holdfast.engine.session import Duty, Session
+from holdfast.model.clock import SECOND
+from holdfast.store import End, Owned, Store
+from holdfast.telemetry import log
+
+
+class Heartbeat(Loop):
+    """Renews the lease every third of it, and opens a new session after a loss."""
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        store: Store,
+        duty: Duty,
+        runner: Runner,
+        lease: float,
+        new_session: Callable[[], Session],
+        lose: Callable[[Session, str], None],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._duty = duty
+        self._runner = runner
+        self._lease = lease
+        self._new_session = new_session
+        self._lose = lose
+        self._unknown: set[tuple[str, int]] = set()
+        self._expected = 0.0
+
+    def tick(self) -> float:
+        session = self._duty.session
+        if session is None:
+            self._open()
+        else:
+            self._notice_delay()
+            self._renew(session)
+        pause = self._lease / 3
+        self._expected = time.monotonic() + pause
+        return pause
+
+    def _open(self) -> None:
+        session = self._new_session()
+        sent_at = time.monotonic()
+        self._store.workers.open(session.id, session.name, int(self._lease * SECOND), session.info)
+        session.renewed(sent_at, self._lease)
+        self._unknown = set()
+        self._duty.begin(session)
+
+    def _renew(self, session: Session) -> None:
+        sent_at = time.monotonic()
+        if not self._store.workers.renew(session.id, int(self._lease * SECOND)):
+            self._lose(session, "its lease ran out")
+            self.wake()
+            return
+        session.renewed(sent_at, self._lease)
+        before = self._duty.in_hand()
+        self._compare(session, before, self._store.claims.owned(session.id))
+
+    def _compare(self, session: Session, before: dict[str, Attempt], owned: list[Owned]) -> None:
+        """What we have in hand and the database doesn't know as ours, or knows as ended, is stopped. What is ours only
+        by the database's account, twice in a row, is the claim whose answer was lost: it is handed back."""
+        ours = {(run.id, run.fence): run.state for run in owned}
+        gone = [
+            attempt
+            for attempt in before.values()
+            if attempt.session == session.id
+            and not attempt.ended
+            and ours.get((attempt.claim.id, attempt.claim.fence)) != "running"
+        ]
+        self._runner.stop(gone, "lost")
+        known = {(attempt.claim.id, attempt.claim.fence) for attempt in self._duty.in_hand().values()}
+        known |= {(attempt.claim.id, attempt.claim.fence) for attempt in before.values()}
+        unknown = {(run.id, run.fence) for run in owned} - known
+        lost_claims = unknown & self._unknown
+        self._unknown = unknown
+        if lost_claims:
+            self._hand_back(session, lost_claims)
+
+    def _hand_back(self, session: Session, runs: set[tuple[str, int]]) -> None:
+        ends = [End(id, 0, fence, "handed_back", "ready") for id, fence in sorted(runs)]
+        counted = self._store.attempts.end(session.id, ends)
+        ended = [(id, fence) for id, fence in runs if id not in counted]
+        if ended:
+            self._store.attempts.let_go(session.id, ended)
+        log.handed_back_unknown(len(runs))
+
+    def _notice_delay(self) -> None:
+        """A tick that comes this late was kept from running by code that holds the GIL (or the machine slept)."""
+        late = time.monotonic() - self._expected
+        if self._expected and late > self._lease / 3:
+            log.late_heartbeat(late, sorted(attempt.task.name for attempt in self._duty.in_hand().values()))
+
+
+class Warden(Loop):
+    """Stops author code before the lease ends when no heartbeat gets through, and breaks calls that hang."""
+
+    name = "warden"
+
+    def __init__(self, store: Store, duty: Duty, lease: float, lose: Callable[[Session, str], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._duty = duty
+        self._lease = lease
+        self._lose = lose
+
+    def tick(self) -> float:
+        self._store.database.cut_stuck(self._lease / 3)
+        session = self._duty.session
+        margin = self._lease / 6
+        if session is not None and session.seconds_left() < margin:
+            self._lose(session, "the database didn't answer in time to renew the lease")
+        return min(1.0, self._lease / 12)

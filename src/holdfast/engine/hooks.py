@@ -1,0 +1,82 @@
+"""The author's functions around the work: at the start and the stop of a worker, and when a run has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from holdfast.telemetry import log
+
+Hook: TypeAlias = Callable[..., Any]
+
+
+class Hooks:
+    """What `@app.on_start`, `@app.on_stop` and `@app.on_failure` registered, and what tasks get from it."""
+
+    def __init__(self) -> None:
+        self.on_start: list[Hook] = []
+        self.on_stop: list[Hook] = []
+        self.on_failure: list[Hook] = []
+        self.resources: dict[str, Any] = {}
+
+
+class Lifespan:
+    """Runs the hooks of one worker: those at the start in order, those at the stop in reverse."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._open: list[Iterator[Any] | AsyncIterator[Any]] = []
+
+    async def start(self) -> None:
+        """What a start hook yields is kept in `resources`: a mapping as it is, anything else under the hook's name."""
+        for hook in self._hooks.on_start:
+            if inspect.isasyncgenfunction(hook):
+                stream = hook()
+                self._keep(hook, await anext(stream))
+                self._open.append(stream)
+            elif inspect.isgeneratorfunction(hook):
+                generator = hook()
+                self._keep(hook, await asyncio.to_thread(next, generator))
+                self._open.append(generator)
+            else:
+                await _call(hook)
+
+    def _keep(self, hook: Hook, value: Any) -> None:
+        if isinstance(value, Mapping):
+            self._hooks.resources.update(value)
+        elif value is not None:
+            self._hooks.resources[hook.__name__] = value
+
+    async def stop(self) -> None:
+        """Run the stop hooks, then what stands after the yield of start hooks. One that raises doesn't keep others."""
+        for hook in reversed(self._hooks.on_stop):
+            try:
+                await _call(hook)
+            except Exception:
+                log.hook_failed(f"on_stop {hook.__name__}")
+        while self._open:
+            opened = self._open.pop()
+            try:
+                if isinstance(opened, AsyncIterator):
+                    await anext(opened, None)
+                else:
+                    await asyncio.to_thread(next, opened, None)
+            except Exception:
+                log.hook_failed("on_start, after its yield,")
+
+    async def failed(self, info: Any) -> None:
+        for hook in self._hooks.on_failure:
+            try:
+                await _call(hook, info)
+            except Exception:
+                log.hook_failed(f"on_failure {hook.__name__}")
+
+
+async def _call(hook: Hook, *args: Any) -> None:
+    """Coroutines on the loop, plain functions in a thread: they may block, and may use the blocking verbs."""
+    if inspect.iscoroutinefunction(hook):
+        await hook(*args)
+    else:
+        await asyncio.to_thread(hook, *args)

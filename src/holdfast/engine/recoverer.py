@@ -1,0 +1,39 @@
+"""Gives the runs of dead sessions back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.engine.attempt import crash_error
+from holdfast.engine.loop import Loop
+from holdfast.model.clock import SECOND
+from holdfast.model.failure import to_json
+from holdfast.store import Store
+from holdfast.telemetry import log
+
+LONGEST = 5.0
+SHORTEST = 0.05
+
+
+class Recoverer(Loop):
+    """Gives the runs of dead sessions back, or fails those that crashed too often. Never touches finished ones."""
+
+    name = "recoverer"
+
+    def __init__(self, store: Store, failed: Callable[[str], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._failed = failed
+        self._crashed = to_json(crash_error())
+
+    def tick(self) -> float:
+        dead = self._store.workers.dead()
+        if dead:
+            recovered = self._store.workers.recover(dead, self._crashed)
+            for run in recovered.failed:
+                self._failed(run)
+            if recovered:
+                log.recovered(recovered.sessions, recovered.ready, len(recovered.failed))
+                return 0.0
+        left = self._store.workers.next_expiry()
+        return LONGEST if left is None else min(max(left / SECOND, SHORTEST), LONGEST)

@@ -1,0 +1,69 @@
+"""The session under which a worker process works, and what it has in hand."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable
+
+from holdfast.engine.attempt import Attempt
+
+
+class Session:
+    """One start of a worker, with an id of its own; a process that lost its lease goes on under a new one."""
+
+    def __init__(self, name: str, info: str) -> None:
+        self.id = f"{name}:{secrets.token_hex(6)}"
+        self.name = name
+        self.info = info
+        self.good_until = 0.0
+        """Until when (monotonic) the lease is certain: reckoned from before the heartbeat was sent."""
+
+    def renewed(self, sent_at: float, lease: float) -> None:
+        self.good_until = sent_at + lease
+
+    def seconds_left(self) -> float:
+        return self.good_until - time.monotonic()
+
+
+def worker_name() -> str:
+    return f"{socket.gethostname()[:100]}:{os.getpid()}"
+
+
+class Duty:
+    """The session of now, if any, and the attempts that it has in hand. Shared by all loops of a worker."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self._attempts: dict[str, Attempt] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+
+    def end(self, session: Session) -> list[Attempt]:
+        """The session is over: nobody works under it from now on. What it had in hand."""
+        with self._lock:
+            if self.session is session:
+                self.session = None
+            return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        with self._lock:
+            self._attempts.update((attempt.claim.id, attempt) for attempt in attempts)
+
+    def remove(self, attempts: Iterable[Attempt]) -> None:
+        with self._lock:
+            for attempt in attempts:
+                if self._attempts.get(attempt.claim.id) is attempt:
+                    del self._attempts[attempt.claim.id]
+
+    def in_hand(self) -> dict[str, Attempt]:
+        with self._lock:
+            return dict(self._attempts)
+
+    def __len__(self) -> int:
+        return len(self._attempts)

@@ -1,0 +1,44 @@
+"""Threads for author code that is a plain `def`.
+
+Not the standard library's pool: that one is joined when the interpreter ends, so that a hung function would keep the
+process from ending. These are daemons, made when needed and kept.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+
+
+class Threads:
+    """Runs each call in a thread of its own, reusing idle ones. The caller sees to it that there aren't too many."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._started = 0
+        self._lock = threading.Lock()
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run the call soon. It must not raise."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._started += 1
+                threading.Thread(target=self._serve, name=f"holdfast-thread-{self._started}", daemon=True).start()
+        self._calls.put(call)
+
+    def close(self) -> None:
+        """Let the threads end when they are idle."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            contextvars.Context().run(call)
+            del call
+            with self._lock:
+                self._idle += 1

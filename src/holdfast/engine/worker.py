@@ -1,0 +1,292 @@
+"""The worker: starts and stops the loops of one process, in a block, until a signal, or until there is nothing to do.
+
+Stopping: claim no more; let what runs finish within the grace; cancel the rest and hand it back, uncharged; write all
+that; run the stop hooks; close the session. Author code that can't be stopped (a thread, a blocked loop) is handed back
+as the very last act of a process that ends, and otherwise stays marked as ours until it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from holdfast.engine.crew import Crew
+from holdfast.engine.event_loop import LoopThread
+from holdfast.engine.runner import LINGER
+from holdfast.errors import BlockingCall, ConfigError, ResultTimeout
+from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.task.registry import Registry
+from holdfast.telemetry import log
+
+FLUSH = 30.0
+LOOK = 0.02
+
+
+class Worker:
+    """Works in the background of a `with` block, or by itself with `run()` or `drain()`. Made by `app.worker(…)`."""
+
+    def __init__(self, crew: Crew, registry: Registry) -> None:
+        self._crew = crew
+        self._registry = registry
+        self._own_loop: LoopThread | None = None
+        self._told = threading.Event()
+        self._hurry = threading.Event()
+        self._started = False
+
+    # The blocking forms
+
+    def __enter__(self) -> Self:
+        self._refuse_in_loop("with app.worker()", "async with app.worker()")
+        self._start_with_own_loop()
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self._stop(exiting=False)
+
+    def run(self) -> None:
+        """Work until SIGTERM or Ctrl-C (or `stop()`): finish within the grace, hand the rest back. A second signal
+        ends the grace at once. Author code that still can't be stopped ends with the process."""
+        self._refuse_in_loop("run()", "arun()")
+        with self._signals():
+            self._start_with_own_loop()
+            self._told.wait()
+            self._stop(exiting=True)
+        self._exit_if_stuck()
+
+    def drain(self, timeout: Duration | None = None) -> int:
+        """Work until nothing that this worker can run is ready or running; how many attempts ended here. Scheduled
+        runs are left, unless they come due meanwhile. ResultTimeout after `timeout`."""
+        self._refuse_in_loop("drain()", "adrain()")
+        limit = _deadline(timeout)
+        self._start_with_own_loop(drain=True)
+        try:
+            while not self._drained(limit):
+                time.sleep(LOOK)
+        finally:
+            self._stop(exiting=False)
+        return self._crew.committer.ended
+
+    def stop(self) -> None:
+        """Ask `run()` to end, from another thread; asked twice, it hurries."""
+        if self._told.is_set():
+            self._hurry.set()
+        self._told.set()
+
+    # The awaited forms: author code runs on the loop that awaits
+
+    async def __aenter__(self) -> Self:
+        await self._start_here()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        await self._stop_here(exiting=False)
+
+    async def arun(self) -> None:
+        """As `run`, with author code on the running loop."""
+        with self._signals():
+            await self._start_here()
+            try:
+                await asyncio.to_thread(self._told.wait)
+            finally:
+                self._told.set()
+                await self._stop_here(exiting=True)
+        self._exit_if_stuck()
+
+    async def adrain(self, timeout: Duration | None = None) -> int:
+        """As `drain`, with author code on the running loop."""
+        limit = _deadline(timeout)
+        await self._start_here(drain=True)
+        try:
+            while not await asyncio.to_thread(self._drained, limit):
+                await asyncio.sleep(LOOK)
+        finally:
+            await self._stop_here(exiting=False)
+        return self._crew.committer.ended
+
+    # Starting
+
+    def _start_with_own_loop(self, *, drain: bool = False) -> None:
+        self._begin()
+        self._own_loop = LoopThread()
+        try:
+            self._crew.runner.use(self._own_loop.loop)
+            self._own_loop.call(self._crew.lifespan.start())
+            self._start_loops(drain=drain)
+        except BaseException:
+            self._abort()
+            self._own_loop.stop(LINGER)
+            raise
+
+    async def _start_here(self, *, drain: bool = False) -> None:
+        await asyncio.to_thread(self._begin)
+        try:
+            self._crew.runner.use(asyncio.get_running_loop())
+            await self._crew.lifespan.start()
+            await asyncio.to_thread(self._start_loops, drain=drain)
+        except BaseException:
+            await asyncio.to_thread(self._abort)
+            raise
+
+    def _begin(self) -> None:
+        if self._started:
+            raise ConfigError("this worker was started before; make a new one with app.worker()")
+        self._started = True
+        self._registry.load()
+        self._registry.resolve()
+        crew = self._crew
+        crew.store.be_patient_for(max(crew.settings.lease / 3, 1.0))
+        crew.store.prepare()
+
+    def _start_loops(self, *, drain: bool) -> None:
+        """The session is opened here, so that a database that can't be used is told to whoever starts the worker."""
+        crew = self._crew
+        crew.lanes.refresh()
+        crew.heartbeat.tick()
+        session = crew.duty.session
+        assert session is not None
+        log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
+        crew.heartbeat.start()
+        crew.warden.start()
+        crew.committer.start()
+        for loop in crew.housekeepers:
+            if not (drain and loop is crew.timekeeper):  # a drain turns the timekeeper itself, to know when it is done
+                loop.start()
+        crew.claimer.start()
+
+    def _drained(self, limit: float) -> bool:
+        crew = self._crew
+        while crew.timekeeper.tick() == 0.0:
+            pass
+        if crew.claimer.rounds_without_work and crew.quiet():
+            return True
+        if time.monotonic() > limit:
+            raise ResultTimeout("the worker wasn't done in the time given to drain; what is left stays in the database")
+        return False
+
+    # Stopping
+
+    def _stop(self, *, exiting: bool) -> None:
+        own_loop = self._own_loop
+        assert own_loop is not None
+        self._finish_or_cancel()
+        stuck = self._stuck_loop()
+        if not stuck:
+            own_loop.call(self._crew.lifespan.stop())
+        self._close(exiting=exiting)
+        if exiting or not self._crew.unfinished():
+            own_loop.stop(LINGER)
+
+    async def _stop_here(self, *, exiting: bool) -> None:
+        await asyncio.to_thread(self._finish_or_cancel)
+        await self._crew.lifespan.stop()
+        await asyncio.to_thread(self._close, exiting=exiting)
+
+    def _finish_or_cancel(self) -> None:
+        """Claim no more, give what runs its grace, then tell it to stop."""
+        crew = self._crew
+        crew.claimer.stop()
+        crew.timekeeper.stop()
+        session = crew.duty.session
+        log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
+        crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurry.is_set)
+        crew.runner.stop(crew.unfinished(), "hand back")
+        crew.wait_until(lambda: not [a for a in crew.unfinished() if a.handle is not None], LINGER, self._hurry.is_set)
+
+    def _stuck_loop(self) -> bool:
+        """Whether author code blocks the event loop."""
+        passed = threading.Event()
+        self._crew.runner.loop.call_soon_threadsafe(passed.set)
+        return not passed.wait(LINGER)
+
+    def _close(self, *, exiting: bool) -> None:
+        """Write what has ended, then close the session, or keep it until author code that can't be stopped is over."""
+        lingering = self._crew.unfinished()
+        if lingering and not exiting:
+            for attempt in lingering:
+                self._crew.runner.give_up(attempt)
+            threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True).start()
+        else:
+            self._flush()
+            for attempt in lingering:  # the last act
+                self._crew.runner.give_up(attempt, lingers=False)
+                self._crew.committer.let_go(attempt)
+            self._end_session()
+
+    def _close_when_over(self) -> None:
+        while self._crew.unfinished():
+            time.sleep(LOOK)
+        self._end_session()
+        if self._own_loop is not None:
+            self._own_loop.stop(LINGER)
+
+    def _flush(self) -> None:
+        """Wait until all ends are durable, or the session is over."""
+        crew = self._crew
+        crew.wait_until(lambda: not crew.committer.backlog or crew.duty.session is None, FLUSH)
+
+    def _end_session(self) -> None:
+        crew = self._crew
+        self._flush()
+        for loop in (*crew.housekeepers, crew.committer, crew.warden, crew.heartbeat):
+            loop.stop(LINGER)
+        session = crew.duty.session
+        if session is not None:
+            crew.duty.end(session)
+            try:
+                crew.store.workers.close(session.id)
+            except Exception as error:
+                log.database_trouble("closing the session", error)
+            log.worker_stopped(session.id, crew.committer.ended, crew.committer.handed_back)
+        crew.runner.close()
+
+    def _abort(self) -> None:
+        """The start failed half way."""
+        crew = self._crew
+        for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.warden, crew.heartbeat):
+            loop.stop(LINGER)
+        session = crew.duty.session
+        if session is not None:
+            crew.duty.end(session)
+            crew.store.workers.close(session.id)
+
+    def _exit_if_stuck(self) -> None:
+        """Author code still runs, and its runs were handed back: the process must end first."""
+        if self._crew.unfinished():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    # Signals
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def told(_number: int, _frame: FrameType | None) -> Any:
+            self.stop()
+
+        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @staticmethod
+    def _refuse_in_loop(called: str, instead: str) -> None:
+        if asyncio._get_running_loop() is not None:
+            raise BlockingCall(f"{called} would block the running event loop; use {instead}")
+
+
+def _deadline(timeout: Duration | None) -> float:
+    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND

@@ -1,0 +1,179 @@
+"""Every error that Holdfast raises on purpose. A message says what happened, to what, and what to do next.
+
+HoldfastError
+├── ConfigError                   a setting, URL or name that can't work
+├── TaskError
+│   ├── UnknownTask               no task of that name in this app
+│   ├── DuplicateTask             two tasks with one name
+│   ├── BadArguments              arguments that don't fit the task
+│   ├── GraphError                a graph that can't be run, or a run that is no graph
+│   └── BlockingCall              a blocking verb where an event loop runs
+├── PayloadError
+│   ├── TooLarge                  a payload over the limit
+│   └── NotSerializable           a value that can't be kept as JSON
+├── StoreError
+│   ├── StoreUnavailable          the database can't be reached
+│   ├── SchemaBehind              the tables are older than this code
+│   └── SchemaAhead               the tables need newer code
+├── KeyConflict                   the key was used for another request
+├── LeaseLost                     a worker lost its right to a run
+├── RunNotFound                   no run with that id (any more)
+├── RunFinished                   the run has ended; the verb needs an unfinished one
+├── RunFailed                     the awaited run failed
+├── RunCancelled                  the awaited run was cancelled
+├── StepFailed                    a step failed for good
+├── ResultTimeout                 the result didn't come in time (also TimeoutError)
+├── WaitTimeout                   what was waited for didn't come in time (also TimeoutError)
+├── Fatal                         raised by authors: fail now, no retry
+└── RetryAfter                    raised by authors: retry after this delay
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """What went wrong, as it is kept with a run.
+
+    `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `fatal`,
+    `bad_arguments`, `not_serializable`, `too_large`.
+    """
+
+    code: str
+    type: str
+    message: str
+    traceback: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+class HoldfastError(Exception):
+    """The root of all errors of this library."""
+
+
+class ConfigError(HoldfastError):
+    """A setting, a URL or a name that can't work."""
+
+
+class TaskError(HoldfastError):
+    """Something is wrong with a task or a call of it."""
+
+
+class UnknownTask(TaskError):
+    """No task of that name is registered in this app."""
+
+
+class DuplicateTask(TaskError):
+    """Two tasks would have the same name."""
+
+
+class BadArguments(TaskError):
+    """Arguments or options that don't fit the task."""
+
+
+class GraphError(TaskError):
+    """A graph that can't be run, or a graph's verb on a run that is no graph."""
+
+
+class BlockingCall(TaskError):
+    """A blocking verb was called in a thread with a running event loop."""
+
+
+class PayloadError(HoldfastError):
+    """A value that can't be kept."""
+
+
+class TooLarge(PayloadError):
+    """A payload over the size limit."""
+
+
+class NotSerializable(PayloadError):
+    """A value that can't be written as JSON, or wouldn't come back as it was."""
+
+
+class StoreError(HoldfastError):
+    """Something is wrong with the database."""
+
+
+class StoreUnavailable(StoreError):
+    """The database can't be reached, or can't write just now."""
+
+
+class SchemaBehind(StoreError):
+    """The tables are missing or older than this code needs."""
+
+
+class SchemaAhead(StoreError):
+    """The tables were made by newer code that this code can't work beside."""
+
+
+class KeyConflict(HoldfastError):
+    """The idempotency key was used before, for another request."""
+
+    def __init__(self, message: str, run_id: UUID) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class LeaseLost(HoldfastError):
+    """This worker no longer has the right to work on a run. Never reaches author code."""
+
+
+class RunNotFound(HoldfastError):
+    """There is no run with that id; it may have been pruned."""
+
+
+class RunFinished(HoldfastError):
+    """The run has ended, and the verb needs an unfinished one."""
+
+
+class RunFailed(HoldfastError):
+    """The awaited run failed."""
+
+    def __init__(self, run_id: UUID, error: ErrorInfo) -> None:
+        super().__init__(f"run {run_id} failed ({error.code}): {error}")
+        self.run_id = run_id
+        self.error = error
+
+
+class RunCancelled(HoldfastError):
+    """The awaited run was cancelled."""
+
+    def __init__(self, run_id: UUID, reason: str | None = None) -> None:
+        super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
+        self.run_id = run_id
+        self.reason = reason
+
+
+class StepFailed(HoldfastError):
+    """A step failed for good."""
+
+    def __init__(self, step: str, error: ErrorInfo) -> None:
+        super().__init__(f"step {step} failed ({error.code}): {error}")
+        self.step = step
+        self.error = error
+
+
+class ResultTimeout(HoldfastError, TimeoutError):
+    """The run didn't end within the given time; it goes on."""
+
+
+class WaitTimeout(HoldfastError, TimeoutError):
+    """What a durable function waited for didn't come in time."""
+
+
+class Fatal(HoldfastError):
+    """Raise it in a task to fail the run at once, without a retry."""
+
+
+class RetryAfter(HoldfastError):
+    """Raise it in a task to choose the delay before the next try. It counts as a failed try."""
+
+    def __init__(self, delay: timedelta | float, message: str = "") -> None:
+        super().__init__(message or f"retry after {delay}")
+        self.delay = delay

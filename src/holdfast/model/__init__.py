@@ -1,0 +1,1 @@
+"""What exists: plain data, no I/O."""

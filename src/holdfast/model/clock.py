@@ -1,0 +1,61 @@
+"""Times and durations. Inside Holdfast a time is an integer of microseconds since 1970, UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from holdfast.errors import ConfigError
+
+Duration: TypeAlias = timedelta | float
+"""A `timedelta`, or seconds."""
+
+Clock: TypeAlias = Callable[[], int | None]
+"""Gives the time that statements shall use, or None for the database's own clock."""
+
+SECOND = 1_000_000
+LONGEST = 200 * 365 * 86_400 * SECOND  # durations beyond this are mistakes, and would overflow a datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def database_clock() -> int | None:
+    """The clock in production: the database's."""
+    return None
+
+
+def to_micros(duration: Duration, what: str = "duration") -> int:
+    """A duration in microseconds; refuses what isn't one, and negative ones."""
+    if isinstance(duration, timedelta):
+        micros = duration // _MICROSECOND
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        if not abs(duration) < LONGEST / SECOND:
+            raise ConfigError(f"{what} of {duration} seconds is too long; the longest is 200 years")
+        micros = round(duration * SECOND)
+    else:
+        raise ConfigError(f"{what} must be a timedelta or a number of seconds, not {type(duration).__name__}")
+    if micros < 0:
+        raise ConfigError(f"{what} must not be negative, but is {duration}")
+    if micros > LONGEST:
+        raise ConfigError(f"{what} of {duration} is too long; the longest is 200 years")
+    return micros
+
+
+def time_to_micros(time: datetime, what: str = "time") -> int:
+    """An aware datetime in microseconds; naive ones are refused: they mean different moments in different places."""
+    if not isinstance(time, datetime):
+        raise ConfigError(f"{what} must be a datetime with a time zone, not {type(time).__name__}")
+    if time.tzinfo is None:
+        raise ConfigError(f"{what} needs a time zone: write datetime(…, tzinfo=UTC) or datetime.now(UTC)")
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def to_datetime(micros: int) -> datetime:
+    """The aware datetime (UTC) of a kept time."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def to_datetime_or_none(micros: int | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)

@@ -1,0 +1,197 @@
+"""Values to JSON text and back, through msgspec. What can't come back as it was is refused, by name and place.
+
+msgspec alone would write NaN as null and, on some Pythons, nest deeper than it can read. So each encode is followed by
+cheap checks of the text, and only where one of them is suspicious the value is walked (`flaws.py`). How the arguments
+of a task are bound and typed is in `task/signature.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import NotSerializable, PayloadError, TooLarge
+from holdfast.model.flaws import MAX_DEPTH, MAX_DIGITS, Flaw, find_flaw
+
+MAX_PAYLOAD = 2 * 1024 * 1024
+"""The largest payload, in bytes of JSON."""
+
+DIGEST_VERSION = "1:"
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
+_TIME_WITH_OFFSET = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d:\d\d")
+_BRACKETS = bytes.maketrans(b"[]{}", b"()()")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
+_TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
+
+
+def is_model(kind: Any) -> bool:
+    """Whether a class is one of pydantic's models, which is found out without importing pydantic."""
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
+
+
+def _replace(value: Any) -> Any:
+    """What stands for an object that msgspec doesn't know."""
+    if is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    for plain in (int, float, str):
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"objects of type {type(value).__qualname__} can't be written as JSON")
+
+
+def _restore(kind: type[Any], value: Any) -> Any:
+    """Make the object that `_replace` stood for."""
+    if kind is object:
+        return value
+    if is_model(kind):
+        return kind.model_validate_json(msgspec.json.encode(value))
+    raise TypeError(f"objects of type {kind.__qualname__} can't be read from JSON")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_replace).encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_pack = msgspec.msgpack.Encoder(enc_hook=_replace).encode
+_decode_plain = msgspec.json.Decoder().decode
+
+
+def encode(value: Any, what: str = "the value") -> str:
+    """The JSON text of a value. `what` says in messages which value it is."""
+    try:
+        data = _encode(value)
+    except Exception as error:
+        raise _refusal(value, what, error) from error
+    if b"null" in data or b'nan":' in data or b'inf":' in data:
+        _check_finite(value, what)
+    if len(data) > MAX_DEPTH:
+        _check_long(data, value, what)
+    return data.decode()
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder for a type. Raises TypeError for types that msgspec can't decode."""
+    return msgspec.json.Decoder(kind, dec_hook=_restore)
+
+
+def decode(text: str | bytes, kind: Any = Any) -> Any:
+    """The value of a JSON text, as the given type."""
+    try:
+        return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise PayloadError(f"the kept JSON can't be read as {_kind_name(kind)}: {error}") from error
+
+
+def canonical(value: Any, what: str = "the value") -> str:
+    """The one JSON text of a value: keys sorted, no spaces, times in UTC."""
+    return canonical_text(encode(value, what))
+
+
+def canonical_text(text: str) -> str:
+    """The one JSON text of a JSON text. Strings that are times with an offset are written in UTC."""
+    value = decode(text)
+    if _TIME_WITH_OFFSET.search(text):
+        value = _in_utc(value)
+    return _encode_sorted(value).decode()
+
+
+def digest(text: str) -> str:
+    """A short, stable name of a canonical text, with the version of the way it was made."""
+    return DIGEST_VERSION + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _kind_name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", None) or str(kind)
+
+
+@lru_cache(maxsize=512)
+def _hashable_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return decoder(kind)
+
+
+def _cached_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        return _hashable_decoder(kind)
+    except TypeError:  # not hashable, or not a type that msgspec knows: then this raises again, and says so
+        return decoder(kind)
+
+
+def _in_utc(value: Any) -> Any:
+    if isinstance(value, str):
+        return _time_in_utc(value) if _TIME_WITH_OFFSET.fullmatch(value) else value
+    if isinstance(value, list):
+        return [_in_utc(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _in_utc(item) for key, item in value.items()}
+    return value
+
+
+def _time_in_utc(text: str) -> str:
+    try:
+        time = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):  # looks like a time, but is none
+        return text
+    return str(msgspec.to_builtins(time))
+
+
+def _check_finite(value: Any, what: str) -> None:
+    """Nulls may be None, or NaN written so by msgspec. MessagePack keeps NaN, and so tells which."""
+    try:
+        suspicious = _NOT_FINITE_PACKED.search(_pack(value)) is not None
+    except Exception:  # integers over 64 bits, which MessagePack lacks
+        suspicious = True
+    if suspicious and (flaw := find_flaw(value, _replace)) is not None:
+        raise _flawed(what, flaw)
+
+
+def _check_long(data: bytes, value: Any, what: str) -> None:
+    """What only a longer text can have wrong: its size, long integers, deep nesting."""
+    if len(data) > MAX_PAYLOAD:
+        raise TooLarge(
+            f"{what}: {len(data):,} bytes of JSON, but the limit is {MAX_PAYLOAD:,}; keep large data elsewhere "
+            "(a file, an object store, a table of your own) and pass a reference to it"
+        )
+    if len(data) > MAX_DIGITS and _TOO_MANY_DIGITS in data.translate(_DIGITS):
+        _raise_flaw(value, what)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth_exceeds(data, MAX_DEPTH):
+        _raise_flaw(value, what)
+        raise NotSerializable(f"{what}: nesting deeper than {MAX_DEPTH} levels")
+
+
+def _depth_exceeds(data: bytes, depth: int) -> bool:
+    """Whether brackets nest deeper than that. Those inside strings are left out only where they seem to matter."""
+    return _peels_deeper(data, depth) and _peels_deeper(_STRING.sub(b"", data), depth)
+
+
+def _peels_deeper(data: bytes, depth: int) -> bool:
+    """Take the innermost pairs of brackets off, all at once, as often as levels are allowed."""
+    brackets = data.translate(_BRACKETS, _NO_BRACKETS)
+    for _ in range(depth):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"()", b"")
+    return bool(brackets)
+
+
+def _raise_flaw(value: Any, what: str) -> None:
+    if (flaw := find_flaw(value, _replace)) is not None:
+        raise _flawed(what, flaw)
+
+
+def _flawed(what: str, flaw: Flaw) -> NotSerializable:
+    return NotSerializable(f"{what}: {flaw}")
+
+
+def _refusal(value: Any, what: str, error: Exception) -> NotSerializable:
+    flaw = find_flaw(value, _replace)
+    if flaw is not None:
+        return _flawed(what, flaw)
+    if isinstance(error, RecursionError):
+        return NotSerializable(f"{what}: nested too deep for the stack that is left")
+    return NotSerializable(f"{what}: can't be written as JSON: {error}")

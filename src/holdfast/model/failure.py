@@ -1,0 +1,106 @@
+"""Exceptions to `ErrorInfo` and to JSON text, whatever is in them. Nothing here raises: every failure can be recorded.
+
+Which failures are tried again is decided in `policy/outcome.py`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ErrorInfo
+from holdfast.model.names import dotted_name
+
+LONGEST_MESSAGE = 4 * 1024  # bytes
+LONGEST_TRACEBACK = 16 * 1024
+
+_LONGEST_TYPE = 200
+
+
+def describe(exception: BaseException, code: str = "error") -> ErrorInfo:
+    """What is kept of an exception. Messages are cut at their end, tracebacks at their beginning."""
+    return ErrorInfo(code, _type_name(exception), _message(exception), _traceback(exception))
+
+
+def to_json(info: ErrorInfo) -> str:
+    """The text that is kept with a run."""
+    parts = {
+        "code": _clean(info.code),
+        "type": _clean(info.type),
+        "message": cut_end(_clean(info.message), LONGEST_MESSAGE),
+        "traceback": None if info.traceback is None else cut_start(_clean(info.traceback), LONGEST_TRACEBACK),
+    }
+    return msgspec.json.encode(parts).decode()
+
+
+def from_json(text: str) -> ErrorInfo:
+    """The error of a kept text. A text that isn't one becomes the message of an unknown error."""
+    try:
+        parts: Any = msgspec.json.decode(text)
+        kept = parts.get("traceback")
+        return ErrorInfo(
+            str(parts.get("code", "error")),
+            str(parts.get("type", "unknown")),
+            str(parts.get("message", "")),
+            None if kept is None else str(kept),
+        )
+    except Exception:
+        return ErrorInfo("error", "unknown", cut_end(_clean(str(text)), LONGEST_MESSAGE))
+
+
+def cut_end(text: str, limit: int) -> str:
+    """The beginning of a text, in at most `limit` bytes of UTF-8."""
+    if len(text) <= limit and len(text.encode()) <= limit:
+        return text
+    note = f"… (cut; {len(text):,} characters in all)"
+    room = limit - len(note.encode())
+    return text[:room].encode()[:room].decode(errors="ignore") + note
+
+
+def cut_start(text: str, limit: int) -> str:
+    """The end of a text, in at most `limit` bytes of UTF-8."""
+    if len(text) <= limit and len(text.encode()) <= limit:
+        return text
+    note = f"(cut; {len(text):,} characters in all) …\n"
+    room = limit - len(note.encode())
+    return note + text[-room:].encode()[-room:].decode(errors="ignore")
+
+
+def _clean(text: str) -> str:
+    """A text that every database and terminal takes: lone surrogates and NULs are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _type_name(exception: BaseException) -> str:
+    try:
+        kind = type(exception)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else dotted_name(kind)
+        return _clean(name)[:_LONGEST_TYPE]
+    except Exception:
+        return "unknown"
+
+
+def _message(exception: BaseException) -> str:
+    try:
+        text = str(exception)
+        return _cut(text) if len(text) > LONGEST_MESSAGE else cut_end(_clean(text), LONGEST_MESSAGE)
+    except Exception as error:
+        return f"(the message can't be read: its __str__ raised {type(error).__name__})"
+
+
+def _cut(text: str) -> str:
+    """Cut first, clean then: a message may have hundreds of megabytes."""
+    note = f"… (cut; {len(text):,} characters in all)"
+    room = LONGEST_MESSAGE - len(note.encode())
+    return _clean(text[:room]).encode()[:room].decode(errors="ignore") + note
+
+
+def _traceback(exception: BaseException) -> str | None:
+    try:
+        chunks = traceback.TracebackException.from_exception(exception, compact=True).format()
+        text = "".join(chunk if len(chunk) <= LONGEST_MESSAGE else _cut(chunk) + "\n" for chunk in chunks)
+        return cut_start(_clean(text), LONGEST_TRACEBACK)
+    except Exception:
+        return None

@@ -1,0 +1,33 @@
+"""The durable record of a run: its entries and their kinds. Reading and writing them is the store's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+KINDS: dict[str, str] = {
+    "enqueued": "the run was made",
+    "started": "an attempt began on a worker",
+    "done": "the run ended with a result",
+    "failed": "the run ended failed; data has the error",
+    "retrying": "an attempt failed and will be tried again; data has the error",
+    "timed_out": "an attempt was ended by its timeout and will be tried again; data has the error",
+    "crashed": "the attempt's worker died or lost its lease",
+    "handed_back": "the attempt's worker stopped cleanly and gave the run back; the attempt isn't charged",
+    "cancelled": "the run was cancelled; data has the reason",
+    "retried": "an operator sent the ended run back to be tried anew",
+    "let_go": "the last attempt of a run that had already ended is over on its worker",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a run's history."""
+
+    kind: str
+    at: datetime
+    attempt: int
+    worker: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)

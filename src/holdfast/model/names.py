@@ -1,0 +1,60 @@
+"""Names that people give: of queues, tasks, tenants, tags, keys; and the dotted names of classes and functions.
+
+Every name that reaches the database passes through `check_name`. Quoting of SQL identifiers isn't done here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError
+
+LONGEST_NAME = 200
+LONGEST_KEY = 500
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHOWN = 40
+
+
+def check_name(value: object, what: str, longest: int = LONGEST_NAME) -> str:
+    """The name itself, if it can be one. `what` says in the message whose name it is."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{what} must be a str, not {type(value).__name__}")
+    if not value:
+        raise ConfigError(f"{what} must not be empty")
+    if len(value) > longest:
+        raise ConfigError(f"{what} may have {longest} characters, but {shown(value)} has {len(value):,}")
+    for pattern, fault in ((_CONTROL, "a control character"), (_SURROGATE, "a lone surrogate")):
+        if found := pattern.search(value):
+            raise ConfigError(
+                f"{what} must not contain {fault}, but {shown(value)} has {found.group()!r} at position {found.start()}"
+            )
+    return str(value)
+
+
+def shown(value: str) -> str:
+    """A quoted form for messages, cut when it is long, safe to print whatever is in it."""
+    cut = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
+    return ascii(cut) if _SURROGATE.search(cut) else repr(cut)
+
+
+def dotted_name(thing: Any) -> str:
+    """`module.qualname` of a class or function: the same in a script as in a process that imports its file."""
+    return f"{module_name(thing)}.{thing.__qualname__}"
+
+
+def module_name(thing: Any) -> str:
+    """The module of a class or function; that of a script is named as an import of its file would name it."""
+    name = getattr(thing, "__module__", None) or "__main__"
+    if name not in ("__main__", "__mp_main__"):
+        return str(name)
+    main = sys.modules.get(name)
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"

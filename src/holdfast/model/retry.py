@@ -1,0 +1,138 @@
+"""`Retry`: how often and when a failed try is repeated. Plain data; the delays are reckoned in `policy/backoff.py`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.names import dotted_name
+
+ExceptionTypes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
+
+_FIELDS = ("max_attempts", "delay_micros", "factor", "max_delay_micros", "jitter", "on", "never_on")
+
+
+class Retry:
+    """Tries in all, the first included, and the delays between them. Immutable.
+
+    The delay before the second try is `delay`; it grows by `factor` up to `max_delay`, and each is spread by plus or
+    minus `jitter` (a share of it). Only exceptions in `on` are retried (None: all), and none in `never_on`.
+    Exception classes are kept by their dotted names, so that a Retry can be stored with a run.
+    """
+
+    __slots__ = _FIELDS
+
+    max_attempts: int
+    delay_micros: int
+    factor: float
+    max_delay_micros: int
+    jitter: float
+    on: tuple[str, ...] | None
+    never_on: tuple[str, ...]
+
+    def __init__(
+        self,
+        max_attempts: int = 3,
+        delay: Duration = 1,
+        factor: float = 2,
+        max_delay: Duration = 300,
+        jitter: float = 0.25,
+        on: ExceptionTypes | None = None,
+        never_on: ExceptionTypes | None = None,
+    ) -> None:
+        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
+            raise ConfigError(f"Retry: max_attempts must be an int, not {type(max_attempts).__name__}")
+        if not 1 <= max_attempts <= 1_000_000_000:
+            raise ConfigError(f"Retry: max_attempts counts all tries: at least 1, at most 10**9, but is {max_attempts}")
+        put = object.__setattr__
+        put(self, "max_attempts", max_attempts)
+        put(self, "delay_micros", to_micros(delay, "Retry: delay"))
+        put(self, "factor", _number(factor, "factor", 1, 1_000_000))
+        put(self, "max_delay_micros", to_micros(max_delay, "Retry: max_delay"))
+        put(self, "jitter", _number(jitter, "jitter", 0, 1))
+        put(self, "on", None if on is None else _names_of(on, "on"))
+        put(self, "never_on", () if never_on is None else _names_of(never_on, "never_on"))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Retry can't be changed; make a new one instead of setting {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Retry can't be changed; make a new one instead of deleting {name}")
+
+    def retryable(self, exception: BaseException) -> bool:
+        """Whether this exception may be tried again, as far as `on` and `never_on` say."""
+        if self.on is None and not self.never_on:
+            return True
+        names = {dotted_name(kind) for kind in type(exception).__mro__}
+        if not names.isdisjoint(self.never_on):
+            return False
+        return self.on is None or not names.isdisjoint(self.on)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for storing with a run."""
+        return {
+            "max_attempts": self.max_attempts,
+            "delay": self.delay_micros,
+            "factor": self.factor,
+            "max_delay": self.max_delay_micros,
+            "jitter": self.jitter,
+            "on": None if self.on is None else list(self.on),
+            "never_on": list(self.never_on),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Retry:
+        """The Retry that `to_json` wrote, perhaps in another release: unknown parts are ignored, missing default."""
+        retry = cls(
+            max_attempts=data.get("max_attempts", 3),
+            delay=data.get("delay", SECOND) / SECOND,
+            factor=data.get("factor", 2),
+            max_delay=data.get("max_delay", 300 * SECOND) / SECOND,
+            jitter=data.get("jitter", 0.25),
+        )
+        on = data.get("on")
+        object.__setattr__(retry, "on", None if on is None else tuple(on))
+        object.__setattr__(retry, "never_on", tuple(data.get("never_on") or ()))
+        return retry
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_json, (self.to_json(),)
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if isinstance(other, Retry) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        filters = f", on={self.on!r}" if self.on is not None else ""
+        filters += f", never_on={self.never_on!r}" if self.never_on else ""
+        return (
+            f"Retry(max_attempts={self.max_attempts}, delay={self.delay_micros / SECOND:g}, factor={self.factor:g}, "
+            f"max_delay={self.max_delay_micros / SECOND:g}, jitter={self.jitter:g}{filters})"
+        )
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in _FIELDS)
+
+
+def _from_json(data: dict[str, Any]) -> Retry:
+    return Retry.from_json(data)
+
+
+def _number(value: Any, name: str, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"Retry: {name} must be a finite number, but is {value!r}")
+    if not least <= value <= most:
+        raise ConfigError(f"Retry: {name} must be between {least:,} and {most:,}, but is {value}")
+    return float(value)
+
+
+def _names_of(kinds: Any, name: str) -> tuple[str, ...]:
+    classes = kinds if isinstance(kinds, tuple) else (kinds,)
+    for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise ConfigError(f"Retry: {name} takes an exception class or a tuple of them, but got {kind!r}")
+    return tuple(sorted({dotted_name(kind) for kind in classes}))

@@ -1,0 +1,1 @@
+"""What should happen: pure functions, no I/O and no clock."""

@@ -1,0 +1,50 @@
+"""What follows a failed try: another one, or the end of the run. Pure; the engine and the store write it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, TooLarge
+from holdfast.model.clock import to_micros
+from holdfast.model.retry import Retry
+from holdfast.policy.backoff import Random, delay_before_retry
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Try again in `retry_in` microseconds, or, when that is None, fail. `code` is the error's in both cases."""
+
+    code: str
+    retry_in: int | None = None
+
+
+def after_failure(retry: Retry, failures: int, exception: BaseException, random: Random) -> Outcome:
+    """What follows an exception of the author's code; `failures` counts the failed tries charged before this one."""
+    if isinstance(exception, Fatal):
+        return Outcome("fatal")
+    if failures + 1 >= retry.max_attempts:
+        return Outcome("error")
+    if isinstance(exception, RetryAfter):
+        return Outcome("error", _chosen_delay(exception, retry, failures, random))
+    if not retry.retryable(exception):
+        return Outcome("error")
+    return Outcome("error", delay_before_retry(retry, failures, random))
+
+
+def after_timeout(retry: Retry, failures: int, random: Random) -> Outcome:
+    """What follows an attempt that its timeout ended. `on` doesn't matter here; `never_on=TimeoutError` does."""
+    if failures + 1 >= retry.max_attempts or "builtins.TimeoutError" in retry.never_on:
+        return Outcome("timeout")
+    return Outcome("timeout", delay_before_retry(retry, failures, random))
+
+
+def payload_code(error: PayloadError) -> str:
+    """The code of a run that ends because its result can't be kept; that isn't tried again."""
+    return "too_large" if isinstance(error, TooLarge) else "not_serializable"
+
+
+def _chosen_delay(exception: RetryAfter, retry: Retry, failures: int, random: Random) -> int:
+    try:
+        return to_micros(exception.delay, "RetryAfter")
+    except (ConfigError, ValueError, OverflowError):  # a delay that is none: then the task's own
+        return delay_before_retry(retry, failures, random)

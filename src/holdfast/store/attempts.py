@@ -1,0 +1,54 @@
+"""The ends of attempts: fenced, set-based, each with its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.rows import End
+
+
+class Attempts(Part):
+    """The ends of attempts."""
+
+    def end(self, session: str, ends: Sequence[End]) -> set[str]:
+        """End attempts. The ids of those that counted; the others had lost their run, and nothing was written.
+
+        Safe to repeat: an end that was recorded before the answer was lost counts.
+        """
+        rows = batch(ends)
+        if self._ground.database.dialect.writing_ctes:
+            counted = {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
+        else:
+            counted = self._together("commit", lambda do: self._end(do, session, ends, rows))
+        refused = [{"id": end.id, "fence": end.fence} for end in ends if end.id not in counted]
+        if refused:
+            counted |= {
+                str(row[0]) for row in self._one("commit", "recorded_ends", session=session, rows=batch(refused))
+            }
+        return counted
+
+    def _end(self, do: Do, session: str, ends: Sequence[End], rows: str) -> set[str]:
+        if not do("session_alive", session=session):
+            return set()
+        ended = do("end_attempts", session=session, rows=rows)
+        by_id = {end.id: end for end in ends}
+        records = [
+            record(id, n, by_id[id].kind, attempt, fence=fence, session=session, since=since, data=by_id[id].error)
+            for id, n, attempt, fence, since in ended
+        ]
+        do("add_history", rows=batch(records))
+        return {row["run"] for row in records}
+
+    def let_go(self, session: str, runs: Sequence[tuple[str, int]]) -> int:
+        """Author code that outlived its run has ended: give (id, fence) up, so that a retry or successor may start."""
+
+        def work(do: Do) -> int:
+            rows = do("let_go", session=session, rows=batch({"id": id, "fence": fence} for id, fence in runs))
+            records = [
+                record(str(id), n, "let_go", attempt, fence=fence, session=session) for id, n, attempt, fence, _ in rows
+            ]
+            do("add_history", rows=batch(records))
+            return len(rows)
+
+        return self._together("commit", work)

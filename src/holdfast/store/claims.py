@@ -1,0 +1,46 @@
+"""The claim: ready runs become a session's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from holdfast.store.part import Part, batch
+from holdfast.store.rows import Claim, Owned
+
+LARGEST = 512
+
+
+def claim_size(wanted: int) -> int:
+    """The largest power of two that is not more than wanted: sizes are literals in the SQL, so there are only a few."""
+    return 1 << min(wanted, LARGEST).bit_length() - 1
+
+
+class Claims(Part):
+    """Ready runs and who takes them."""
+
+    def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
+        """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
+        none, or the session's lease is over."""
+        if wanted < 1 or not lanes:
+            return []
+        rows = batch({"lane": lane} for lane in lanes)
+        if not self._ground.database.dialect.writing_ctes and not self._one("read", "any_ready", lanes=rows):
+            return []
+        claimed = [
+            Claim._make(row)
+            for row in self._one("claim", "claim", limit=claim_size(wanted), session=session, lanes=rows)
+        ]
+        claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
+        return claimed
+
+    def any_ready(self, lanes: Collection[int]) -> bool:
+        """Whether there is something to claim in these lanes (or was a moment ago)."""
+        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
+
+    def busy(self, lanes: Collection[int]) -> bool:
+        """Whether anything in these lanes is ready or running, on any worker."""
+        return bool(lanes) and bool(self._one("claim", "busy_lanes", lanes=batch({"lane": lane} for lane in lanes)))
+
+    def owned(self, session: str) -> list[Owned]:
+        """What the session holds, by the database's account."""
+        return [Owned._make(row) for row in self._one("heartbeat", "owned", session=session)]

@@ -1,0 +1,182 @@
+"""How runs come in: keys, unique names, lanes, rows.
+
+The steps of an enqueue are a generator that yields statements and is sent their rows, so that any driver can carry
+them out: our own line here, a caller's connection elsewhere. It is written once, and does no I/O itself.
+
+Order of locks: keys first, then unique names, both ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.errors import KeyConflict, StoreUnavailable
+from holdfast.store.lanes import Lanes, Pair
+from holdfast.store.part import BATCH, Do, Ground, Part, batch
+from holdfast.store.rows import NewRun
+
+Call: TypeAlias = tuple[str, dict[str, Any]]
+"""A statement's name and its values."""
+Plan: TypeAlias = Generator[Call, list[Row], list[str]]
+
+BATCH_BYTES = 8 * 1024 * 1024
+UNIQUE_TRIES = 10
+
+
+def scope_of(run: NewRun) -> str:
+    """What a key is unique in: the tenant and the task."""
+    return msgspec.json.encode([run.tenant, run.task]).decode()
+
+
+def unique_name_of(run: NewRun) -> str | None:
+    return None if run.unique is None else msgspec.json.encode([run.tenant, run.task, run.unique]).decode()
+
+
+class Intake(Part):
+    """New runs."""
+
+    def __init__(self, ground: Ground, lanes: Lanes) -> None:
+        super().__init__(ground)
+        self._lanes = lanes
+
+    def add(self, runs: Sequence[NewRun]) -> list[str]:
+        """Make the runs, all or none; for each the id of the run that stands for it: its own, or the one that its key
+        or unique name had already. Raises KeyConflict when a key was used for another request."""
+        if not runs:
+            return []
+        lanes = self._lanes.ids({(run.queue, run.task) for run in runs})
+        simple = all(run.key is None and run.unique is None for run in runs)
+        chunks = list(chunked(runs, lanes))
+        if simple and len(chunks) == 1:
+            self._one("client", "add_runs", rows=chunks[0])
+            return [run.id for run in runs]
+        return self._together("client", lambda do: _carry_out(plan(runs, lanes), do))
+
+
+def _carry_out(steps: Plan, do: Do) -> list[str]:
+    """Drive a plan with our own connection."""
+    try:
+        name, values = next(steps)
+        while True:
+            name, values = steps.send(do(name, **values))
+    except StopIteration as end:
+        ids: list[str] = end.value
+        return ids
+
+
+def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
+    """The steps of an enqueue."""
+    stands_for: dict[str, str] = yield from _take_keys([run for run in runs if run.key is not None])
+    new = [run for run in runs if run.id not in stands_for]
+    for tries in range(UNIQUE_TRIES):
+        made: set[str] = set()
+        for chunk in chunked(new, lanes):
+            rows = yield "add_runs", {"rows": chunk}
+            made.update(row[0] for row in rows)
+        contested = [run for run in new if run.id not in made and run.unique is not None]
+        if not contested:
+            break
+        found = yield from _find_unfinished(contested)
+        stands_for |= found
+        new = [run for run in contested if run.id not in found]  # its rival ended in between: once more
+        if not new:
+            break
+        if tries == UNIQUE_TRIES - 1:
+            raise StoreUnavailable(f"the unique name {new[0].unique!r} is too busy: try again")
+    yield from _point_keys(runs, stands_for)
+    return [stands_for.get(run.id, run.id) for run in runs]
+
+
+def _take_keys(keyed: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]:
+    """Take the keys; for runs whose key was taken before, the run that has it."""
+    if not keyed:
+        return {}
+    first: dict[tuple[str, str], NewRun] = {}
+    for run in keyed:
+        first.setdefault((scope_of(run), str(run.key)), run)
+    rows = [
+        {"scope": scope, "key": key, "digest": run.digest, "run": run.id} for (scope, key), run in sorted(first.items())
+    ]
+    taken = yield "add_keys", {"rows": batch(rows)}
+    kept = {place: (run.digest, run.id) for place, run in first.items()}
+    if len(taken) < len(rows):
+        found = yield "find_keys", {"rows": batch(rows)}
+        kept |= {(scope, key): (digest, str(id)) for scope, key, digest, id in found}
+    stands_for = {}
+    for run in keyed:
+        digest, id = kept[scope_of(run), str(run.key)]
+        if digest != run.digest:
+            raise KeyConflict(
+                f"key {run.key!r} of task {run.task} was used for another request, by run {id}:"
+                " use another key, or the same arguments and options",
+                UUID(id),
+            )
+        if id != run.id:
+            stands_for[run.id] = id
+    return stands_for
+
+
+def _find_unfinished(contested: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]:
+    """For runs that were not made: themselves where they are there already (a repeat), or the holder of the name."""
+    there = yield "find_ids", {"rows": batch({"id": run.id} for run in contested)}
+    found = {str(row[0]): str(row[0]) for row in there}
+    holders = yield "find_unique", {"rows": batch({"unique_name": unique_name_of(run)} for run in contested)}
+    by_name = {name: str(id) for id, name in holders}
+    for run in contested:
+        name = unique_name_of(run)
+        if run.id not in found and name in by_name:
+            found[run.id] = by_name[name]
+    return found
+
+
+def _point_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator[Call, list[Row], None]:
+    """A key whose run was not made, because its unique name was taken, names the holder from now on."""
+    rows = [
+        {"scope": scope_of(run), "key": run.key, "run": stands_for[run.id]}
+        for run in runs
+        if run.key is not None and run.unique is not None and run.id in stands_for
+    ]
+    if rows:
+        yield "point_keys", {"rows": batch(rows)}
+
+
+def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Iterator[str]:
+    """The rows of new runs as JSON parameters of bounded size."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for run in sorted(runs, key=lambda run: run.unique or "") if any(run.unique for run in runs) else runs:
+        size += len(run.args)
+        if rows and (len(rows) == BATCH or size > BATCH_BYTES):
+            yield batch(rows)
+            rows, size = [], len(run.args)
+        rows.append(_row(run, lanes))
+    if rows:
+        yield batch(rows)
+
+
+def _row(run: NewRun, lanes: dict[Pair, int]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": run.id,
+        "lane": lanes[run.queue, run.task],
+        "priority": run.priority,
+        "max_crashes": run.max_crashes,
+        "keep": run.keep,
+        "args": run.args,
+    }
+    optional = {
+        "tenant": run.tenant,
+        "delay": run.delay,
+        "run_at": run.run_at,
+        "deadline_in": run.deadline_in,
+        "deadline_at": run.deadline_at,
+        "unique_name": unique_name_of(run),
+        "options": run.options,
+        "tags": run.tags,
+    }
+    row.update((name, value) for name, value in optional.items() if value is not None)
+    return row

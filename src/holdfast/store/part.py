@@ -1,0 +1,94 @@
+"""The base of every part of the store: runs named statements on a line, with the clock filled in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.database import Connection, Database, Line, Row, Statements
+from holdfast.database.migrate import prepare
+from holdfast.model.clock import Clock
+
+T = TypeVar("T")
+BATCH = 500
+
+_encode = msgspec.json.Encoder().encode
+
+
+def batch(rows: Iterable[Any]) -> str:
+    """A batch as the one JSON parameter that statements take."""
+    return _encode(list(rows)).decode()
+
+
+class Do(Protocol):
+    """Runs a statement by name inside the work under way."""
+
+    def __call__(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]: ...
+
+
+class Ground:
+    """What the parts of a store share. The first line that is asked for makes or checks the tables."""
+
+    def __init__(self, database: Database, clock: Clock, *, migrate: bool) -> None:
+        self.database = database
+        self.statements = Statements("holdfast.store.sql", database.dialect)
+        self.clock = clock
+        self.patience = 20.0
+        self._migrate = migrate
+        self._prepared = False
+        self._preparing = threading.Lock()
+
+    def line(self, purpose: str) -> Line:
+        if not self._prepared:
+            self.prepare()
+        return self.database.line(purpose, self.patience)
+
+    def prepare(self) -> list[str]:
+        """Make or check the tables, once; the migrations that were applied now."""
+        with self._preparing:
+            if self._prepared:
+                return []
+            line = self.database.line("client", self.patience)
+            applied = line.run(lambda connection: prepare(self.database, connection, migrate=self._migrate))
+            self._prepared = True
+            return applied
+
+
+class Part:
+    """One subject of the store."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def _one(self, purpose: str, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        """One statement that commits by itself."""
+        ground = self._ground
+        statement = ground.statements.get(name, limit)
+        values["now"] = ground.clock()
+        return ground.line(purpose).run(lambda connection: connection.execute(statement, values))
+
+    def _together(self, purpose: str, work: Callable[[Do], T]) -> T:
+        """Several statements in one transaction; after a conflict or a lost connection all of them again."""
+
+        def attempt(connection: Connection) -> T:
+            with connection.transaction():
+                return work(self._doer(connection))
+
+        return self._ground.line(purpose).run(attempt)
+
+    def _doer(self, connection: Connection) -> Do:
+        ground = self._ground
+
+        def do(name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+            values["now"] = ground.clock()
+            return connection.execute(ground.statements.get(name, limit), values)
+
+        return do
+
+
+def record(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[str, Any]:
+    """One history row for `add_history`. `fence` is given by a run's holder only: it marks what the holder did."""
+    return {"run": run, "n": n, "kind": kind, "attempt": attempt, **more}

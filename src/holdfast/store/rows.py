@@ -1,0 +1,87 @@
+"""What goes into the store and comes out of it, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+
+@dataclass(slots=True)
+class NewRun:
+    """A run to be made. Its id is made by the caller, so that a repeat after a lost answer makes no second one."""
+
+    id: str
+    queue: str
+    task: str
+    args: str
+    keep: int
+    max_crashes: int = 3
+    tenant: str | None = None
+    priority: int = 0
+    delay: int | None = None
+    run_at: int | None = None
+    deadline_in: int | None = None
+    deadline_at: int | None = None
+    unique: str | None = None
+    key: str | None = None
+    digest: str | None = None
+    options: str | None = None
+    tags: str | None = None
+
+
+class Claim(NamedTuple):
+    """A run that became ours: what a worker needs to try it."""
+
+    id: str
+    seq: int
+    lane: int
+    priority: int
+    turn: int
+    fence: int
+    attempt: int
+    failures: int
+    deadline_in: int | None
+    args: str
+    options: str | None
+
+
+class Owned(NamedTuple):
+    """A run that a session holds, by the database's account."""
+
+    id: str
+    fence: int
+    state: str
+
+
+EndKind: TypeAlias = Literal["done", "failed", "retrying", "timed_out", "handed_back"]
+
+
+@dataclass(slots=True)
+class End:
+    """How an attempt ended, and what becomes of its run.
+
+    `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
+    """
+
+    id: str
+    seq: int
+    fence: int
+    kind: EndKind
+    state: Literal["done", "failed", "scheduled", "ready"]
+    result: str | None = None
+    error: str | None = None
+    delay: int | None = None
+    failed: int = 0
+    lingers: int = 0
+
+
+class Recovered(NamedTuple):
+    """What a recovery of dead sessions did."""
+
+    ready: int
+    failed: list[str]
+    released: int
+    sessions: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.ready or self.failed or self.released)

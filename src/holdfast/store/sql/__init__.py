@@ -1,0 +1,1 @@
+"""The statements of the store, one file a subject, written once for both databases."""

@@ -1,0 +1,94 @@
+-- name: session_alive
+-- Holds the session's row and says whether its lease is alive.
+select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+
+-- name: end_attempts
+-- only: postgres
+-- Ends attempts: done, failed, to be tried again, or handed back, each with its history row. Fenced: a run that isn't this session's at
+-- this fence any more is left alone. From the batch to its rows by key first, conditions after (CTEs keep the planner from turning that
+-- round when its statistics are old). One statement: two in a transaction reached 50,000 rows/s where this reached 64,000 (bench jobs).
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+given as materialized (
+    select each.* from alive cross join {each(:rows, id uuid, seq bigint, fence bigint, state text, kind text, result text, error text, delay bigint, failed int, lingers int)}
+    order by each.seq
+),
+locked as materialized (
+    select given.*, r.was_fence, r.was_session, r.was_state from given cross join lateral (
+        select x.fence as was_fence, x.session as was_session, x.state as was_state
+        from {schema}runs x where x.id = given.id {lock}
+    ) r
+),
+ended as (
+    update {schema}runs run
+    set state = locked.state,
+        session = case when locked.lingers = 1 then run.session end,
+        held = case when locked.lingers = 1 and locked.state in ('ready', 'scheduled') then 'quiescing' end,
+        due_at = case when locked.state = 'scheduled' then {now} + locked.delay end,
+        result = locked.result,
+        error = coalesce(locked.error, case when locked.state <> 'done' then run.error end),
+        failures = run.failures + locked.failed,
+        records = run.records + 1,
+        finished_at = case when locked.state in ('done', 'failed') then {now} end,
+        expires_at = case when locked.state in ('done', 'failed') then {now} + run.keep end
+    from locked
+    where run.id = locked.id and was_fence = locked.fence and was_session = :session and was_state = 'running'
+    returning run.id, run.records, locked.kind, run.attempt, run.fence, run.claimed_at, locked.error
+)
+insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
+select id, records, {now}, kind, attempt, fence, :session, claimed_at, error from ended
+returning run
+
+-- name: end_attempts
+-- only: sqlite
+-- Ends attempts, fenced. By key first: coalesce keeps the planner from walking all runs of the session. The session was checked before, in the same transaction; the history rows follow.
+update {schema}runs
+set state = each.state,
+    session = case when each.lingers = 1 then session end,
+    held = case when each.lingers = 1 and each.state in ('ready', 'scheduled') then 'quiescing' end,
+    due_at = case when each.state = 'scheduled' then {now} + each.delay end,
+    result = each.result,
+    error = coalesce(each.error, case when each.state <> 'done' then {schema}runs.error end),
+    failures = failures + each.failed,
+    records = records + 1,
+    finished_at = case when each.state in ('done', 'failed') then {now} end,
+    expires_at = case when each.state in ('done', 'failed') then {now} + keep end
+from {each(:rows, id uuid, fence bigint, state text, result text, error text, delay bigint, failed int, lingers int)}
+where {schema}runs.id = each.id and {schema}runs.fence = each.fence
+and coalesce(session, '') = :session and {schema}runs.state = 'running'
+returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at
+
+-- name: recorded_ends
+-- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.
+select h.run from {each(:rows, id uuid, fence bigint)}
+join {schema}history h on h.run = each.id
+where h.fence = each.fence and h.session = :session and h.since is not null
+
+-- name: let_go
+-- The session's work on these runs, ended long ago for everyone else, is over now.
+update {schema}runs
+set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
+from {each(:rows, id uuid, fence bigint)}
+where {schema}runs.id = each.id and {schema}runs.fence = each.fence
+and coalesce(session, '') = :session and {schema}runs.state <> 'running'
+returning {schema}runs.id, records, attempt, {schema}runs.fence, {hint}
+
+-- name: unhold_successors
+-- Runs that were held until a predecessor of the same unique name was let go, and now have none.
+with free as materialized (
+    select r.id from {schema}runs r
+    where r.held = 'quiescing' and r.session is null and not exists (
+        select 1 from {schema}runs old
+        where old.unique_name = r.unique_name and old.finished_at is not null and old.session is not null
+    )
+    order by r.seq limit 500 {lock_free}
+)
+update {schema}runs set held = null where id in (select id from free)
+returning id, {hint}
+
+-- name: add_history
+-- Records of what happened to runs, numbered by `records` of the run's row under its lock.
+insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
+select cast(each.run as {uuid}), each.n, {now}, each.kind, each.attempt, each.fence, each.session, each.since, each.data
+from {each(:rows, run uuid, n int, kind text, attempt int, fence bigint, session text, since bigint, data text)}

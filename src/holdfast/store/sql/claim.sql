@@ -1,0 +1,61 @@
+-- name: any_ready
+-- Whether a claim would find anything in these lanes; reads only, so that an idle worker takes no lock.
+select 1 from {each(:lanes, lane bigint)}
+where exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
+limit 1
+
+-- name: claim
+-- only: postgres
+-- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key.
+-- One statement, because round trips decide (bench jobs). Limits are literals: a parameter makes the generic plan guess a tenth of the table.
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+candidates as materialized (
+    select ready.id
+    from alive cross join {each(:lanes, lane bigint)} cross join lateral (
+        select r.id, r.priority, r.turn, r.seq from {schema}runs r
+        where r.lane = each.lane and r.state = 'ready' and r.held is null
+        order by r.priority desc, r.turn, r.seq limit {limit}
+    ) ready
+    order by ready.priority desc, ready.turn, ready.seq limit {limit}
+),
+locked as materialized (
+    select r.id, r.state, r.held from candidates cross join lateral (
+        select x.id, x.state, x.held from {schema}runs x where x.id = candidates.id {lock_free}
+    ) r
+)
+update {schema}runs run
+set state = 'running', session = :session, fence = run.fence + 1, attempt = run.attempt + 1, due_at = null,
+    claimed_at = {now}, started_at = coalesce(run.started_at, {now})
+from locked where run.id = locked.id and locked.state = 'ready' and locked.held is null
+returning run.id, run.seq, run.lane, run.priority, run.turn, run.fence, run.attempt, run.failures,
+    run.deadline - {now}, run.args, run.options
+
+-- name: claim
+-- only: sqlite
+-- The first ready runs of the lanes become this session's.
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1, due_at = null,
+    claimed_at = {now}, started_at = coalesce(started_at, {now})
+where seq in (
+    select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
+    where r.seq in (
+        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+        order by x.priority desc, x.turn, x.seq limit {limit}
+    )
+    order by r.priority desc, r.turn, r.seq limit {limit}
+)
+and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
+
+-- name: busy_lanes
+-- Whether anything in these lanes is ready or running.
+select 1 from {each(:lanes, lane bigint)}
+where exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
+or exists (select 1 from {schema}runs r where r.session is not null and r.lane = each.lane and r.state in ('running', 'ready'))
+limit 1
+
+-- name: owned
+-- The runs that a session holds, by the database's account.
+select id, fence, state from {schema}runs where session = :session

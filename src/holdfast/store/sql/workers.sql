@@ -1,0 +1,80 @@
+-- name: open_session
+-- A worker process has started. A repeat after a lost answer changes nothing.
+insert into {schema}workers (session, name, lease_until, started_at, idle, info)
+values (:session, :name, {moment} + cast(:lease as bigint), {moment}, 0, :info)
+on conflict do nothing
+
+-- name: renew_session
+-- The heartbeat. A lease that has run out can't be renewed, even if nobody has taken its runs yet.
+update {schema}workers set lease_until = {moment} + cast(:lease as bigint)
+where session = :session and lease_until > {moment}
+returning lease_until
+
+-- name: mark_idle
+-- Whether the session wants to be told of new work.
+update {schema}workers set idle = cast(:idle as smallint) where session = :session
+
+-- name: close_session
+-- A worker has stopped; its row stays while a run still names it.
+delete from {schema}workers
+where session = :session and not exists (select 1 from {schema}runs where session = :session)
+returning session
+
+-- name: dead_sessions
+-- Sessions whose lease is over, and sessions that runs name but nobody knows.
+select session from (
+    select session from {schema}workers where lease_until <= {moment}
+    union
+    select r.session from {schema}runs r
+    where r.session is not null and not exists (select 1 from {schema}workers w where w.session = r.session)
+) dead
+order by session limit 50
+
+-- name: next_expiry
+-- How many microseconds until the next lease is over.
+select min(lease_until) - {moment} from {schema}workers
+
+-- name: lock_dead
+-- Locks the rows of dead sessions against their own committers, re-checked; answers those that others hold or that live, too, as not ours.
+select session from {schema}workers
+where session in (select each.session from {each(:rows, session text)}) and lease_until <= {moment} {lock_whole}
+
+-- name: known_sessions
+-- Which of these sessions have a row.
+select session from {schema}workers where session in (select each.session from {each(:rows, session text)})
+
+-- name: pick_lost
+-- Runs that dead sessions hold. Passes over those that someone is changing just now: they come up again.
+select id, session, state from {schema}runs
+where session in (select each.session from {each(:rows, session text)})
+order by seq limit 500 {lock_free}
+
+-- name: recover_lost
+-- Running runs of dead sessions go back to ready, or fail when they crashed too often. Never touches finished ones.
+update {schema}runs
+set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
+    crashes = crashes + 1,
+    error = case when crashes >= max_crashes then :error else error end,
+    session = null,
+    records = records + 1,
+    finished_at = case when crashes >= max_crashes then {now} end,
+    expires_at = case when crashes >= max_crashes then {now} + keep end
+where id in (select each.id from {each(:rows, id uuid)}) and state = 'running'
+returning id, records, attempt, claimed_at, state, {hint}
+
+-- name: release_lost
+-- Runs that had ended for everyone else while a dead session still worked on them are free now.
+update {schema}runs
+set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
+where id in (select each.id from {each(:rows, id uuid)}) and state <> 'running'
+returning id, records, attempt, {hint}
+
+-- name: forget_sessions
+-- Dead sessions that no run names any more.
+delete from {schema}workers
+where session in (select each.session from {each(:rows, session text)}) and lease_until <= {moment}
+and not exists (select 1 from {schema}runs r where r.session = {schema}workers.session)
+
+-- name: live_workers
+-- The sessions whose lease is alive.
+select session, name, started_at, lease_until, info from {schema}workers where lease_until > {moment} order by session

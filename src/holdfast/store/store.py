@@ -1,0 +1,42 @@
+"""The store: all parts on one ground."""
+
+from __future__ import annotations
+
+from holdfast.database import Database
+from holdfast.model.clock import Clock, database_clock
+from holdfast.store.attempts import Attempts
+from holdfast.store.claims import Claims
+from holdfast.store.intake import Intake
+from holdfast.store.lanes import Lanes
+from holdfast.store.operators import Operators
+from holdfast.store.part import Ground
+from holdfast.store.timers import Timers
+from holdfast.store.views import Views
+from holdfast.store.workers import Workers
+
+
+class Store:
+    """All that is durable, as `store.claims.claim(…)` and so on. The first use of a part makes or checks the tables."""
+
+    def __init__(self, database: Database, *, migrate: bool = True, clock: Clock = database_clock) -> None:
+        self.database = database
+        self._ground = ground = Ground(database, clock, migrate=migrate)
+        self.lanes = Lanes(ground)
+        self.intake = Intake(ground, self.lanes)
+        self.claims = Claims(ground)
+        self.attempts = Attempts(ground)
+        self.workers = Workers(ground)
+        self.timers = Timers(ground)
+        self.operators = Operators(ground)
+        self.views = Views(ground)
+
+    def prepare(self) -> list[str]:
+        """Make or check the tables now; the migrations that were applied."""
+        return self._ground.prepare()
+
+    def be_patient_for(self, seconds: float) -> None:
+        """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""
+        self._ground.patience = seconds
+
+    def close(self) -> None:
+        self.database.close()

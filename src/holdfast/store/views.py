@@ -1,0 +1,65 @@
+"""Reading: one run, a page of runs, a run's history."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.database import Row
+from holdfast.store.part import Part
+
+
+class RunRow(NamedTuple):
+    """A run's row as `run_info` and `list_runs` give it."""
+
+    id: str
+    queue: str
+    task: str
+    state: str
+    priority: int
+    attempt: int
+    crashes: int
+    error: str | None
+    result: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    session: str | None
+    tenant: str | None
+    tags: str | None
+    due_at: int | None
+    claimed_at: int | None
+    held: str | None
+
+
+class Views(Part):
+    """Reading, which changes nothing."""
+
+    def run(self, id: str) -> RunRow | None:
+        rows = self._one("read", "run_info", id=id)
+        return RunRow._make(rows[0]) if rows else None
+
+    def end(self, id: str) -> Row | None:
+        """State, result and error of a run, for whoever waits for its end."""
+        rows = self._one("read", "run_end", id=id)
+        return rows[0] if rows else None
+
+    def runs(
+        self,
+        *,
+        state: str | None,
+        task: str | None,
+        queue: str | None,
+        tenant: str | None,
+        tag: str | None,
+        size: int,
+        after: str | None,
+    ) -> list[RunRow]:
+        """A page of runs, newest first."""
+        rows = self._one(
+            "read", "list_runs", state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=size, after=after
+        )
+        return [RunRow._make(row) for row in rows]
+
+    def history(self, id: str) -> list[Row]:
+        """The kept records of a run: n, at, kind, attempt, session, since, data."""
+        return self._one("read", "run_history", id=id)

@@ -1,0 +1,1 @@
+"""How authors write: tasks, their options, signatures and registration."""

@@ -1,0 +1,96 @@
+"""The annotations of a function: found by name, late, and checked for being types that JSON can be read as.
+
+Binding and decoding with them is in `signature.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import TaskError
+from holdfast.model.codec import decoder, is_model
+
+_NO_TYPES = ("cls", "default", "default_factory")
+_UNTYPED = (object, typing.NoReturn, typing.Never)
+
+
+class Unresolved(Exception):
+    """An annotation names something that doesn't exist (yet)."""
+
+
+def resolve(fn: Callable[..., Any], annotation: Any) -> Any:
+    """The type that an annotation means now; Any where there is none."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    try:
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        kind = typing.get_type_hints(holder, globalns=_names_of(fn), include_extras=True)["it"]
+    except NameError as error:
+        raise Unresolved(str(error)) from error
+    except (SyntaxError, TypeError, AttributeError) as error:
+        raise Unresolved(f"{annotation!r}: {error}") from error
+    return Any if any(kind is untyped for untyped in _UNTYPED) else kind
+
+
+def check(task: str, where: str, annotation: Any, kind: Any) -> None:
+    """Raise TaskError when values of this type can't be read from JSON. `where` is a parameter, or the result."""
+    try:
+        info = msgspec.inspect.type_info(kind)
+        decoder(kind)
+    except NameError as error:  # a forward reference inside a dataclass or a TypedDict
+        raise Unresolved(str(error)) from error
+    except Exception as error:
+        raise _untypable(task, where, annotation, str(error)) from error
+    if (stranger := _stranger(info, set())) is not None:
+        why = f"{stranger.__module__}.{stranger.__qualname__} can't be kept as JSON"
+        raise _untypable(task, where, annotation, why)
+
+
+def shown(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
+
+
+def _names_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The names that the function's annotations can mean: its module's, and what its body closes over."""
+    plain: Any = inspect.unwrap(fn)
+    names = dict(getattr(plain, "__globals__", {}))
+    cells = getattr(plain, "__closure__", None) or ()
+    code = getattr(plain, "__code__", None)
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return names
+
+
+def _stranger(info: Any, seen: set[int]) -> type[Any] | None:
+    """A class in the tree of a type that is neither msgspec's to read nor one of pydantic's models."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        return None if info.cls is object or is_model(info.cls) else info.cls
+    if id(info) in seen:
+        return None
+    seen.add(id(info))
+    if isinstance(info, tuple | list):
+        parts = list(info)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
+        parts = [getattr(info, name) for name in info.__struct_fields__ if name not in _NO_TYPES]
+    else:
+        return None
+    return next((found for part in parts if (found := _stranger(part, seen)) is not None), None)
+
+
+def _untypable(task: str, where: str, annotation: Any, why: str) -> TaskError:
+    return TaskError(
+        f"task {task}: {where} is annotated {shown(annotation)}, which can't be read from JSON: {why}. "
+        "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
+        "or Any for plain JSON"
+    )

@@ -1,0 +1,98 @@
+"""From a function to a task: what `@app.task` does, and the types of that decorator. It does no I/O."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.errors import TaskError
+from holdfast.model.clock import Duration
+from holdfast.model.retry import Retry
+from holdfast.task.options import Declaration, Place, check_declaration
+from holdfast.task.registry import Registry, task_name
+from holdfast.task.signature import Signature
+from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncTask, _SyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorate(Protocol):
+    """What `@app.task(...)` returns. The order of the overloads matters."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> _AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> _SyncTask[P, R]: ...
+
+
+def declare(
+    fn: Callable[..., Any],
+    *,
+    enqueuer: Enqueuer,
+    registry: Registry,
+    name: str | None = None,
+    aliases: Sequence[str] = (),
+    queue: str = "default",
+    priority: int = 0,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    deadline: Duration | None = None,
+    run_in: Place | None = None,
+    limits: Sequence[str] = (),
+    max_crashes: int = 3,
+    keep: Duration | None = None,
+) -> Task[..., Any]:
+    """Make a task of a function and register it."""
+    _check_function(fn)
+    is_async = inspect.iscoroutinefunction(fn)
+    declaration = check_declaration(
+        task_name(fn) if name is None else name,
+        is_async=is_async,
+        aliases=aliases,
+        queue=queue,
+        priority=priority,
+        retry=retry,
+        timeout=timeout,
+        deadline=deadline,
+        run_in=run_in,
+        limits=limits,
+        max_crashes=max_crashes,
+        keep=keep,
+    )
+    kind: type[Task[..., Any]] = _AsyncTask if is_async else _SyncTask
+    task = kind(declaration, Signature(fn, declaration.name), enqueuer, fn)
+    registry.register(task)
+    return task
+
+
+def declare_remote(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> RemoteTask:
+    """A task whose code lives elsewhere. It isn't registered: this app can't run it."""
+    checked = check_declaration(name, is_async=False, queue=queue)
+    return RemoteTask(Declaration(name=checked.name, queue=checked.queue), enqueuer)
+
+
+def _check_function(fn: Any) -> None:
+    shown = getattr(fn, "__qualname__", None) or repr(fn)
+    if isinstance(fn, Task):
+        raise TaskError(f"{fn.name} is a task already; to register it twice, register its function: task.fn")
+    if inspect.ismethod(fn):
+        raise TaskError(f"{shown} is a bound method, and its object can't be kept; make the task a plain function")
+    if not inspect.isfunction(fn):
+        hint = "; wrap it in a def" if isinstance(fn, functools.partial) or callable(fn) else ""
+        raise TaskError(f"a task must be a function, but {shown} is a {type(fn).__name__}{hint}")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TaskError(f"{shown} is a generator function; a task returns its result: return a list instead")
+    _check_is_no_method(fn, shown)
+
+
+def _check_is_no_method(fn: Any, shown: str) -> None:
+    owner = fn.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(fn).parameters), None)
+    if owner and not owner.endswith("<locals>") and first in ("self", "cls"):
+        raise TaskError(
+            f"{shown} is a method: a task is called without an object, so its parameter {first} can't be filled; "
+            f"move it out of the class, or drop {first} and write @staticmethod above @app.task"
+        )

@@ -1,0 +1,209 @@
+"""What can be said about a task (`Declaration`) and about one call of it (`Options`), each checked where it is given.
+
+Which of the two wins, and what it means for the row, is decided where a run is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import Duration, time_to_micros, to_micros
+from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.retry import Retry
+
+Place: TypeAlias = Literal["loop", "thread", "process"]
+
+DEFAULT_RETRY = Retry()
+LARGEST_PRIORITY = 1_000_000
+MOST_NAMES = 100  # tags, limits or aliases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for one call; None where nothing was. Times and durations are microseconds."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    key: str | None = None
+    unique: str | None = None
+    tenant: str | None = None
+    retry: Retry | None = None
+    timeout: int | None = None
+    deadline: int | None = None
+    deadline_at: int | None = None
+    tags: tuple[str, ...] | None = None
+    limits: tuple[str, ...] | None = None
+    connection: object = None
+
+    def merge(self, **given: Any) -> Options:
+        """These options with others over them. None takes an option back."""
+        changes: dict[str, Any] = {}
+        for name, value in given.items():
+            check = _CHECKS.get(name)
+            if check is None:
+                raise ConfigError(f"there is no option {name!r}; the options are {', '.join(_CHECKS)}")
+            changes[name] = None if value is None else check(value, f"option {name}")
+        if "deadline" in changes:
+            changes |= _deadline(changes["deadline"])
+        merged = replace(self, **changes)
+        if merged.delay is not None and merged.run_at is not None:
+            raise ConfigError("options delay and run_at exclude each other: give one of them")
+        return merged
+
+    def canonical(self) -> dict[str, Any]:
+        """What was asked for, as plain data to compare requests by; key, tenant and connection aren't part of it."""
+        asked = {name: value for name in _COMPARED if (value := getattr(self, name)) is not None}
+        if self.retry is not None:
+            asked["retry"] = self.retry.to_json()
+        return asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What the author said about a task. `run_in` is None for tasks whose code lives elsewhere."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    queue: str = "default"
+    priority: int = 0
+    retry: Retry = DEFAULT_RETRY
+    timeout: int | None = None
+    deadline: int | None = None
+    run_in: Place | None = None
+    limits: tuple[str, ...] = ()
+    max_crashes: int = 3
+    keep: int | None = None
+
+
+def check_declaration(
+    name: str,
+    *,
+    is_async: bool,
+    aliases: Iterable[str] = (),
+    queue: str = "default",
+    priority: int = 0,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    deadline: Duration | None = None,
+    run_in: Place | None = None,
+    limits: Iterable[str] = (),
+    max_crashes: int = 3,
+    keep: Duration | None = None,
+) -> Declaration:
+    """The declaration of a task, with every setting checked; messages name the task and the setting."""
+    where = f"task {check_name(name, 'the name of a task')}"
+    return Declaration(
+        name=name,
+        aliases=_names(aliases, f"{where}: aliases"),
+        queue=check_name(queue, f"{where}: queue"),
+        priority=_priority(priority, f"{where}: priority"),
+        retry=DEFAULT_RETRY if retry is None else _retry(retry, f"{where}: retry"),
+        timeout=None if timeout is None else _some_time(timeout, f"{where}: timeout"),
+        deadline=None if deadline is None else _some_time(deadline, f"{where}: deadline"),
+        run_in=_place(run_in, is_async, where),
+        limits=_names(limits, f"{where}: limits"),
+        max_crashes=_count(max_crashes, f"{where}: max_crashes"),
+        keep=None if keep is None else to_micros(keep, f"{where}: keep"),
+    )
+
+
+def _place(run_in: Place | None, is_async: bool, where: str) -> Place:
+    if run_in is None:
+        return "loop" if is_async else "thread"
+    if run_in not in ("loop", "thread", "process"):
+        raise ConfigError(f'{where}: run_in must be "loop", "thread" or "process", but is {run_in!r}')
+    if is_async and run_in != "loop":
+        raise ConfigError(f'{where}: an async def runs in the "loop"; make it a plain def to run it in a {run_in}')
+    if not is_async and run_in == "loop":
+        raise ConfigError(f'{where}: a plain def would block the loop; make it an async def, or leave run_in="thread"')
+    if run_in == "process":
+        raise ConfigError(f'{where}: run_in="process" comes with a later release; use "thread" until then')
+    return run_in
+
+
+def _name(value: Any, what: str) -> str:
+    return check_name(value, what)
+
+
+def _key(value: Any, what: str) -> str:
+    return check_name(value, what, LONGEST_KEY)
+
+
+def _priority(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
+    if abs(value) > LARGEST_PRIORITY:
+        raise ConfigError(f"{what} must be within ±{LARGEST_PRIORITY:,}, but is {value}")
+    return int(value)
+
+
+def _count(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= LARGEST_PRIORITY:
+        raise ConfigError(f"{what} must be between 0 and {LARGEST_PRIORITY:,}, but is {value}")
+    return int(value)
+
+
+def _retry(value: Any, what: str) -> Retry:
+    if not isinstance(value, Retry):
+        raise ConfigError(f"{what} must be a Retry, not {type(value).__name__}")
+    return value
+
+
+def _some_time(value: Any, what: str) -> int:
+    micros = to_micros(value, what)
+    if micros == 0:
+        raise ConfigError(f"{what} must be more than nothing, but is {value}")
+    return micros
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ConfigError(f"{what} must be a list or tuple of names, not {type(value).__name__}")
+    names = tuple(dict.fromkeys(check_name(item, f"a name in {what}") for item in value))
+    if len(names) > MOST_NAMES:
+        raise ConfigError(f"{what} may have {MOST_NAMES} names, but has {len(names):,}")
+    return names
+
+
+def _time_or_duration(value: Any, what: str) -> int | _Moment:
+    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else _some_time(value, what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    at: int
+
+
+def _deadline(value: int | _Moment | None) -> dict[str, int | None]:
+    if isinstance(value, _Moment):
+        return {"deadline": None, "deadline_at": value.at}
+    return {"deadline": value, "deadline_at": None}
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "queue": _name,
+    "priority": _priority,
+    "delay": to_micros,
+    "run_at": time_to_micros,
+    "key": _key,
+    "unique": _key,
+    "tenant": _name,
+    "retry": _retry,
+    "timeout": _some_time,
+    "deadline": _time_or_duration,
+    "tags": _names,
+    "limits": _names,
+    "connection": lambda value, _what: value,
+}
+
+_COMPARED = (
+    "queue", "priority", "delay", "run_at", "unique", "timeout", "deadline", "deadline_at", "tags", "limits",
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""The tasks of an app by name, and the modules that declare them. Importing is the only side effect here."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
+from holdfast.model.names import check_name, dotted_name, shown
+from holdfast.task.signature import Signature
+from holdfast.task.task import Task
+
+
+def task_name(fn: Callable[..., Any]) -> str:
+    """`module.qualname`, in a script by its file's name. Functions that can't be found by it need `name=`."""
+    name = dotted_name(fn)
+    if "<locals>" in name or "<lambda>" in name:
+        raise TaskError(
+            f"task {name}: functions inside functions and lambdas have no lasting name; give one: @app.task(name=…)"
+        )
+    return name
+
+
+class Registry:
+    """Tasks by name and alias. `include` names modules that are imported when a name isn't known, or by `load`."""
+
+    def __init__(self, include: Sequence[str] = ()) -> None:
+        if isinstance(include, str):
+            raise ConfigError(f"include must be a list of modules, not a str: write include=[{shown(include)}]")
+        self._waiting = [check_name(module, "a module in include") for module in include]
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def register(self, task: Task[..., Any]) -> None:
+        """Add a task. The same function imported twice (as a script and as a module) takes its own place."""
+        names = (task.name, *task.declaration.aliases)
+        with self._lock:
+            for name in names:
+                known = self._tasks.get(name)
+                if known is not None and not _same_function(known, task):
+                    raise DuplicateTask(
+                        f"two tasks would have the name {name}: {_place(known)} and {_place(task)}; "
+                        "give one of them another name="
+                    )
+            stale = [name for name, known in self._tasks.items() if known.name == task.name]
+            for name in stale:
+                del self._tasks[name]
+            for name in names:
+                self._tasks[name] = task
+
+    def get(self, name: str) -> Task[..., Any]:
+        """The task of a name or alias."""
+        if name not in self._tasks:
+            self.load()
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"no task {shown(name)} in this app; {self._hint(name)}") from None
+
+    def load(self) -> None:
+        """Import the modules of `include` that weren't yet. No lock is held: imports have their own."""
+        for module in list(self._waiting):
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                raise ConfigError(
+                    f"include: the module {module} can't be imported: {type(error).__name__}: {error}"
+                ) from error
+            if module in self._waiting:
+                self._waiting.remove(module)
+
+    def resolve(self) -> None:
+        """Resolve the annotations of every task now; TaskError for those that can't be."""
+        for task in self:
+            if isinstance(task.signature, Signature):
+                task.signature.resolve()
+
+    def names(self) -> dict[str, Task[..., Any]]:
+        """Every name and alias known so far, with its task."""
+        with self._lock:
+            return dict(self._tasks)
+
+    def __iter__(self) -> Iterator[Task[..., Any]]:
+        return iter([task for name, task in self.names().items() if name == task.name])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tasks
+
+    def _hint(self, name: str) -> str:
+        close = difflib.get_close_matches(name, self._tasks, n=3, cutoff=0.6)
+        close += [known for known in self._tasks if known.rpartition(".")[2] == name and known not in close][:3]
+        if close:
+            return f"did you mean {' or '.join(close)}?"
+        return "name its module in include=, or use app.remote(…) if its code lives elsewhere"
+
+
+def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:
+    return known is task or (_origin(known) is not None and _origin(known) == _origin(task))
+
+
+def _origin(task: Task[..., Any]) -> tuple[str, int, str] | None:
+    """Where the function's code stands, whatever name its module was imported by."""
+    code = getattr(task.fn, "__code__", None)
+    if code is None or task.fn is None:
+        return None
+    return os.path.realpath(code.co_filename), code.co_firstlineno, task.fn.__qualname__
+
+
+def _place(task: Task[..., Any]) -> str:
+    code = getattr(task.fn, "__code__", None)
+    if code is None or task.fn is None:
+        return repr(task)
+    return f"{task.fn.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

@@ -1,0 +1,172 @@
+"""`Task`, what `@app.task` makes of a function, and `Request`, a call of it that isn't made yet.
+
+A task knows its app only as an `Enqueuer`. How a function becomes a task is in `declare.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+
+from holdfast.errors import BadArguments, ConfigError, HoldfastError
+from holdfast.model.clock import Duration
+from holdfast.model.codec import canonical, canonical_text, decode, digest
+from holdfast.model.retry import Retry
+from holdfast.task.options import Declaration, Options
+from holdfast.task.signature import Signature, UntypedSignature
+
+if TYPE_CHECKING:
+    from holdfast.client.handle import Run
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[R_co]):
+    """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
+
+    declaration: Declaration
+    args: str
+    options: Options = NO_OPTIONS
+
+    @property
+    def task(self) -> str:
+        return self.declaration.name
+
+    def digest(self) -> str:
+        """Equal for requests that ask for the same, whatever the order of names or the time zone of times."""
+        asked = {"task": self.task, "args": decode(canonical_text(self.args)), "options": self.options.canonical()}
+        return digest(canonical(asked, f"the request of task {self.task}"))
+
+
+class Enqueuer(Protocol):
+    """What a task needs of its app."""
+
+    def enqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]: ...
+
+    async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]: ...
+
+
+class Task(Generic[P, R_co]):
+    """A registered function. `enqueue` makes a run of it; calling it calls the plain function."""
+
+    name: str
+    declaration: Declaration
+    signature: Signature | UntypedSignature
+    fn: Callable[..., Any] | None
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        signature: Signature | UntypedSignature,
+        enqueuer: Enqueuer,
+        fn: Callable[..., Any] | None = None,
+    ) -> None:
+        if fn is not None:
+            functools.update_wrapper(cast(Any, self), fn)
+        self.name = declaration.name
+        self.declaration = declaration
+        self.signature = signature
+        self.fn = fn
+        self._enqueuer = enqueuer
+        self._options = NO_OPTIONS
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
+        """A call to be made later, by `app.enqueue_many` or a schedule. The arguments are checked now."""
+        return Request(self.declaration, self.signature.encode(args, kwargs), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
+        """Make a run of this call."""
+        return self._enqueuer.enqueue([self.request(*args, **kwargs)])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
+        """Make a run of this call."""
+        return (await self._enqueuer.aenqueue([self.request(*args, **kwargs)]))[0]
+
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
+        """Make a run per row of arguments, all or none."""
+        requests = self._requests(calls)
+        return self._enqueuer.enqueue(requests) if requests else []
+
+    async def aenqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
+        """Make a run per row of arguments, all or none."""
+        requests = self._requests(calls)
+        return await self._enqueuer.aenqueue(requests) if requests else []
+
+    if TYPE_CHECKING:
+
+        def options(
+            self,
+            *,
+            queue: str | None = ...,
+            priority: int | None = ...,
+            delay: Duration | None = ...,
+            run_at: datetime | None = ...,
+            key: str | None = ...,
+            unique: str | None = ...,
+            tenant: str | None = ...,
+            retry: Retry | None = ...,
+            timeout: Duration | None = ...,
+            deadline: Duration | datetime | None = ...,
+            tags: Sequence[str] | None = ...,
+            limits: Sequence[str] | None = ...,
+            connection: object = ...,
+        ) -> Self: ...
+
+    else:
+
+        def options(self, **given: Any) -> Self:
+            """This task with options for the calls made through it; earlier ones stay unless given again."""
+            task = copy.copy(self)
+            task._options = self._options.merge(**given)
+            return task
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def _requests(self, calls: Iterable[tuple[Any, ...]]) -> list[Request[R_co]]:
+        requests = [self._row(at, call) for at, call in enumerate(calls)]
+        for option in ("key", "unique"):
+            if len(requests) > 1 and getattr(self._options, option) is not None:
+                raise ConfigError(
+                    f"task {self.name}: enqueue_many would give option {option} to {len(requests)} calls; give each "
+                    f"its own: app.enqueue_many([task.options({option}=…).request(…), …])"
+                )
+        return requests
+
+    def _row(self, at: int, call: Any) -> Request[R_co]:
+        if not isinstance(call, tuple | list):
+            raise BadArguments(
+                f"task {self.name}: row {at} of enqueue_many must be a tuple of arguments, not {type(call).__name__}; "
+                "a single argument is written (value,)"
+            )
+        try:
+            return Request(self.declaration, self.signature.encode(tuple(call), {}), self._options)
+        except HoldfastError as error:
+            raise type(error)(f"row {at} of enqueue_many: {error}") from error
+
+
+class _AsyncTask(Task[P, R_co]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        assert self.fn is not None
+        return cast("Coroutine[Any, Any, R_co]", self.fn(*args, **kwargs))
+
+
+class _SyncTask(Task[P, R_co]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        assert self.fn is not None
+        return cast(R_co, self.fn(*args, **kwargs))
+
+
+class RemoteTask(Task[..., Any]):
+    """A task whose code lives elsewhere: it can be enqueued here, not called."""
+
+    def __init__(self, declaration: Declaration, enqueuer: Enqueuer) -> None:
+        super().__init__(declaration, UntypedSignature(declaration.name), enqueuer)

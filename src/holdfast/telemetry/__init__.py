@@ -1,0 +1,1 @@
+"""What Holdfast tells about itself. Wording stands here, not where things happen."""

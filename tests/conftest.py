@@ -1,0 +1,144 @@
+"""Fixtures for every test: a private, empty database, on SQLite and on PostgreSQL.
+
+A test that takes `database_url` runs once per database. There is one PostgreSQL server for the whole run, started when
+the first test asks for it; with several test processes the one that spreads the tests holds it, and the others ask
+through a socket. `HOLDFAST_TEST_PG_DSN` names a server to use instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing.server import PostgresServer, create_database, database_of, drop_database
+
+DSN = "HOLDFAST_TEST_PG_DSN"
+
+
+class SharedServer:
+    """The one server of a test run, started by the first who asks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: PostgresServer | None = None
+        self._folder = ""
+        self._listener: Listener | None = None
+
+    def url(self) -> str:
+        if DSN in os.environ:
+            return os.environ[DSN]
+        with self._lock:
+            if self._server is None:
+                settings = {"max_connections": 300, "full_page_writes": "off", "synchronous_commit": "off"}
+                self._server = PostgresServer(fsync=False, settings=settings)
+            return self._server.start().url
+
+    def address(self) -> str:
+        """Where other test processes ask for the URL."""
+        if self._listener is None:
+            self._folder = tempfile.mkdtemp(prefix="holdfast-tests-")
+            self._listener = Listener(str(Path(self._folder) / "ask"))
+            threading.Thread(target=self._answer, args=(self._listener,), daemon=True).start()
+        return str(self._listener.address)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._server is not None:
+            self._server.close()
+
+    def _answer(self, listener: Listener) -> None:
+        while True:
+            try:
+                asker = listener.accept()
+            except OSError:
+                return  # the run is over
+            with asker:
+                try:
+                    answer = "url " + self.url()
+                except Exception as error:
+                    answer = f"error {error}"
+                asker.send_bytes(answer.encode())
+
+
+def ask(address: str) -> str:
+    """The URL of the server that another process holds."""
+    with Client(address) as connection:
+        kind, _, answer = connection.recv_bytes().decode().partition(" ")
+    if kind == "error":
+        raise RuntimeError(answer)
+    return answer
+
+
+SERVER = pytest.StashKey[SharedServer]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SERVER] = SharedServer()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called by xdist for each test process that it starts."""
+    node.workerinput["postgres_address"] = node.config.stash[SERVER].address()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SERVER in config.stash:
+        config.stash[SERVER].close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the slow ones, visibly: the summary counts them, also when several processes test."""
+    if config.getoption("--slow"):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server_url(request: pytest.FixtureRequest) -> str:
+    """A PostgreSQL server where databases may be created."""
+    given = getattr(request.config, "workerinput", None)
+    if given is not None and DSN not in os.environ:
+        return ask(given["postgres_address"])
+    return request.config.stash[SERVER].url()
+
+
+@pytest.fixture
+def postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """A new, empty PostgreSQL database, dropped after the test."""
+    url = create_database(postgres_server_url)
+    yield url
+    drop_database(postgres_server_url, database_of(url))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file of the test's own, not yet made."""
+    return f"sqlite:///{tmp_path / 'holdfast.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A new, empty database; the test runs once on SQLite, once on PostgreSQL."""
+    return str(request.getfixturevalue(f"{request.param}_url"))

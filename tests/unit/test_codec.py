@@ -1,0 +1,266 @@
+"""Values to JSON text and back: what is accepted comes back, the rest is refused by name and place."""
+
+import collections
+import enum
+import math
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import NotSerializable, PayloadError, TooLarge
+from holdfast.model.codec import MAX_PAYLOAD, canonical, canonical_text, decode, digest, encode
+
+
+@dataclass
+class Order:
+    id: int
+    price: Any = None
+
+
+class Money(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+    amount: float
+    at: datetime | None = None
+    currency: str = pydantic.Field(default="EUR", alias="cur")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Odd(enum.Enum):
+    BROKEN = math.nan
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**40), 10**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(plain)
+def test_plain_values_come_back_as_they_were(value):
+    assert decode(encode(value)) == value
+
+
+@given(plain)
+def test_the_canonical_text_of_a_canonical_text_is_itself(value):
+    text = canonical(value)
+    assert canonical_text(text) == text
+    assert decode(text) == value
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_a_value_is_refused_exactly_when_it_has_a_number_that_is_not_finite(value):
+    def finite(value):
+        if isinstance(value, float):
+            return math.isfinite(value)
+        return (
+            all(map(finite, value.values() if isinstance(value, dict) else value))
+            if isinstance(value, dict | list)
+            else True
+        )
+
+    if finite(value):
+        assert decode(encode(value)) == value
+    else:
+        with pytest.raises(NotSerializable):
+            encode(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"order": {"price": math.nan}}, r"nan.*`\$\.order\.price`"),
+        ([1, [None, -math.inf]], r"-inf.*`\$\[1\]\[1\]`"),
+        ({"o": Order(1, math.inf)}, r"inf.*`\$\.o\.price`"),
+        ({"m": [Money(amount=math.nan)]}, r"nan.*`\$\.m\[0\]\.amount`"),
+        ({"c": Odd.BROKEN}, r"nan.*`\$\.c`"),
+        ({"a": {math.nan: 1}}, r"nan.* as a key at `\$\.a`"),
+        ([2**70, math.nan], r"nan.*`\$\[1\]`"),
+        ({"a": "x\ud800"}, r"lone surrogate \('\\ud800'\) in a string at `\$\.a`"),
+        ({"a": {"\udfff": 1}}, r"lone surrogate .* as a key at `\$\.a`"),
+        ({"n": 10**5000}, r"integer of more than 4,000 digits at `\$\.n`"),
+        ({"a": [object()]}, r"type object.*`\$\.a\[0\]`"),
+        ({"a": collections.deque()}, r"type collections\.deque.*`\$\.a`"),
+        ({"a": {(1, 2): 3}}, r"key of type tuple .*`\$\.a`"),
+        ({"a": {None: 3}}, r"key of type NoneType .*`\$\.a`"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_its_place(value, place):
+    with pytest.raises(NotSerializable, match=place) as caught:
+        encode(value, "the arguments of task t")
+    assert str(caught.value).startswith("the arguments of task t: ")
+    str(caught.value).encode()
+
+
+def test_a_null_that_is_none_is_kept():
+    assert encode({"a": None, "b": [None, 1.5]}) == '{"a":null,"b":[null,1.5]}'
+    assert encode("null nan inf") == '"null nan inf"'
+    assert decode(encode({"nan": 1, "-inf": [None]})) == {"nan": 1, "-inf": [None]}
+
+
+@pytest.mark.parametrize("digits", [18, 19, 20, 21, 400, 3999, 4000])
+def test_an_integer_that_is_accepted_comes_back_exactly(digits):
+    for number in (10**digits - 1, -(10**digits) + 1):
+        assert decode(encode([number])) == [number]
+
+
+def test_integers_too_long_to_read_are_refused_whatever_the_interpreter_allows():
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(NotSerializable, match=r"4,000 digits at `\$\[1\]`"):
+            encode([1, 10**4000])
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_a_string_of_many_digits_is_no_integer():
+    assert decode(encode(["1" * 5000])) == ["1" * 5000]
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [201, 300, 5000, 100_000])
+def test_deep_nesting_is_refused(depth):
+    with pytest.raises(NotSerializable, match="nest"):
+        encode(nested(depth))
+
+
+def test_nesting_within_the_limit_comes_back():
+    assert decode(encode(nested(200))) == nested(200)
+
+
+def test_many_brackets_side_by_side_or_in_strings_are_not_nesting():
+    value = [[{}] for _ in range(1000)] + ["[" * 1000, "]{" * 500, '"[' * 300, "\\"]
+    assert decode(encode(value)) == value
+
+
+def test_a_value_that_contains_itself_is_refused():
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(NotSerializable, match="nesting deeper than 200"):
+        encode(value)
+
+
+def test_a_payload_over_the_limit_is_refused_with_its_size_the_limit_and_a_way_out():
+    with pytest.raises(TooLarge, match=r"the result: 2,097,153 bytes.*limit is 2,097,152.*reference"):
+        encode("x" * (MAX_PAYLOAD - 1), "the result")
+    assert len(encode("x" * (MAX_PAYLOAD - 2))) == MAX_PAYLOAD
+
+
+def test_the_limit_counts_bytes_and_not_characters():
+    with pytest.raises(TooLarge):
+        encode("é" * (MAX_PAYLOAD // 2))
+
+
+def test_a_nul_in_a_string_is_escaped_and_comes_back():
+    text = encode({"a\0": "b\0c"})
+    assert "\0" not in text
+    assert "\\u0000" in text
+    assert decode(text) == {"a\0": "b\0c"}
+
+
+def test_subclasses_of_plain_types_are_kept_as_their_plain_values():
+    class Number(int):
+        pass
+
+    class Share(float):
+        pass
+
+    class Text(str):
+        __slots__ = ()
+
+    assert encode([Number(3), Share(1.5), Text("x")]) == '[3,1.5,"x"]'
+    with pytest.raises(NotSerializable, match="nan"):
+        encode([Share("nan")])
+
+
+def test_a_pydantic_model_comes_back_as_itself():
+    money = Money(amount=1.5, at=datetime(2026, 1, 2, tzinfo=UTC), cur="GBP")
+    assert decode(encode([money]), list[Money]) == [money]
+
+
+def test_typed_values_come_back_as_their_types():
+    order = Order(1, 2)
+    assert decode(encode(order), Order) == order
+    assert decode(encode(Decimal("1.10")), Decimal) == Decimal("1.10")
+    assert decode(encode(Colour.RED), Colour) is Colour.RED
+
+
+def test_kept_text_that_does_not_fit_raises_a_typed_error():
+    with pytest.raises(PayloadError, match="int"):
+        decode('"x"', int)
+    with pytest.raises(PayloadError):
+        decode("{")
+
+
+# Pinned: kept keys and step identities depend on these. If one changes, the version in `digest` must change too.
+VECTORS = [
+    ({"b": 1, "a": [True, None, "é\0"]}, '{"a":[true,null,"é\\u0000"],"b":1}'),
+    ({"x": 1.0, "y": 1, "z": 1e22, "w": -0.0}, '{"w":-0.0,"x":1.0,"y":1,"z":1e22}'),
+    ([0.1, 1e-7, 123456789.123], "[0.1,1e-7,123456789.123]"),
+    (datetime(2026, 3, 1, 12, tzinfo=timezone(timedelta(hours=2))), '"2026-03-01T10:00:00Z"'),
+    (datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC), '"2026-03-01T12:00:00.000005Z"'),
+    (datetime(2026, 3, 1, 12), '"2026-03-01T12:00:00"'),  # noqa: DTZ001
+    (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+    (Order(7), '{"id":7,"price":null}'),
+    ({"10": 1, "9": 2, "a": {"d": 1, "c": 2}}, '{"10":1,"9":2,"a":{"c":2,"d":1}}'),
+    (2**80, "1208925819614629174706176"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VECTORS)
+def test_the_canonical_text_is_pinned(value, text):
+    assert canonical(value) == text
+
+
+def test_the_digest_is_pinned():
+    assert digest("{}") == "1:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+def test_the_same_moment_in_two_zones_is_one_canonical_text_also_deep_inside():
+    here = datetime(2026, 3, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert canonical({"a": [here]}) == canonical({"a": [here.astimezone(UTC)]})
+
+
+def test_what_only_looks_like_a_time_stays_as_it_is():
+    assert canonical(["2026-99-01T12:00:00+02:00", "9999-12-31T23:59:59-02:00"]) == (
+        '["2026-99-01T12:00:00+02:00","9999-12-31T23:59:59-02:00"]'
+    )
+
+
+def test_order_and_spaces_of_a_text_do_not_matter():
+    assert canonical_text('{ "b": 1,\n "a": {"d":1, "c":2} }') == '{"a":{"c":2,"d":1},"b":1}'
+
+
+def test_a_struct_with_a_flaw_is_described_by_its_field():
+    class Point(msgspec.Struct):
+        x: float
+
+    with pytest.raises(NotSerializable, match=r"`\$\[0\]\.x`"):
+        encode([Point(math.nan)])

@@ -1,0 +1,43 @@
+"""What a run looks like from outside."""
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast.model.history import KINDS, Entry
+from holdfast.model.run import FINAL, STATES, Page, RunInfo
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def info(state: Any) -> RunInfo[int]:
+    return RunInfo(
+        id=UUID(int=1), task="t", queue="default", priority=0, state=state, attempt=1, crashes=0, created_at=NOW
+    )
+
+
+def test_the_final_states_are_the_four_of_the_contract():
+    assert sorted(FINAL) == ["cancelled", "done", "failed", "skipped"]
+    assert [state for state in STATES if info(state).final] == ["done", "failed", "cancelled", "skipped"]
+
+
+def test_a_run_s_info_cannot_be_changed():
+    ready = info("ready")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ready.state = "done"
+    assert ready.state == "ready"
+
+
+def test_a_page_is_a_list_that_knows_where_the_next_begins():
+    page = Page([info("ready"), info("done")], after="x")
+    assert [run.state for run in page] == ["ready", "done"]
+    assert page.after == "x"
+    assert Page().after is None
+
+
+def test_every_kind_of_entry_has_a_meaning():
+    assert all(kind.isidentifier() and meaning for kind, meaning in KINDS.items())
+    assert Entry("done", NOW, 1).data == {}

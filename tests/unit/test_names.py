@@ -1,0 +1,72 @@
+"""Names that people give, and the dotted names of classes and functions."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigError
+from holdfast.model.names import LONGEST_KEY, check_name, dotted_name
+
+
+@pytest.mark.parametrize("name", ["default", "it's; drop table runs --", "données", "a b", "x" * 200])
+def test_a_name_comes_back_as_it_is(name):
+    assert check_name(name, "the queue") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("", "must not be empty"),
+        (None, "must be a str, not NoneType"),
+        (b"x", "must be a str, not bytes"),
+        ("a\0b", "control character"),
+        ("a\nb", "control character"),
+        ("a\x85b", "control character"),
+        ("a\ud800b", "lone surrogate"),
+        ("x" * 201, "may have 200 characters"),
+        ("x" * 10_000, "has 10,000"),
+    ],
+)
+def test_what_cannot_be_a_name_is_refused_and_the_message_says_whose_and_why(name, fault):
+    with pytest.raises(ConfigError, match=fault) as caught:
+        check_name(name, "the queue")
+    message = str(caught.value)
+    assert message.startswith("the queue ")
+    assert len(message) < 200
+    message.encode()
+
+
+def test_a_key_may_be_longer_than_a_name():
+    assert check_name("k" * 500, "the key", LONGEST_KEY) == "k" * 500
+    with pytest.raises(ConfigError, match="may have 500"):
+        check_name("k" * 501, "the key", LONGEST_KEY)
+
+
+@given(st.text())
+def test_a_name_is_either_refused_or_can_be_written_anywhere(text):
+    try:
+        outcome = check_name(text, "x")
+    except ConfigError as error:
+        outcome = str(error)
+    assert "\0" not in outcome
+    assert outcome.encode()
+
+
+def test_a_class_of_a_script_is_named_by_its_file(monkeypatch):
+    main = ModuleType("__main__")
+    main.__file__ = "/somewhere/shop.py"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    thing = SimpleNamespace(__module__="__main__", __qualname__="Order")
+    assert dotted_name(thing) == "shop.Order"
+
+
+def test_a_class_of_a_module_run_with_m_is_named_by_that_module(monkeypatch):
+    main = ModuleType("__main__")
+    main.__file__ = "/somewhere/shop.py"
+    main.__spec__ = SimpleNamespace(name="store.shop")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    thing = SimpleNamespace(__module__="__main__", __qualname__="Order")
+    assert dotted_name(thing) == "store.shop.Order"

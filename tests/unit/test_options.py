@@ -1,0 +1,145 @@
+"""Options of a call and settings of a task: each is checked where it is given."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import SECOND
+from holdfast.model.codec import canonical
+from holdfast.model.retry import Retry
+from holdfast.task.options import Declaration, Options, check_declaration
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_options_are_kept_in_the_units_of_the_store():
+    options = Options().merge(
+        queue="mail", priority=-5, delay=1.5, key="k", unique="u", tenant="acme", timeout=timedelta(minutes=1),
+        deadline=3600, tags=["a", "b", "a"], limits=("openai",), connection="django", retry=Retry(max_attempts=1),
+    )  # fmt: skip
+    assert options == Options(
+        queue="mail", priority=-5, delay=1_500_000, key="k", unique="u", tenant="acme", timeout=60 * SECOND,
+        deadline=3600 * SECOND, tags=("a", "b"), limits=("openai",), connection="django", retry=Retry(max_attempts=1),
+    )  # fmt: skip
+
+
+def test_later_options_stand_over_earlier_ones_and_none_takes_one_back():
+    options = Options().merge(queue="a", priority=1).merge(queue="b", tags=["x"])
+    assert (options.queue, options.priority, options.tags) == ("b", 1, ("x",))
+    assert options.merge(queue=None).queue is None
+
+
+def test_a_deadline_is_a_duration_or_a_moment_and_the_later_one_counts():
+    options = Options().merge(deadline=NOW)
+    assert (options.deadline, options.deadline_at) == (None, int(NOW.timestamp()) * SECOND)
+    options = options.merge(deadline=5)
+    assert (options.deadline, options.deadline_at) == (5 * SECOND, None)
+    options = options.merge(deadline=NOW).merge(deadline=None)
+    assert (options.deadline, options.deadline_at) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("queue", ""),
+        ("queue", 3),
+        ("queue", "a\0"),
+        ("priority", True),
+        ("priority", 1.0),
+        ("priority", 1_000_001),
+        ("priority", -1_000_001),
+        ("delay", -1),
+        ("delay", True),
+        ("delay", float("nan")),
+        ("run_at", datetime(2026, 1, 1)),  # noqa: DTZ001
+        ("run_at", 5),
+        ("key", "k" * 501),
+        ("unique", ""),
+        ("tenant", b"x"),
+        ("retry", 3),
+        ("timeout", 0),
+        ("deadline", "tomorrow"),
+        ("deadline", 0),
+        ("tags", "urgent"),
+        ("tags", ["a", 3]),
+        ("tags", 3),
+        ("tags", [str(n) for n in range(101)]),
+        ("limits", "openai"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(name, value):
+    with pytest.raises(ConfigError, match=f"option {name}"):
+        Options().merge(**{name: value})
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match="no option 'prio'; the options are queue, priority"):
+        Options().merge(prio=1)
+
+
+def test_delay_and_run_at_exclude_each_other_also_when_given_one_after_the_other():
+    with pytest.raises(ConfigError, match="exclude each other"):
+        Options().merge(delay=1, run_at=NOW)
+    with pytest.raises(ConfigError, match="exclude each other"):
+        Options().merge(delay=1).merge(run_at=NOW)
+    assert Options().merge(delay=1).merge(delay=None, run_at=NOW).delay is None
+
+
+def test_requests_are_compared_by_what_was_asked_without_key_tenant_and_connection():
+    options = Options().merge(
+        queue="a", retry=Retry(), key="k", tenant="t", connection=object(), unique="u", tags=["x"]
+    )
+    assert options.canonical() == {"queue": "a", "retry": Retry().to_json(), "unique": "u", "tags": ("x",)}
+    assert canonical(options.canonical()).startswith('{"queue":"a"')
+    assert Options().canonical() == {}
+
+
+def test_a_task_without_settings_has_the_contract_s_defaults():
+    assert check_declaration("t", is_async=True) == Declaration(
+        name="t", queue="default", priority=0, retry=Retry(), run_in="loop", max_crashes=3
+    )
+    assert check_declaration("t", is_async=False).run_in == "thread"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("aliases", "old"),
+        ("aliases", [""]),
+        ("queue", ""),
+        ("priority", "high"),
+        ("retry", {}),
+        ("timeout", -1),
+        ("deadline", 0),
+        ("limits", "x"),
+        ("max_crashes", -1),
+        ("max_crashes", True),
+        ("keep", "week"),
+        ("run_in", "fiber"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_task_and_setting(setting, value):
+    with pytest.raises(ConfigError, match=f"task shop.pay: {setting}"):
+        check_declaration("shop.pay", is_async=False, **{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("is_async", "run_in", "words"),
+    [
+        (True, "thread", "plain def"),
+        (True, "process", "plain def"),
+        (False, "loop", "would block the loop"),
+        (False, "process", "comes with a later release"),
+    ],
+)
+def test_a_place_that_does_not_suit_the_function_is_refused(is_async, run_in, words):
+    with pytest.raises(ConfigError, match=words):
+        check_declaration("t", is_async=is_async, run_in=run_in)
+
+
+def test_a_setting_within_range_is_kept():
+    declaration = check_declaration(
+        "t", is_async=False, aliases=("a",), timeout=1, keep=timedelta(days=7), run_in="thread"
+    )
+    assert (declaration.aliases, declaration.timeout, declaration.keep) == (("a",), SECOND, 7 * 86400 * SECOND)
