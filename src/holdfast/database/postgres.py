@@ -196,6 +196,9 @@ class PostgresDatabase(Database):
 
     def line(self, purpose: str, patience: float = 20.0) -> Line:
         name = "client" if purpose == "read" else purpose
+        found = self._lines.get(name)
+        if found is not None:
+            return found
         with self._lock:
             return self._lines.setdefault(name, Line(lambda: self.connect(name, patience)))
 

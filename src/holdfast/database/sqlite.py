@@ -166,6 +166,9 @@ class SqliteDatabase(Database):
 
     def line(self, purpose: str, patience: float = 20.0) -> Line:  # noqa: ARG002 - no server to run out of it
         name = "all" if self._in_memory else purpose if purpose in ("heartbeat", "read") else "write"
+        found = self._lines.get(name)
+        if found is not None:
+            return found
         with self._lock:
             return self._lines.setdefault(name, Line(self._open))
 
