@@ -135,6 +135,12 @@ def test_requests_for_the_same_have_one_digest(task):
     assert digest != task(fetch).request("a").digest()
 
 
+def test_a_default_left_out_or_written_down_is_the_same_request(task):
+    mail = task(send)
+    assert mail.request("a").digest() == mail.request("a", "hi").digest()
+    assert mail.request("a").args == '{"to":"a"}'
+
+
 def test_a_remote_task_is_enqueued_by_name_and_not_registered(ledger, registry):
     charge = declare_remote("billing.charge", enqueuer=ledger, queue="billing")
     request = charge.options(priority=3).enqueue(42, currency="EUR")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadArguments, TaskError
+from holdfast.errors import BadArguments, PayloadError, TaskError
 from holdfast.model.codec import decode, decoder, encode
 from holdfast.task.annotations import Unresolved, check, resolve
 
@@ -69,6 +69,15 @@ class Signature:
         if self._typed:
             self._read(text, "")
         return text
+
+    def with_defaults(self, text: str) -> str:
+        """The same arguments with the defaults written down, for comparing requests; those that can't be are left out."""
+        kept: dict[str, Any] = decode(text)
+        for parameter in self._ordered:
+            if parameter.name not in kept and parameter.default is not inspect.Parameter.empty:
+                with suppress(PayloadError):
+                    kept[parameter.name] = decode(encode(parameter.default))
+        return encode(kept)
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with."""
@@ -257,6 +266,9 @@ class UntypedSignature:
             raise BadArguments(f"task {self.task_name}: {POSITIONAL!r} can't be the name of an argument")
         bound = {POSITIONAL: args, **kwargs} if args else dict(kwargs)
         return encode(bound, f"the arguments of task {self.task_name}")
+
+    def with_defaults(self, text: str) -> str:
+        return text
 
     def decode_result(self, text: str) -> Any:
         return decode(text)

@@ -33,6 +33,7 @@ class Request(Generic[R_co]):
     """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
 
     declaration: Declaration
+    signature: Signature | UntypedSignature
     args: str
     options: Options = NO_OPTIONS
 
@@ -41,8 +42,10 @@ class Request(Generic[R_co]):
         return self.declaration.name
 
     def digest(self) -> str:
-        """Equal for requests that ask for the same, whatever the order of names or the time zone of times."""
-        asked = {"task": self.task, "args": decode(canonical_text(self.args)), "options": self.options.canonical()}
+        """Equal for requests that ask for the same, whatever the order of names, the time zone of times, or whether a
+        default was left out or written down."""
+        args = decode(canonical_text(self.signature.with_defaults(self.args)))
+        asked = {"task": self.task, "args": args, "options": self.options.canonical()}
         return digest(canonical(asked, f"the request of task {self.task}"))
 
 
@@ -80,7 +83,7 @@ class Task(Generic[P, R_co]):
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
         """A call to be made later, by `app.enqueue_many` or a schedule. The arguments are checked now."""
-        return Request(self.declaration, self.signature.encode(args, kwargs), self._options)
+        return Request(self.declaration, self.signature, self.signature.encode(args, kwargs), self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
         """Make a run of this call."""
@@ -148,7 +151,7 @@ class Task(Generic[P, R_co]):
                 "a single argument is written (value,)"
             )
         try:
-            return Request(self.declaration, self.signature.encode(tuple(call), {}), self._options)
+            return Request(self.declaration, self.signature, self.signature.encode(tuple(call), {}), self._options)
         except HoldfastError as error:
             raise type(error)(f"row {at} of enqueue_many: {error}") from error
 
