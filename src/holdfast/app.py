@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
@@ -97,6 +98,7 @@ class Holdfast:
 
     def enqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
+        refuse_in_loop("enqueue_many")
         return self._client.enqueue(_checked_requests(requests))
 
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
@@ -144,6 +146,14 @@ class Holdfast:
         return await asyncio.to_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """On SQLite: `with app.transaction() as connection:` is one transaction for your tables in the same file
+        (`connection.execute`) and for the verbs called inside it on the same thread. It holds the only writer of all
+        processes: after 5 s it is interrupted. On PostgreSQL give your own connection: `options(connection=…)`."""
+        refuse_in_loop("transaction", "call what needs it with asyncio.to_thread(…)")
+        self.store.prepare()
+        return self.store.database.transaction()
 
     # Working
 

@@ -10,4 +10,4 @@ from holdfast.errors import BlockingCall
 def refuse_in_loop(verb: str, instead: str | None = None) -> None:
     """A blocking verb would stop the whole event loop for as long as the database takes."""
     if asyncio._get_running_loop() is not None:
-        raise BlockingCall(f"{verb}() would block the running event loop; write `await …{instead or 'a' + verb}(…)`")
+        raise BlockingCall(f"{verb}() would block the running event loop; {instead or f'write `await …a{verb}(…)`'}")

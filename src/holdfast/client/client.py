@@ -13,6 +13,7 @@ import msgspec
 from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.handle import Run
 from holdfast.client.story import tell
+from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
 from holdfast.errors import (
     ConfigError,
     ErrorInfo,
@@ -55,15 +56,42 @@ class Client:
         return self.make(requests)
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
-        return await asyncio.to_thread(self.make, requests)
+        borrowed = self._borrowed(requests)
+        if borrowed is None:
+            return await asyncio.to_thread(self.make, requests)
+        if isinstance(borrowed, Borrowed):
+            raise ConfigError(
+                "the connection given as connection= blocks: use enqueue() with it, or an async connection"
+            )
+        ids = await self._store.intake.aadd_on(borrowed, [self._new_run(request) for request in requests])
+        return self._handles(ids, requests)
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
-        ids = self._store.intake.add([self._new_run(request) for request in requests])
+        """The runs of requests, made in a transaction of our own or in the caller's."""
+        borrowed = self._borrowed(requests)
+        if isinstance(borrowed, BorrowedAsync):
+            raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
+        new = [self._new_run(request) for request in requests]
+        ids = self._store.intake.add(new) if borrowed is None else self._store.intake.add_on(borrowed, new)
+        return self._handles(ids, requests)
+
+    def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(UUID(id), request.task, self) for id, request in zip(ids, requests, strict=True)]
+
+    def _borrowed(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
+        """The caller's connection, if one was given: the same for all requests of a call."""
+        given = [request.options.connection for request in requests]
+        if all(connection is None for connection in given):
+            return None
+        if any(connection is not given[0] for connection in given):
+            raise ConfigError("the requests of one call must all have the same connection=, or none")
+        if self._store.database.dialect.name == "sqlite":
+            raise ConfigError(FOREIGN_SQLITE)
+        return borrow(given[0])
 
     def _new_run(self, request: Request[Any]) -> NewRun:
         declared, asked = request.declaration, request.options
-        _refuse_what_comes_later(asked, declared.limits)
+        _refuse_what_comes_later(asked.limits or declared.limits)
         deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
         return NewRun(
             id=str(new_id()),
@@ -237,10 +265,6 @@ def _kept_options(asked: Options) -> str | None:
     return msgspec.json.encode(kept).decode() if kept else None
 
 
-def _refuse_what_comes_later(asked: Options, limits: tuple[str, ...]) -> None:
-    if asked.connection is not None:
-        raise ConfigError(
-            "connection= comes with a later release: leave it out, the run is made in a transaction of its own"
-        )
-    if asked.limits or limits:
+def _refuse_what_comes_later(limits: tuple[str, ...]) -> None:
+    if limits:
         raise ConfigError("limits= comes with a later release: leave it out")

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
@@ -26,6 +26,7 @@ LOSS_TRIES = 2
 class Connection(ABC):
     """One open connection, used by one thread at a time."""
 
+    _depth = 0
     busy_since: float | None = None
     """When the call under way began (monotonic), for whoever looks after stuck calls."""
 
@@ -57,13 +58,35 @@ class Connection(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        """All or nothing; inside another transaction of this connection a part of that one."""
+        if self._depth:
+            with self._savepoint():
+                yield
+            return
         self.begin()
+        self._depth = 1
         try:
             yield
         except BaseException:
+            self._depth = 0
             self.rollback()
             raise
+        self._depth = 0
         self.commit()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        name = f"holdfast_{self._depth}"
+        self.script(f"SAVEPOINT {name}")
+        self._depth += 1
+        try:
+            yield
+        except BaseException:
+            self._depth -= 1
+            self.script(f"ROLLBACK TO {name}")
+            raise
+        self._depth -= 1
+        self.script(f"RELEASE {name}")
 
 
 class Line:
@@ -74,6 +97,20 @@ class Line:
         self._connection: Connection | None = None
         self._lock = threading.RLock()
         self._refused: tuple[float, StoreUnavailable] | None = None
+        self._held = False
+
+    @contextmanager
+    def hold(self) -> Iterator[Connection]:
+        """Keep the line to this thread, inside one transaction: whatever this thread runs on it meanwhile is part of
+        that, and is not repeated."""
+        with self._lock:
+            connection = self._open()
+            with connection.transaction():
+                self._held = True
+                try:
+                    yield connection
+                finally:
+                    self._held = False
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
@@ -89,6 +126,8 @@ class Line:
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2**conflicts))
                 except ConnectionLost:
+                    if self._held:
+                        raise
                     self.close()
                     losses += 1
                     if losses == LOSS_TRIES:
@@ -148,6 +187,10 @@ class Database(ABC):
 
     @abstractmethod
     def watch(self) -> Watch: ...
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A transaction of the caller's that our verbs on the same thread join, where the driver has that."""
 
     @abstractmethod
     def migration_lock(self, connection: Connection) -> None:

@@ -11,6 +11,7 @@
 | `{lock_free}` | lock them, passing over those that others hold |
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
 | `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
+| `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
 | `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
 """
@@ -105,6 +106,10 @@ class PostgresDialect(Dialect):
         return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
 
     @staticmethod
+    def _name_lock(argument: str) -> str:
+        return f"cast(pg_advisory_xact_lock(hashtextextended({argument}, 0)) as text)"
+
+    @staticmethod
     def _time(argument: str) -> str:
         return f"to_timestamp({argument} / 1000000.0)"
 
@@ -138,6 +143,10 @@ class SqliteDialect(Dialect):
     @staticmethod
     def _each_text(argument: str) -> str:
         return f"json_each({argument}) as each"
+
+    @staticmethod
+    def _name_lock(argument: str) -> str:
+        return argument  # a transaction that writes is alone anyway
 
     @staticmethod
     def _time(argument: str) -> str:

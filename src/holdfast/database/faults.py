@@ -15,3 +15,7 @@ class ConnectionLost(StoreUnavailable):
 
 class DataFault(StoreError):
     """The database refused a value; trying the same again can't help."""
+
+
+class Duplicate(DataFault):
+    """The value is there already: someone else was first, which a new look would show."""

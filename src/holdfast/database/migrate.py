@@ -1,13 +1,15 @@
 """Numbered migrations, applied once under a lock, whatever number of processes start together.
 
 A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments. Migrations
-only add; what they replace goes one release later. `meta` keeps two numbers: `schema`, the last migration applied,
-and `oldest_code`, the lowest `CODE` that may still work on these tables, so that two releases can live side by side.
+only add; what they replace goes one release later. `meta` keeps `schema`, the last migration applied,
+`oldest_code`, the lowest `CODE` that may still work on these tables, so that two releases can live side by side, and
+`identity`, a random name by which these tables are known.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -54,7 +56,7 @@ def check(database: Database, connection: Connection) -> int:
     if not database.table_exists(connection, "meta"):
         return 0
     rows = connection.execute(_statement(database, "select name, value from {schema}meta"), {})
-    meta = {name: int(value) for name, value in rows}
+    meta = {name: int(value) for name, value in rows if name in ("schema", "oldest_code")}
     if meta["oldest_code"] > CODE:
         raise SchemaAhead(
             f"the tables in {database.shown} need newer code (at least {meta['oldest_code']}, this is {CODE}):"
@@ -83,10 +85,12 @@ def prepare(database: Database, connection: Connection, *, migrate: bool) -> lis
             _write_meta(database, connection, "schema", migration.number)
             if migration.oldest_code is not None:
                 _write_meta(database, connection, "oldest_code", migration.oldest_code)
+        if version == 0:
+            _write_meta(database, connection, "identity", secrets.token_hex(16))
     return [migration.name for migration in pending]
 
 
-def _write_meta(database: Database, connection: Connection, name: str, value: int) -> None:
+def _write_meta(database: Database, connection: Connection, name: str, value: object) -> None:
     text = (
         "insert into {schema}meta (name, value) values (:name, :value)"
         " on conflict (name) do update set value = excluded.value"

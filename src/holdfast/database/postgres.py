@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,7 +22,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast.database.base import Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -48,6 +48,8 @@ def _translated(what: str) -> Iterator[None]:
         raise ConnectionLost(f"{what}: {error}") from error
     except _TRY_LATER as error:
         raise StoreUnavailable(f"{what}: {error}") from error
+    except pg.UniqueViolation as error:
+        raise Duplicate(f"{what}: {error}") from error
     except (psycopg.DataError, psycopg.IntegrityError) as error:
         raise DataFault(f"{what}: {error}") from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -206,6 +208,11 @@ class PostgresDatabase(Database):
         watch = PostgresWatch(self)
         self._watches.append(watch)
         return watch
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        raise ConfigError(
+            "app.transaction() is for SQLite; on PostgreSQL enqueue in your own transaction: task.options(connection=…)"
+        )
 
     def connect(self, purpose: str, patience: float) -> PostgresConnection:
         """A new connection with our settings; what the URL says comes before our defaults, except what we rely on."""

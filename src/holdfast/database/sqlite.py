@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
 LOOK_SECONDS = 0.005
+LONGEST_TRANSACTION = 5.0
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
 PRAGMAS = ("synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off")
 
@@ -58,6 +59,7 @@ class SqliteConnection(Connection):
 
     def __init__(self, path: str) -> None:
         self._what = f"SQLite file {path}"
+        self._over = False
         with _translated(self._what):
             self._apsw = apsw.Connection(path)
             self._apsw.set_busy_timeout(BUSY_MILLISECONDS)
@@ -66,6 +68,7 @@ class SqliteConnection(Connection):
                 self._apsw.execute(f"PRAGMA {pragma}")
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        self._refuse_if_over()
         self.busy_since = time.monotonic()
         try:
             return self._apsw.execute(statement.sql, values).fetchall()
@@ -94,8 +97,52 @@ class SqliteConnection(Connection):
         try:
             if self._apsw.in_transaction:
                 self._apsw.execute("ROLLBACK")
+        except apsw.ThreadingViolationError:
+            raise
         except apsw.Error:
             self.close()
+
+    def run(self, sql: str, values: Any) -> list[Row]:
+        """A caller's own SQL, whose errors reach the caller as they are."""
+        with self._callers_turn():
+            return self._apsw.execute(sql, values).fetchall()
+
+    def run_many(self, sql: str, rows: Iterable[Any]) -> None:
+        with self._callers_turn():
+            self._apsw.executemany(sql, rows)
+
+    @contextmanager
+    def _callers_turn(self) -> Iterator[None]:
+        self._refuse_if_over()
+        try:
+            yield
+        except (apsw.InterruptError, apsw.ThreadingViolationError):
+            self._refuse_if_over()
+            raise
+
+    def expire(self) -> None:
+        """From another thread: the transaction under way has held the only writer for too long, and ends."""
+        self._over = True
+        while True:
+            self.cut()
+            with suppress(apsw.ThreadingViolationError):  # its own thread is at it, and will be interrupted
+                self.rollback()
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def settle(self) -> None:
+        """The transaction is about to end: as it should, or because it took too long."""
+        self._refuse_if_over()
+
+    def renew(self) -> None:
+        self._over = False
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise StoreUnavailable(
+                f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
+                " it holds the only writer of all processes, so do slow work before or after it"
+            )
 
     def data_version(self) -> int:
         """Changes whenever another connection, of any process, has committed."""
@@ -151,6 +198,21 @@ class SqliteWatch(Watch):
             self._connection = None
 
 
+class SqliteTransaction:
+    """What `with app.transaction() as connection:` gives: SQL for the caller's own tables."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Any = ()) -> list[Row]:
+        """Run SQL; its rows. Values are a sequence for `?`, or a mapping for `:name`."""
+        return self._connection.run(sql, values)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """Run SQL once for each row of values."""
+        self._connection.run_many(sql, rows)
+
+
 class SqliteDatabase(Database):
     """One file, or `:memory:`, where everything shares one connection."""
 
@@ -163,14 +225,35 @@ class SqliteDatabase(Database):
         self.shown = f"sqlite:///{path}"
         self._lines: dict[str, Line] = {}
         self._lock = threading.Lock()
+        self._holder: int | None = None  # the thread that has a transaction of its own on the writer
 
     def line(self, purpose: str, patience: float = 20.0) -> Line:  # noqa: ARG002 - no server to run out of it
-        name = "all" if self._in_memory else purpose if purpose in ("heartbeat", "read") else "write"
+        apart = purpose == "heartbeat" or (purpose == "read" and self._holder != threading.get_ident())
+        name = "all" if self._in_memory else purpose if apart else "write"
         found = self._lines.get(name)
         if found is not None:
             return found
         with self._lock:
             return self._lines.setdefault(name, Line(self._open))
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteTransaction]:
+        """The writer, for a caller's tables and our verbs together, on this thread, for at most five seconds."""
+        with self.line("client").hold() as connection:
+            assert isinstance(connection, SqliteConnection)
+            timer = threading.Timer(LONGEST_TRANSACTION, connection.expire)
+            timer.daemon = True
+            outer, self._holder = self._holder, threading.get_ident()
+            timer.start()
+            try:
+                yield SqliteTransaction(connection)
+                timer.cancel()
+                connection.settle()
+            finally:
+                timer.cancel()
+                timer.join()
+                connection.renew()
+                self._holder = outer
 
     def watch(self) -> Watch:
         return _NoWatch() if self._in_memory else SqliteWatch(self._open)

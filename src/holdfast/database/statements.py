@@ -29,6 +29,8 @@ class Statement:
     name: str
     sql: str
     parameters: tuple[str, ...]
+    named: str = ""
+    """The same with `:name` parameters, for other libraries' connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Statements:
 def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statement:
     filled = dialect.fill(source.text, limit)
     parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
-    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters)
+    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters, filled)
 
 
 @cache

@@ -3,19 +3,24 @@
 The steps of an enqueue are a generator that yields statements and is sent their rows, so that any driver can carry
 them out: our own line here, a caller's connection elsewhere. It is written once, and does no I/O itself.
 
-Order of locks: keys first, then unique names, both ascending.
+Order of locks: keys first, then unique names, both ascending. Rows are inserted in the order of arrival, so a batch
+with several unique names locks those by name before.
 """
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from holdfast.database import Row
-from holdfast.errors import KeyConflict, StoreUnavailable
+from holdfast.database import Row, Statement
+from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Ground, Part, batch
 from holdfast.store.rows import NewRun
@@ -43,6 +48,7 @@ class Intake(Part):
     def __init__(self, ground: Ground, lanes: Lanes) -> None:
         super().__init__(ground)
         self._lanes = lanes
+        self._same: weakref.WeakSet[object] = weakref.WeakSet()  # what is known to lead to our own tables
 
     def add(self, runs: Sequence[NewRun]) -> list[str]:
         """Make the runs, all or none; for each the id of the run that stands for it: its own, or the one that its key
@@ -55,29 +61,110 @@ class Intake(Part):
         if simple and len(chunks) == 1:
             self._one("client", "add_runs", rows=chunks[0])
             return [run.id for run in runs]
-        return self._together("client", lambda do: _carry_out(plan(runs, lanes), do))
+        return self._together("client", lambda do: carry_out(plan(runs, lanes), do))
+
+    def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
+        """The same inside the transaction of a caller's connection."""
+        connection.check()
+        steps = self._borrowed_plan(connection, runs, self._lanes.ids({(run.queue, run.task) for run in runs}))
+        return carry_out(steps, lambda name, /, **values: connection.execute(*self._filled(name, values)))
+
+    async def aadd_on(self, connection: BorrowedAsync, runs: Sequence[NewRun]) -> list[str]:
+        """The same inside the transaction of a caller's connection."""
+        connection.check()
+        lanes = await asyncio.to_thread(self._lanes.ids, {(run.queue, run.task) for run in runs})
+        steps = self._borrowed_plan(connection, runs, lanes)
+        with _Ending() as ending:
+            name, values = next(steps)
+            while True:
+                try:
+                    rows = await connection.execute(*self._filled(name, values))
+                except Exception as error:
+                    name, values = steps.throw(error)
+                else:
+                    name, values = steps.send(rows)
+        return ending.value
+
+    def _filled(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
+        return self._ground.statements.get(name), {**values, "now": self._ground.clock()}
+
+    def _borrowed_plan(
+        self, connection: Borrowed | BorrowedAsync, runs: Sequence[NewRun], lanes: dict[Pair, int]
+    ) -> Plan:
+        """The steps of an enqueue between savepoints: what fails leaves nothing in the caller's transaction. The first
+        time, the connection must show that it leads to the app's own tables."""
+        if connection.leads_to not in self._same:
+            yield from _check_identity(self._ground.identity())
+            self._same.add(connection.leads_to)
+        yield "begin_enqueue", {}
+        try:
+            ids = yield from plan(runs, lanes)
+        except Exception:
+            yield "undo_enqueue", {}
+            raise
+        yield "keep_enqueue", {}
+        return ids
 
 
-def _carry_out(steps: Plan, do: Do) -> list[str]:
-    """Drive a plan with our own connection."""
-    try:
+def carry_out(steps: Plan, do: Do) -> list[str]:
+    """Drive a plan to its end."""
+    with _Ending() as ending:
         name, values = next(steps)
         while True:
-            name, values = steps.send(do(name, **values))
-    except StopIteration as end:
-        ids: list[str] = end.value
-        return ids
+            try:
+                rows = do(name, **values)
+            except Exception as error:
+                name, values = steps.throw(error)
+            else:
+                name, values = steps.send(rows)
+    return ending.value
+
+
+class _Ending:
+    """Takes the value with which a generator ends."""
+
+    value: list[str]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> bool:
+        if isinstance(e, StopIteration):
+            self.value = e.value
+            return True
+        return False
+
+
+def _check_identity(ours: str) -> Generator[Call, list[Row], None]:
+    found = yield "find_tables", {}
+    if found[0][0]:
+        kept = yield "read_identity", {}
+        if kept and kept[0][0] == ours:
+            return
+        raise ConfigError(
+            "the connection given as connection= leads to another database than the app's, with its own tables"
+        )
+    raise ConfigError(
+        "the connection given as connection= leads to a database without the app's tables: it must be the same database"
+        " and schema as the app's"
+    )
 
 
 def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
     """The steps of an enqueue."""
     stands_for: dict[str, str] = yield from _take_keys([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
+    names = {name for run in new if (name := unique_name_of(run)) is not None}
+    if len(names) > 1:
+        yield "lock_names", {"rows": batch({"unique_name": name} for name in names)}
     for tries in range(UNIQUE_TRIES):
         made: set[str] = set()
         for chunk in chunked(new, lanes):
             rows = yield "add_runs", {"rows": chunk}
-            made.update(row[0] for row in rows)
+            made.update(str(row[0]) for row in rows)
+        unique_ones = [{"id": run.id} for run in new if run.id in made and run.unique is not None]
+        if unique_ones:
+            yield "hold_successors", {"rows": batch(unique_ones)}
         contested = [run for run in new if run.id not in made and run.unique is not None]
         if not contested:
             break
@@ -88,6 +175,7 @@ def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
             break
         if tries == UNIQUE_TRIES - 1:
             raise StoreUnavailable(f"the unique name {new[0].unique!r} is too busy: try again")
+    stands_for = {id: stands_for.get(other, other) for id, other in stands_for.items()}  # one key twice in a batch
     yield from _point_keys(runs, stands_for)
     return [stands_for.get(run.id, run.id) for run in runs]
 
@@ -149,7 +237,7 @@ def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Iterator[str]:
     """The rows of new runs as JSON parameters of bounded size."""
     rows: list[dict[str, Any]] = []
     size = 0
-    for run in sorted(runs, key=lambda run: run.unique or "") if any(run.unique for run in runs) else runs:
+    for run in runs:
         size += len(run.args)
         if rows and (len(rows) == BATCH or size > BATCH_BYTES):
             yield batch(rows)

@@ -23,7 +23,7 @@ class Lanes(Part):
         missing = {pair for pair in pairs if pair not in self._ids}
         if missing:
             self.refresh()
-            missing -= self._ids.keys()
+            missing = {pair for pair in missing if pair not in self._ids}
         if missing:
             self._one("client", "add_lanes", rows=batch({"queue": q, "task": t} for q, t in sorted(missing)))
             self.refresh()
@@ -32,5 +32,5 @@ class Lanes(Part):
     def refresh(self) -> dict[int, Pair]:
         """All lanes there are, by id."""
         found = {int(id): (queue, task) for id, queue, task in self._one("read", "all_lanes")}
-        self._ids = {pair: id for id, pair in found.items()}
+        self._ids.update((pair, id) for id, pair in found.items())  # never replaced: another thread may know more
         return found

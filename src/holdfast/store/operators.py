@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from holdfast.database import Conflict, Duplicate
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
-from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.part import Do, Part, batch, ended, record
 
 
 class Operators(Part):
@@ -16,10 +17,10 @@ class Operators(Part):
 
         def work(do: Do) -> bool:
             rows = batch([{"id": id}])
-            _lock(do, id, rows)
+            state, _ = _lock(do, id, rows)
             cancelled = do("cancel_runs", rows=rows, error=error)
             records = [
-                record(str(id), n, "cancelled", attempt, session=session, since=since, data=error)
+                ended(state, record(str(id), n, "cancelled", attempt, session=session, since=since, data=error))
                 for id, n, attempt, session, since in cancelled
             ]
             do("add_history", rows=batch(records))
@@ -38,6 +39,8 @@ class Operators(Part):
             retried = do("retry_runs", rows=rows)
             if state in ("failed", "cancelled") and not retried:
                 holder = do("find_unique", rows=batch([{"unique_name": unique_name}]))
+                if not holder:
+                    raise Conflict(f"run {id} can't be retried: its unique name changed hands just now; try again")
                 raise KeyConflict(
                     f"run {id} can't be retried: run {holder[0][0]} has its unique name and is unfinished",
                     UUID(str(holder[0][0])),
@@ -45,7 +48,10 @@ class Operators(Part):
             do("add_history", rows=batch(record(str(id), n, "retried", 0) for id, n, _ in retried))
             return bool(retried)
 
-        return self._together("client", work)
+        try:
+            return self._together("client", work)
+        except Duplicate:  # a run of its unique name was being made meanwhile: now it can be seen
+            return self._together("client", work)
 
 
 def _lock(do: Do, id: str, rows: str) -> tuple[str, str | None]:

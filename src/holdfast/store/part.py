@@ -39,12 +39,21 @@ class Ground:
         self.patience = 20.0
         self._migrate = migrate
         self._prepared = False
+        self._identity: str | None = None
         self._preparing = threading.Lock()
 
     def line(self, purpose: str) -> Line:
         if not self._prepared:
             self.prepare()
         return self.database.line(purpose, self.patience)
+
+    def identity(self) -> str:
+        """What tells these tables from those of another database or schema."""
+        if self._identity is None:
+            statement = self.statements.get("read_identity")
+            rows = self.line("client").run(lambda connection: connection.execute(statement, {}))
+            self._identity = str(rows[0][0])
+        return self._identity
 
     def prepare(self) -> list[str]:
         """Make or check the tables, once; the migrations that were applied now."""
@@ -92,3 +101,8 @@ class Part:
 def record(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[str, Any]:
     """One history row for `add_history`. `fence` is given by a run's holder only: it marks what the holder did."""
     return {"run": run, "n": n, "kind": kind, "attempt": attempt, **more}
+
+
+def ended(state: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The record of an end from outside. It ends an attempt only where one was under way; `since` says so."""
+    return row if state == "running" else {**row, "since": None}

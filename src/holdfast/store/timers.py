@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.store.part import BATCH, Do, Part, batch, record
+from holdfast.store.part import BATCH, Do, Part, batch, ended, record
 
 
 class Timers(Part):
@@ -20,9 +20,12 @@ class Timers(Part):
         """Unfinished runs past their deadline fail; their ids, at most 500 a call."""
 
         def work(do: Do) -> list[str]:
-            rows = do("fail_overdue", error=error)
+            was = {str(id): state for id, state in do("pick_overdue")}
+            if not was:
+                return []
+            rows = do("fail_overdue", rows=batch({"id": id} for id in was), error=error)
             records = [
-                record(str(id), n, "failed", attempt, session=session, since=since, data=error)
+                ended(was[str(id)], record(str(id), n, "failed", attempt, session=session, since=since, data=error))
                 for id, n, attempt, session, since in rows
             ]
             do("add_history", rows=batch(records))

@@ -71,7 +71,7 @@ class Signature:
         return text
 
     def with_defaults(self, text: str) -> str:
-        """The same arguments with the defaults written down, for comparing requests; those that can't be are left out."""
+        """The same arguments with the defaults written down, as far as they can be, for comparing requests."""
         kept: dict[str, Any] = decode(text)
         for parameter in self._ordered:
             if parameter.name not in kept and parameter.default is not inspect.Parameter.empty:

@@ -31,15 +31,10 @@ where {schema}keys.scope = each.scope and {schema}keys.key = each.key
 
 -- name: add_runs
 -- New runs, ready or scheduled. Leaves out those that are there already (the same id: a repeat) and those whose unique name is taken.
--- A unique name whose last run ended while its worker is still at it is held until that worker has let go.
-insert into {schema}runs (id, lane, tenant, priority, state, held, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
+insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
     tags, keep, created_at)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
-    case when each.unique_name is not null and exists (
-        select 1 from {schema}runs old
-        where old.unique_name = each.unique_name and old.finished_at is not null and old.session is not null
-    ) then 'quiescing' end,
     coalesce(each.run_at, {now} + each.delay),
     coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
     each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {now}
@@ -48,11 +43,47 @@ where true
 on conflict do nothing
 returning id, {hint}
 
+-- name: lock_names
+-- Lets batches with unique names in common go one after the other, so that they can't wait for each other in a circle.
+select {name_lock(names.unique_name)} from (
+    select each.unique_name from {each(:rows, unique_name text)} order by each.unique_name
+) names
+
+-- name: hold_successors
+-- New runs whose unique name's last run has ended while its worker is still at it are held until that worker has let go.
+-- A statement of its own: the insert may have waited for the one that ended that run, and looks with eyes from before.
+update {schema}runs set held = 'quiescing'
+where id in (select each.id from {each(:rows, id uuid)}) and exists (
+    select 1 from {schema}runs old
+    where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null
+)
+
 -- name: find_unique
--- The unfinished runs of these unique names, and runs with these ids.
+-- The unfinished runs of these unique names.
 select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
 
 -- name: find_ids
 -- Which of these runs exist.
 select r.id from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id
+
+-- name: find_tables
+-- only: postgres
+-- Whether a caller's connection leads to tables of ours.
+select to_regclass('{schema}meta') is not null
+
+-- name: read_identity
+-- What tells our tables from those of another database or schema.
+select value from {schema}meta where name = 'identity'
+
+-- name: begin_enqueue
+-- In a caller's transaction: from here on it can be undone.
+savepoint holdfast_enqueue
+
+-- name: undo_enqueue
+-- In a caller's transaction: undo what was done of an enqueue.
+rollback to savepoint holdfast_enqueue
+
+-- name: keep_enqueue
+-- In a caller's transaction: the enqueue stands, as far as the transaction does.
+release savepoint holdfast_enqueue

@@ -12,16 +12,17 @@ returning id, {hint}
 select (select min(due_at) from {schema}runs where state = 'scheduled') - {now},
     (select min(deadline) from {schema}runs where deadline is not null and finished_at is null) - {now}
 
+-- name: pick_overdue
+-- Unfinished runs past their deadline, in small batches.
+select id, state from {schema}runs where deadline is not null and finished_at is null and deadline <= {now}
+order by deadline limit 500 {lock_free}
+
 -- name: fail_overdue
 -- Unfinished runs past their deadline fail. A worker that is at one keeps its mark on it until it has let go.
-with overdue as materialized (
-    select id from {schema}runs where deadline is not null and finished_at is null and deadline <= {now}
-    order by deadline limit 500 {lock_free}
-)
 update {schema}runs
 set state = 'failed', error = :error, due_at = null, held = null, records = records + 1, finished_at = {now}, expires_at = {now} + keep
-where id in (select id from overdue)
-returning id, records, attempt, session, case when session is not null then claimed_at end
+where id in (select each.id from {each(:rows, id uuid)}) and finished_at is null
+returning id, records, attempt, session, claimed_at
 
 -- name: prune_runs
 -- Finished runs whose time to be kept is over, in small batches.
