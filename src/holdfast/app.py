@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
 from holdfast.client.blocking import refuse_in_loop
-from holdfast.client.client import Client, run_id
+from holdfast.client.client import Client
 from holdfast.client.handle import Run, any_run
 from holdfast.database import open_database
 from holdfast.engine.crew import Crew, Settings
@@ -24,6 +24,7 @@ from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
+from holdfast.store.reader import run_id
 from holdfast.task.declare import Decorate, declare, declare_remote
 from holdfast.task.options import Place
 from holdfast.task.registry import Registry
@@ -83,6 +84,7 @@ class Holdfast:
         limits: Sequence[str] = (),
         max_crashes: int = 3,
         keep: Duration | None = None,
+        memory: int | None = None,
     ) -> Decorate: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Make a task of a function: `@app.task`, or `@app.task(queue=…, retry=…)`."""

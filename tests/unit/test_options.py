@@ -130,7 +130,6 @@ def test_a_wrong_setting_is_refused_with_task_and_setting(setting, value):
         (True, "thread", "plain def"),
         (True, "process", "plain def"),
         (False, "loop", "would block the loop"),
-        (False, "process", "comes with a later release"),
     ],
 )
 def test_a_place_that_does_not_suit_the_function_is_refused(is_async, run_in, words):

@@ -12,7 +12,6 @@ import msgspec
 
 from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.handle import Run
-from holdfast.client.story import tell
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
 from holdfast.errors import (
     ConfigError,
@@ -23,22 +22,20 @@ from holdfast.errors import (
     RunNotFound,
     UnknownTask,
 )
-from holdfast.model.clock import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
+from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json, to_json
+from holdfast.model.failure import cancelled, from_json
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import check_name
-from holdfast.model.run import FINAL, STATES, Page, RunInfo
+from holdfast.model.run import FINAL, Page, RunInfo
 from holdfast.store import NewRun, Store
-from holdfast.store.views import RunRow
+from holdfast.store.reader import Reader
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
 
 FIRST_LOOK = 0.002
 LONGEST_LOOK = 0.25
-LARGEST_PAGE = 1000
 
 
 class Client:
@@ -47,6 +44,7 @@ class Client:
     def __init__(self, store: Store, registry: Registry, keep: int) -> None:
         self._store = store
         self._registry = registry
+        self._reader = Reader(store.views, self._decode_result)
         self._keep = keep
 
     # Making runs
@@ -116,32 +114,13 @@ class Client:
     # Reading runs
 
     def info(self, id: UUID) -> RunInfo[Any]:
-        return self._info(self._row(id))
+        return self._reader.info(id)
 
-    def _row(self, id: UUID) -> RunRow:
-        row = self._store.views.run(str(id))
-        if row is None:
-            raise RunNotFound(f"there is no run {id}; it may have been pruned")
-        return row
+    def runs(self, **asked: Any) -> Page:
+        return self._reader.page(**asked)
 
-    def _info(self, row: RunRow) -> RunInfo[Any]:
-        return RunInfo(
-            id=UUID(row.id),
-            task=row.task,
-            queue=row.queue,
-            priority=row.priority,
-            state=row.state,  # type: ignore[arg-type]
-            attempt=row.attempt,
-            crashes=row.crashes,
-            created_at=to_datetime(row.created_at),
-            started_at=to_datetime_or_none(row.started_at),
-            finished_at=to_datetime_or_none(row.finished_at),
-            result=None if row.result is None else self._decode_result(row.task, row.result),
-            error=None if row.error is None else from_json(row.error),
-            worker=row.session,
-            tenant=row.tenant,
-            tags=() if row.tags is None else tuple(decode(row.tags)),
-        )
+    def history(self, id: UUID) -> list[Entry]:
+        return self._reader.history(id)
 
     def _decode_result(self, task: str, text: str) -> Any:
         """Typed by the task's code where this app has it, else plain JSON."""
@@ -149,34 +128,6 @@ class Client:
             return self._registry.get(task).signature.decode_result(text)
         except UnknownTask:
             return decode(text)
-
-    def runs(
-        self,
-        *,
-        state: str | None,
-        task: str | None,
-        queue: str | None,
-        tenant: str | None,
-        tag: str | None,
-        limit: int,
-        after: str | None,
-    ) -> Page:
-        if state is not None and state not in STATES:
-            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
-        if not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
-            raise ConfigError(f"limit must be between 1 and {LARGEST_PAGE}, but is {limit!r}; use after= for more")
-        for name, value in (("task", task), ("queue", queue), ("tenant", tenant), ("tag", tag)):
-            if value is not None:
-                check_name(value, name)
-        rows = self._store.views.runs(
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=limit + 1,
-            after=None if after is None else str(run_id(after)),
-        )  # fmt: skip
-        page = rows[:limit]
-        return Page([self._info(row) for row in page], page[-1].id if len(rows) > limit else None)
-
-    def history(self, id: UUID) -> list[Entry]:
-        return tell(self._row(id), self._store.views.history(str(id)))
 
     # Waiting for the end
 
@@ -210,23 +161,10 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        if reason is not None and not isinstance(reason, str):
-            raise ConfigError(f"reason must be text, not {type(reason).__name__}")
-        error = ErrorInfo("cancelled", "RunCancelled", reason or "")
-        return self._store.operators.cancel(str(id), to_json(error))
+        return self._store.operators.cancel(str(id), cancelled(reason))
 
     def retry(self, id: UUID) -> None:
         self._store.operators.retry(str(id))
-
-
-def run_id(given: UUID | str) -> UUID:
-    """The id in any of its forms."""
-    if isinstance(given, UUID):
-        return given
-    try:
-        return UUID(given)
-    except (ValueError, AttributeError, TypeError):
-        raise RunNotFound(f"{str(given)[:60]!r} is no run id; ids look like {new_id()}") from None
 
 
 class Finished(NamedTuple):

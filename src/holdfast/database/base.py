@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 RECONNECT_PAUSE = 1.0
 CONFLICT_TRIES = 8
+PAUSE_SECONDS = 5.0
 LOSS_TRIES = 2
 
 
@@ -146,6 +147,17 @@ class Line:
             self._refused = None
         return self._connection
 
+    def pause(self) -> bool:
+        """Close the connection and let nobody open one until `resume`; False when someone keeps the line for long."""
+        if not self._lock.acquire(timeout=PAUSE_SECONDS):
+            return False
+        if not self._held:
+            self.close()
+        return True
+
+    def resume(self) -> None:
+        self._lock.release()
+
     def cut_if_stuck(self, longest: float) -> bool:
         """Break a call that has been under way for too long; it then counts as a lost connection."""
         connection = self._connection
@@ -191,6 +203,10 @@ class Database(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the caller's that our verbs on the same thread join, where the driver has that."""
+
+    def in_callers_transaction(self) -> bool:
+        """Whether this thread is inside `transaction()`: what it writes may still be taken back."""
+        return False
 
     @abstractmethod
     def migration_lock(self, connection: Connection) -> None:

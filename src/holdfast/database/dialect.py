@@ -7,6 +7,7 @@
 | `{moment}` | the time right now, for judging leases after a lock was taken |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
 | `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
+| `{among(:rows, id uuid)}`, `{among(due, id)}` | is one of these, of a batch or a CTE; found by the index |
 | `{lock}` | lock the rows read here |
 | `{lock_free}` | lock them, passing over those that others hold |
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
@@ -106,6 +107,14 @@ class PostgresDialect(Dialect):
         return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
 
     @staticmethod
+    def _among(argument: str) -> str:
+        """An array, because its size is taken for small: a join may be planned as a walk over the whole table."""
+        source, column = [part.strip() for part in argument.split(",")]
+        if not source.startswith(":"):
+            return f"= any(array(select {column} from {source}))"
+        return f"= any(array(select {column.split()[0]} from {PostgresDialect._each(argument)}))"
+
+    @staticmethod
     def _name_lock(argument: str) -> str:
         return f"cast(pg_advisory_xact_lock(hashtextextended({argument}, 0)) as text)"
 
@@ -143,6 +152,13 @@ class SqliteDialect(Dialect):
     @staticmethod
     def _each_text(argument: str) -> str:
         return f"json_each({argument}) as each"
+
+    @staticmethod
+    def _among(argument: str) -> str:
+        source, column = [part.strip() for part in argument.split(",")]
+        if not source.startswith(":"):
+            return f"in (select {column} from {source})"
+        return f"in (select value ->> '{column.split()[0]}' from json_each({source}))"
 
     @staticmethod
     def _name_lock(argument: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote, urlsplit
 
 from holdfast.database.base import Database
+from holdfast.database.url import shown
 from holdfast.errors import ConfigError
 
 FORMS = "sqlite:///jobs.db (relative), sqlite:////var/lib/jobs.db (absolute) or postgresql://user@host/database"
@@ -27,16 +29,20 @@ def open_database(url: str, schema: str) -> Database:
                 raise
             raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
         return PostgresDatabase(url, schema)
-    found = f"{scheme}:" if scheme else repr(url[:60])
+    found = f"{scheme}:" if re.fullmatch("[a-z][a-z0-9+.-]*", scheme) else shown(url)
     raise ConfigError(f"unknown database URL ({found}); write {FORMS}")
 
 
 def sqlite_path(url: str) -> str:
     """The path in a sqlite: URL; `:memory:` for a database in memory."""
-    parts = urlsplit(url)
-    if parts.netloc or parts.query or parts.fragment or not url.lower().startswith("sqlite:///"):
-        raise ConfigError(f"{url[:120]!r} is no SQLite URL; write sqlite:///jobs.db or sqlite:////var/lib/jobs.db")
+    parts = urlsplit(url) if url.lower().startswith("sqlite:///") else None
+    if parts is None or parts.query or parts.fragment:
+        raise ConfigError(
+            f"that is no SQLite URL ({shown(url)}); write sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
+        )
     path = unquote(parts.path.removeprefix("/"))
     if not path or path.endswith("/") or "\0" in path:
-        raise ConfigError(f"{url[:120]!r} names no file; write sqlite:///jobs.db or sqlite:////var/lib/jobs.db")
+        raise ConfigError(
+            f"that URL names no file ({shown(url)}); write sqlite:///jobs.db or sqlite:////var/lib/jobs.db"
+        )
     return path

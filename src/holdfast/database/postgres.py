@@ -7,13 +7,13 @@ worker from noticing that its lease runs out.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors as pg
@@ -23,7 +23,9 @@ from psycopg.types.string import TextLoader
 from holdfast.database.base import Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
+from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
+from holdfast.database.url import check_ports, check_postgres_url, without_password
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 CONNECT_SECONDS = 5
@@ -34,7 +36,7 @@ PREPARE_AFTER = 2
 
 _TRY_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
 _TRY_LATER = (pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled, pg.ReadOnlySqlTransaction)
-_NOT_THERE = (pg.InvalidCatalogName, pg.InvalidAuthorizationSpecification, pg.InvalidPassword)
+_REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
 
 
 @contextmanager
@@ -67,12 +69,14 @@ class PostgresConnection(Connection):
             self._psycopg = psycopg.connect(
                 conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=PREPARE_AFTER
             )
-        except _NOT_THERE as error:
-            raise StoreUnavailable(
-                f"{shown} refused us: {_first_line(error)}; check the URL's database and user"
-            ) from error
         except psycopg.Error as error:
-            raise StoreUnavailable(f"{shown} can't be reached: {_first_line(error)}; is the server up?") from error
+            reason = _first_line(error)
+            if _REFUSAL.search(reason):
+                reason = reason.rpartition("FATAL:")[2].strip()
+                raise StoreUnavailable(
+                    f"{shown} refused us: {reason}; check the URL's database, user and password"
+                ) from error
+            raise StoreUnavailable(f"{shown} can't be reached: {reason}; is the server up?") from error
         self._psycopg.adapters.register_loader("uuid", TextLoader)
         self._cursor = self._psycopg.cursor()
 
@@ -187,14 +191,18 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: str, schema: str) -> None:
         self.dialect = PostgresDialect(schema)
-        self.shown = _without_password(url)
+        check_postgres_url(url)
+        self.shown = without_password(url)
         try:
             self._given = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise ConfigError(f"{self.shown} is no PostgreSQL URL: {_first_line(error)}") from None
+            reason = _first_line(error).replace(url, self.shown)
+            raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
+        check_ports(self._given.get("port"), self.shown)
         self._lines: dict[str, Line] = {}
         self._watches: list[PostgresWatch] = []
         self._lock = threading.Lock()
+        watch_over(self)
 
     def line(self, purpose: str, patience: float = 20.0) -> Line:
         name = "client" if purpose == "read" else purpose
@@ -252,19 +260,14 @@ class PostgresDatabase(Database):
         for line in lines.values():
             line.close()
 
+    def before_fork(self) -> None:
+        """Nothing: the child leaves our connections alone."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            abandon((self._lines, self._watches))
+            self._lines, self._watches, self._lock = {}, [], threading.Lock()
+
     def cut_stuck(self, longest: float) -> int:
         stuck: list[Line | PostgresWatch] = [*self._lines.values(), *self._watches]
         return sum(each.cut_if_stuck(longest) for each in stuck)
-
-
-def _without_password(url: str) -> str:
-    """The URL as it may be shown and logged."""
-    parts = urlsplit(url)
-    netloc = parts.netloc
-    if "@" in netloc:
-        user = netloc.rsplit("@", 1)[0].split(":", 1)[0]
-        netloc = f"{user}@{netloc.rsplit('@', 1)[1]}"
-    query = "&".join(
-        part for part in parts.query.split("&") if not part.lower().startswith(("password=", "sslpassword="))
-    )
-    return urlunsplit((parts.scheme, netloc, parts.path, query, ""))

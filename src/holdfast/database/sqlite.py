@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import apsw
 from holdfast.database.base import Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault
+from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -52,6 +53,8 @@ def _translated(what: str) -> Iterator[None]:
         raise ConnectionLost(f"{what} was closed") from error
     except apsw.InterruptError as error:
         raise ConnectionLost(f"{what}: the call took too long and was interrupted") from error
+    except apsw.Error as error:
+        raise StoreError(f"{what}: {error}") from error
 
 
 class SqliteConnection(Connection):
@@ -175,17 +178,14 @@ def _use_wal(connection: apsw.Connection) -> None:
 class SqliteWatch(Watch):
     """Looks at `data_version`, which costs microseconds."""
 
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
-        self._connect = connect
-        self._connection: SqliteConnection | None = None
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._seen: int | None = None
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
-        if self._connection is None:
-            self._connection = self._connect()
         deadline = time.monotonic() + longest
         while True:
-            version = self._connection.data_version()
+            version = self._line.run(_data_version)
             if version != self._seen:
                 self._seen = version
                 return True
@@ -193,9 +193,12 @@ class SqliteWatch(Watch):
                 return False
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._line.close()
+
+
+def _data_version(connection: Connection) -> int:
+    assert isinstance(connection, SqliteConnection)
+    return connection.data_version()
 
 
 class SqliteTransaction:
@@ -225,10 +228,12 @@ class SqliteDatabase(Database):
         self.shown = f"sqlite:///{path}"
         self._lines: dict[str, Line] = {}
         self._lock = threading.Lock()
+        self._paused: list[Line] = []
+        watch_over(self)
         self._holder: int | None = None  # the thread that has a transaction of its own on the writer
 
     def line(self, purpose: str, patience: float = 20.0) -> Line:  # noqa: ARG002 - no server to run out of it
-        apart = purpose == "heartbeat" or (purpose == "read" and self._holder != threading.get_ident())
+        apart = purpose in ("heartbeat", "watch") or (purpose == "read" and not self.in_callers_transaction())
         name = "all" if self._in_memory else purpose if apart else "write"
         found = self._lines.get(name)
         if found is not None:
@@ -255,8 +260,11 @@ class SqliteDatabase(Database):
                 connection.renew()
                 self._holder = outer
 
+    def in_callers_transaction(self) -> bool:
+        return self._holder == threading.get_ident()
+
     def watch(self) -> Watch:
-        return _NoWatch() if self._in_memory else SqliteWatch(self._open)
+        return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"))
 
     def _open(self) -> SqliteConnection:
         if not self._in_memory:
@@ -290,6 +298,19 @@ class SqliteDatabase(Database):
             lines, self._lines = self._lines, {}
         for line in lines.values():
             line.close()
+
+    def before_fork(self) -> None:
+        """Close everything, but for what this very thread has in a transaction."""
+        if not self._in_memory:
+            self._paused = [line for line in list(self._lines.values()) if line.pause()]
+
+    def after_fork(self, *, in_child: bool) -> None:
+        for line in self._paused:
+            line.resume()
+        self._paused = []
+        if in_child:
+            abandon(self._lines)
+            self._lines, self._lock, self._holder = {}, threading.Lock(), None
 
     def cut_stuck(self, longest: float) -> int:
         return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from holdfast.errors import BadArguments, ErrorInfo, PayloadError, TaskError
+from holdfast.errors import ErrorInfo, PayloadError, TaskError
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.retry import Retry
@@ -20,10 +20,18 @@ Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back"]
 """Why author code is told to stop."""
 
 
+class Killable(Protocol):
+    """A process at work on an attempt."""
+
+    def kill(self) -> None: ...
+
+
 class Attempt:
     """One try. Ends once: by its author code, its timeout, its deadline, or the loss of its run."""
 
     __slots__ = (
+        "begun",
+        "child",
         "claim",
         "ended",
         "handle",
@@ -35,6 +43,7 @@ class Attempt:
         "signature",
         "task",
         "timeout",
+        "timer",
     )
 
     def __init__(self, claim: Claim, task: Task[..., Any], session: str) -> None:
@@ -45,7 +54,10 @@ class Attempt:
         self.signature = task.signature
         self.lock = threading.Lock()
         self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.child: Killable | None = None
         self.order: Order | None = None
+        self.begun = False  # its coroutine runs: one that doesn't yet would be cancelled without a trace
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
         self.retry = task.declaration.retry
@@ -61,22 +73,46 @@ class Attempt:
             self.timeout = options["timeout"]
 
     @property
+    def in_thread(self) -> bool:
+        return self.task.declaration.run_in == "thread"
+
+    @property
+    def in_process(self) -> bool:
+        return self.task.declaration.run_in == "process"
+
+    def tell(self, order: Order) -> bool:
+        """Note that it shall stop, and why; False when that came too late. The first reason counts, but for a loss."""
+        with self.lock:
+            if self.over or self.ended or self.order == "lost" or (self.order is not None and order != "lost"):
+                return False
+            self.order = order
+            return True
+
+    @property
     def label(self) -> str:
         return f"{self.task.name} {self.claim.id}"
 
-    def done(self, result: str) -> End:
+    def returned(self, value: Any) -> End:
+        """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
+        try:
+            result = self.signature.encode_result(value)
+        except PayloadError as error:
+            return self._end(Outcome(payload_code(error)), describe(error, payload_code(error)))
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
     def failed(self, exception: BaseException) -> End:
-        """What follows from an exception of the author's code, or of reading its arguments or keeping its result."""
-        if isinstance(exception, PayloadError):
-            return self._end(Outcome(payload_code(exception)), describe(exception, payload_code(exception)))
+        """What follows from an exception of the author's code."""
         outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
         return self._end(outcome, describe(exception, outcome.code))
 
-    def misfit(self, exception: BadArguments | TaskError) -> End:
+    def misfit(self, exception: TaskError | PayloadError) -> End:
         """The kept arguments don't fit the code of this worker; trying again can't help before either changes."""
         return self._end(Outcome("bad_arguments"), describe(exception, "bad_arguments"))
+
+    def crashed(self, error: ErrorInfo) -> End:
+        """The process of its author code died. Counted against this run, and nobody else."""
+        claim = self.claim
+        return End(claim.id, claim.seq, claim.fence, "crashed", "ready", error=to_json(error))
 
     def timed_out(self, *, lingers: bool) -> End:
         seconds = (self.timeout or 0) / 1_000_000

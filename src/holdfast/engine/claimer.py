@@ -11,7 +11,7 @@ from holdfast.engine.committer import Committer
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
-from holdfast.store import Store
+from holdfast.store import Claim, Store
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -28,6 +28,8 @@ class KnownLanes:
         self._registry = registry
         self._queues = None if queues is None else frozenset(queues)
         self.tasks: dict[int, Task[..., Any]] = {}
+        self.ordinary: list[int] = []
+        self.processes: list[int] = []
         self._seen = 0.0
 
     def refresh(self) -> bool:
@@ -41,6 +43,8 @@ class KnownLanes:
         self._seen = time.monotonic()
         changed = known.keys() != self.tasks.keys()
         self.tasks = known
+        self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
+        self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
         return changed
 
     def refresh_if_old(self) -> None:
@@ -66,19 +70,31 @@ class Claimer(Loop):
 
     def tick(self) -> float:
         session = self._duty.session
-        free = self._runner.free()
-        if session is None or free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
+        if session is None or self._runner.free() <= 0 or self._committer.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN if session else POLL
         self._lanes.refresh_if_old()
-        claims = self._store.claims.claim(session.id, self._lanes.tasks, free)
+        claims = self._claim(session)
         if not claims:
             return self._found_nothing(session)
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
-        self._duty.add(attempts)
-        self._runner.begin(attempts)
         self.rounds_without_work = 0
+        if not self._duty.add(session, attempts):
+            return 0.0  # they are recovered with the session
+        self._runner.begin(attempts)
         self._note_busy(session)
         return 0.0
+
+    def _claim(self, session: Session) -> list[Claim]:
+        """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
+        claims = self._store.claims.claim(session.id, self._lanes.ordinary, self._runner.free())
+        if self._lanes.processes:
+            free = min(self._runner.free_processes(), self._runner.free() - len(claims))
+            claims += self._store.claims.claim(session.id, self._lanes.processes, free)
+        return claims
+
+    def _claimable(self) -> list[int]:
+        """The lanes that there are free slots for."""
+        return self._lanes.ordinary + (self._lanes.processes if self._runner.free_processes() > 0 else [])
 
     def _found_nothing(self, session: Session) -> float:
         """Ask to be told of new work, then look once more: what came in between is not announced."""
@@ -90,7 +106,7 @@ class Claimer(Loop):
             return 0.0
         if self._lanes.refresh():
             return 0.0
-        return CONTENDED if self._store.claims.any_ready(self._lanes.tasks) else POLL
+        return CONTENDED if self._store.claims.any_ready(self._claimable()) else POLL
 
     def _note_busy(self, session: Session) -> None:
         """After a while of work without a pause nobody needs to announce more of it."""

@@ -26,6 +26,7 @@ from holdfast.store import End, Store
 from holdfast.telemetry import log
 
 LARGEST_GROUP = 500
+LARGEST_BYTES = 8 * 1024 * 1024
 
 
 class Command(NamedTuple):
@@ -33,6 +34,16 @@ class Command(NamedTuple):
 
     attempt: Attempt
     end: End | None
+
+
+def group_size(waiting: list[Command]) -> int:
+    """How many of the commands fit into one group: so many, or so many bytes."""
+    size = 0
+    for at, (_, end) in enumerate(waiting[:LARGEST_GROUP]):
+        size += 0 if end is None else len(end.result or "") + len(end.error or "")
+        if at and size > LARGEST_BYTES:
+            return at
+    return min(len(waiting), LARGEST_GROUP)
 
 
 class Committer(Loop):
@@ -48,6 +59,7 @@ class Committer(Loop):
         self._written = written
         self._waiting: list[Command] = []
         self._writing = 0
+        self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
         self._lock = threading.Lock()
         self.ended = 0
         self.handed_back = 0
@@ -72,15 +84,17 @@ class Committer(Loop):
 
     def tick(self) -> float:
         with self._lock:
-            group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
+            size = group_size(self._waiting)
+            group, self._waiting = self._waiting[:size], self._waiting[size:]
             self._writing = len(group)
         if not group:
             return NOT_BEFORE_WOKEN
+        self._told.clear()
         try:
             self._write(group)
         except BaseException:
             with self._lock:
-                self._waiting[:0] = group
+                self._waiting[:0] = [c for c in group if c.end is None or id(c.attempt) not in self._told]
             raise
         finally:
             self._writing = 0
@@ -95,9 +109,12 @@ class Committer(Loop):
         ours = [command for command in group if command.attempt.session == current]
         if current is None or not ours:
             return
-        ends = [(attempt, end) for attempt, end in ours if end is not None]
+        ends = [(attempt, end) for attempt, end in ours if end is not None and end.kind != "crashed"]
         if ends:
             self._write_ends(current, ends)
+        crashed = [(attempt, end) for attempt, end in ours if end is not None and end.kind == "crashed"]
+        if crashed:
+            self._write_crashes(current, crashed)
         over = [attempt for attempt, end in ours if end is None]
         if over:
             self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
@@ -115,20 +132,44 @@ class Committer(Loop):
                 self._write_without_data(session, *ends[0], fault)
             return
         for attempt, end in ends:
+            self._told.add(id(attempt))
             if end.id in counted:
                 self._tell(attempt, end)
             else:
                 self._refused(attempt)
-        self._duty.remove(attempt for attempt, end in ends if not (end.lingers and end.id in counted))
+        self._duty.remove(attempt for attempt, end in ends if not end.lingers)  # those stay until they are let go
+
+    def _write_crashes(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
+        """Processes died; whether their runs are tried again is the store's to say."""
+        counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+        for attempt, end in ends:
+            self._told.add(id(attempt))
+            if end.id not in counted:
+                self._refused(attempt)
+                continue
+            self.ended += 1
+            error = from_json(end.error or "")
+            log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
+            if end.id in failed:
+                self._failed(end.id)
+        self._duty.remove(attempt for attempt, _ in ends)
 
     def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: DataFault) -> None:
         """The database takes everything but this: the run fails, with what the database said."""
-        log.end_not_written(end.id, fault)
+        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, fault)
         error = to_json(ErrorInfo("error", "DataFault", str(fault)))
         plain = replace(end, kind="failed", state="failed", result=None, error=error, delay=None, failed=1)
-        self._store.attempts.end(session, [plain])
-        self._duty.remove([attempt])
-        self._tell(attempt, plain)
+        try:
+            counted = self._store.attempts.end(session, [plain])
+        except DataFault as again:  # then the heartbeat hands it back
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, again)
+            counted = set()
+        self._told.add(id(attempt))
+        self._duty.remove([] if end.lingers else [attempt])
+        if end.id in counted:
+            self._tell(attempt, plain)
+        else:
+            self._refused(attempt)
 
     def _refused(self, attempt: Attempt) -> None:
         """The run was cancelled or taken over. If it is only that it ended while we were at it, we let go of it now."""
@@ -143,6 +184,7 @@ class Committer(Loop):
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind == "handed_back":
             self.handed_back += 1
+            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / 1_000_000
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)

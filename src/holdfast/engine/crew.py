@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.committer import Committer
-from holdfast.engine.heartbeat import Heartbeat, Warden
+from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.loop import Loop
@@ -49,14 +49,16 @@ class Crew:
         self.lifespan = Lifespan(hooks)
         self._wants_failures = bool(hooks.on_failure)
         self._read_info = read_info
+        self._telling: set[str] = set()
         self._info = json.dumps({"queues": settings.queues, "concurrency": settings.concurrency})
         lease = settings.lease
-        self.runner = Runner(settings.concurrency, self._ended, self._let_go, self._slot_freed)
+        self.runner = Runner(settings.concurrency, self._ended, self._let_go, self._slot_freed, self.duty.__len__)
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.duty, self._failed, self._written)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
-        self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, self._new_session, self.lose)
-        self.warden = Warden(store, self.duty, lease, self.lose)
+        pulse = Pulse(self.duty, lease)
+        self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, pulse, self._new_session, self.lose)
+        self.warden = Warden(store, self.duty, lease, pulse, self.lose)
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
         self.pruner = Pruner(store)
@@ -68,9 +70,11 @@ class Crew:
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
-        attempts = [attempt for attempt in self.duty.end(session) if not attempt.over]
-        if self.duty.session is None and (attempts or session.seconds_left() > -self.settings.lease):
-            log.session_lost(session.id, why, sorted(attempt.label for attempt in attempts))
+        in_hand = self.duty.end(session)
+        if in_hand is None:
+            return
+        attempts = [attempt for attempt in in_hand if not attempt.over]
+        log.session_lost(session.id, why, sorted(attempt.label for attempt in attempts))
         self.runner.stop(attempts, "lost")
         self.duty.remove(attempts)
         self.heartbeat.wake()
@@ -107,7 +111,8 @@ class Crew:
         self.committer.let_go(attempt)
 
     def _slot_freed(self) -> None:
-        self.claimer.wake()
+        if self.runner.free() > 0:
+            self.claimer.wake()
 
     def _written(self) -> None:
         if self.runner.free() > 0:
@@ -123,7 +128,13 @@ class Crew:
     def _failed(self, run: str) -> None:
         """A run has ended failed: tell whoever asked to be told. Not durable; the history is."""
         if self._wants_failures:
+            self._telling.add(run)
             self.runner.run_in_thread(lambda: self._tell_failed(run))
+
+    @property
+    def telling(self) -> bool:
+        """Whether a failure hook is still at work."""
+        return bool(self._telling)
 
     def _tell_failed(self, run: str) -> None:
         try:
@@ -133,3 +144,5 @@ class Crew:
             told.result()
         except Exception:
             log.hook_failed(f"on_failure, for run {run},")
+        finally:
+            self._telling.discard(run)

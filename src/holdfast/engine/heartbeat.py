@@ -6,6 +6,7 @@ whoever takes it over. A blocked event loop doesn't stop the heartbeat; only som
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,27 @@ from holdfast.engine.session import Duty, Session
 from holdfast.model.clock import SECOND
 from holdfast.store import End, Owned, Store
 from holdfast.telemetry import log
+
+
+class Pulse:
+    """Notices that no thread of this process got to run for a while: something holds the GIL (or the machine slept).
+    Felt by heartbeat and warden alike, so that the first to run again can still name what was in hand."""
+
+    def __init__(self, duty: Duty, lease: float) -> None:
+        self._duty = duty
+        self._longest = lease / 3
+        self._last: float | None = None
+        self._in_hand: set[str] = set()
+        self._lock = threading.Lock()
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        in_hand = {attempt.task.name for attempt in self._duty.in_hand().values()}
+        with self._lock:
+            last, self._last = self._last, now
+            before, self._in_hand = self._in_hand, in_hand
+        if last is not None and now - last > self._longest:
+            log.late_heartbeat(now - last, sorted(in_hand or before))
 
 
 class Heartbeat(Loop):
@@ -29,6 +51,7 @@ class Heartbeat(Loop):
         duty: Duty,
         runner: Runner,
         lease: float,
+        pulse: Pulse,
         new_session: Callable[[], Session],
         lose: Callable[[Session, str], None],
     ) -> None:
@@ -39,19 +62,17 @@ class Heartbeat(Loop):
         self._lease = lease
         self._new_session = new_session
         self._lose = lose
+        self._pulse = pulse
         self._unknown: set[tuple[str, int]] = set()
-        self._expected = 0.0
 
     def tick(self) -> float:
+        self._pulse.beat()
         session = self._duty.session
         if session is None:
             self._open()
         else:
-            self._notice_delay()
             self._renew(session)
-        pause = self._lease / 3
-        self._expected = time.monotonic() + pause
-        return pause
+        return self._lease / 3
 
     def _open(self) -> None:
         session = self._new_session()
@@ -99,26 +120,24 @@ class Heartbeat(Loop):
             self._store.attempts.let_go(session.id, ended)
         log.handed_back_unknown(len(runs))
 
-    def _notice_delay(self) -> None:
-        """A tick that comes this late was kept from running by code that holds the GIL (or the machine slept)."""
-        late = time.monotonic() - self._expected
-        if self._expected and late > self._lease / 3:
-            log.late_heartbeat(late, sorted(attempt.task.name for attempt in self._duty.in_hand().values()))
-
 
 class Warden(Loop):
     """Stops author code before the lease ends when no heartbeat gets through, and breaks calls that hang."""
 
     name = "warden"
 
-    def __init__(self, store: Store, duty: Duty, lease: float, lose: Callable[[Session, str], None]) -> None:
+    def __init__(
+        self, store: Store, duty: Duty, lease: float, pulse: Pulse, lose: Callable[[Session, str], None]
+    ) -> None:
         super().__init__()
         self._store = store
         self._duty = duty
         self._lease = lease
+        self._pulse = pulse
         self._lose = lose
 
     def tick(self) -> float:
+        self._pulse.beat()
         self._store.database.cut_stuck(self._lease / 3)
         session = self._duty.session
         margin = self._lease / 6

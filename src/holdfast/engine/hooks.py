@@ -56,6 +56,10 @@ class Lifespan:
                 await _call(hook)
             except Exception:
                 log.hook_failed(f"on_stop {hook.__name__}")
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Run what stands after the yield of the start hooks that got so far."""
         while self._open:
             opened = self._open.pop()
             try:

@@ -52,7 +52,9 @@ class Loop(ABC):
     def _run(self) -> None:
         while not self._stopping.is_set():
             pause = self._guarded_tick()
-            if pause > 0 and not self._stopping.is_set():
+            if self._troubles:
+                self._stopping.wait(pause)  # being woken doesn't make a database come back
+            elif pause > 0 and not self._stopping.is_set():
                 self._woken.wait(pause)
             self._woken.clear()
 
@@ -73,5 +75,4 @@ class Loop(ABC):
             self._troubles = 0
             return pause
         longest = min(FIRST_PAUSE * 2 ** (self._troubles - 1), LONGEST_PAUSE)
-        self._woken.clear()  # being woken doesn't make a database come back
         return random.uniform(FIRST_PAUSE, longest) if longest > FIRST_PAUSE else FIRST_PAUSE

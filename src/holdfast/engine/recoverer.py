@@ -32,8 +32,15 @@ class Recoverer(Loop):
             recovered = self._store.workers.recover(dead, self._crashed)
             for run in recovered.failed:
                 self._failed(run)
+            for run in recovered.failed:
+                self._log_crashed(run)
             if recovered:
                 log.recovered(recovered.sessions, recovered.ready, len(recovered.failed))
                 return 0.0
         left = self._store.workers.next_expiry()
         return LONGEST if left is None else min(max(left / SECOND, SHORTEST), LONGEST)
+
+    def _log_crashed(self, run: str) -> None:
+        found = self._store.views.run(run)
+        if found is not None:
+            log.attempt_crashed(run, found.task, found.attempt, crash_error(), final=True)

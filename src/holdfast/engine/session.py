@@ -42,18 +42,24 @@ class Duty:
         self._lock = threading.Lock()
 
     def begin(self, session: Session) -> None:
-        self.session = session
-
-    def end(self, session: Session) -> list[Attempt]:
-        """The session is over: nobody works under it from now on. What it had in hand."""
         with self._lock:
-            if self.session is session:
-                self.session = None
+            self.session = session
+
+    def end(self, session: Session) -> list[Attempt] | None:
+        """The session is over: nobody works under it from now on. What it had in hand; None when that was known."""
+        with self._lock:
+            if self.session is not session:
+                return None
+            self.session = None
             return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
 
-    def add(self, attempts: Iterable[Attempt]) -> None:
+    def add(self, session: Session, attempts: Iterable[Attempt]) -> bool:
+        """Take attempts in hand; False when the session was lost while their claim was on its way."""
         with self._lock:
+            if self.session is not session:
+                return False
             self._attempts.update((attempt.claim.id, attempt) for attempt in attempts)
+            return True
 
     def remove(self, attempts: Iterable[Attempt]) -> None:
         with self._lock:

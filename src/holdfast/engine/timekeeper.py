@@ -29,15 +29,20 @@ class Timekeeper(Loop):
 
     def tick(self) -> float:
         timers = self._store.timers
+        overdue = timers.fail_overdue(self._overdue)  # first: what is overdue must not begin
         changed = timers.promote_due() + timers.unhold()
         if changed:
             self._promoted()
-        overdue = timers.fail_overdue(self._overdue)
-        if overdue:
-            log.overdue(len(overdue))
         for run in overdue:
             self._failed(run)
+        for run in overdue:
+            self._log_overdue(run)
         if changed or overdue:
             return 0.0
         left = timers.next_due()
         return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
+
+    def _log_overdue(self, run: str) -> None:
+        found = self._store.views.run(run)
+        if found is not None:
+            log.run_overdue(run, found.task, found.attempt)

@@ -15,13 +15,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from holdfast.engine.crew import Crew
 from holdfast.engine.event_loop import LoopThread
+from holdfast.engine.loop import FIRST_PAUSE
 from holdfast.engine.runner import LINGER
-from holdfast.errors import BlockingCall, ConfigError, ResultTimeout
+from holdfast.errors import BlockingCall, ConfigError, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
@@ -37,8 +39,9 @@ class Worker:
         self._crew = crew
         self._registry = registry
         self._own_loop: LoopThread | None = None
-        self._told = threading.Event()
-        self._hurry = threading.Event()
+        self._told: SimpleQueue[None] = SimpleQueue()  # no Event: its lock may be held by the code that a signal breaks
+        self._asked = 0
+        self._signalled = 0
         self._started = False
 
     # The blocking forms
@@ -57,7 +60,7 @@ class Worker:
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
             self._start_with_own_loop()
-            self._told.wait()
+            self._told.get()
             self._stop(exiting=True)
         self._exit_if_stuck()
 
@@ -76,9 +79,12 @@ class Worker:
 
     def stop(self) -> None:
         """Ask `run()` to end, from another thread; asked twice, it hurries."""
-        if self._told.is_set():
-            self._hurry.set()
-        self._told.set()
+        self._asked += 1
+        self._told.put(None)
+
+    def _hurried(self) -> bool:
+        """Not added up: systemd signals a worker whose supervisor tells it the same in its own way."""
+        return max(self._asked, self._signalled) > 1
 
     # The awaited forms: author code runs on the loop that awaits
 
@@ -94,9 +100,9 @@ class Worker:
         with self._signals():
             await self._start_here()
             try:
-                await asyncio.to_thread(self._told.wait)
+                await asyncio.to_thread(self._told.get)
             finally:
-                self._told.set()
+                self._told.put(None)  # ends the thread that waits, when it was us who were cancelled
                 await self._stop_here(exiting=True)
         self._exit_if_stuck()
 
@@ -121,6 +127,7 @@ class Worker:
             self._own_loop.call(self._crew.lifespan.start())
             self._start_loops(drain=drain)
         except BaseException:
+            self._own_loop.call(self._crew.lifespan.abort())
             self._abort()
             self._own_loop.stop(LINGER)
             raise
@@ -132,6 +139,7 @@ class Worker:
             await self._crew.lifespan.start()
             await asyncio.to_thread(self._start_loops, drain=drain)
         except BaseException:
+            await self._crew.lifespan.abort()
             await asyncio.to_thread(self._abort)
             raise
 
@@ -162,11 +170,14 @@ class Worker:
         crew.claimer.start()
 
     def _drained(self, limit: float) -> bool:
-        crew = self._crew
-        while crew.timekeeper.tick() == 0.0:
-            pass
-        if crew.claimer.rounds_without_work and crew.quiet():
-            return True
+        try:
+            while self._crew.timekeeper.tick() == 0.0:
+                pass
+            if self._crew.claimer.rounds_without_work and self._crew.quiet() and self._crew.timekeeper.tick() > 0.0:
+                return True  # what ended since the first look may have left a retry that is due at once
+        except StoreUnavailable as error:  # the loops wait for the database too
+            log.database_trouble("drain", error)
+            time.sleep(FIRST_PAUSE)
         if time.monotonic() > limit:
             raise ResultTimeout("the worker wasn't done in the time given to drain; what is left stays in the database")
         return False
@@ -177,15 +188,16 @@ class Worker:
         own_loop = self._own_loop
         assert own_loop is not None
         self._finish_or_cancel()
-        stuck = self._stuck_loop()
-        if not stuck:
+        if not self._stuck_loop():
+            self._write_and_tell()
             own_loop.call(self._crew.lifespan.stop())
-        self._close(exiting=exiting)
-        if exiting or not self._crew.unfinished():
+        lingers = self._close(exiting=exiting)
+        if not lingers and not (exiting and self._crew.runner.taken):
             own_loop.stop(LINGER)
 
     async def _stop_here(self, *, exiting: bool) -> None:
         await asyncio.to_thread(self._finish_or_cancel)
+        await asyncio.to_thread(self._write_and_tell)
         await self._crew.lifespan.stop()
         await asyncio.to_thread(self._close, exiting=exiting)
 
@@ -196,9 +208,14 @@ class Worker:
         crew.timekeeper.stop()
         session = crew.duty.session
         log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
-        crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurry.is_set)
+        crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurried)
         crew.runner.stop(crew.unfinished(), "hand back")
-        crew.wait_until(lambda: not [a for a in crew.unfinished() if a.handle is not None], LINGER, self._hurry.is_set)
+        crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), LINGER, self._hurried)
+
+    def _write_and_tell(self) -> None:
+        """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
+        self._flush()
+        self._crew.wait_until(lambda: not self._crew.telling, max(self._crew.settings.grace, LINGER), self._hurried)
 
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
@@ -206,19 +223,22 @@ class Worker:
         self._crew.runner.loop.call_soon_threadsafe(passed.set)
         return not passed.wait(LINGER)
 
-    def _close(self, *, exiting: bool) -> None:
-        """Write what has ended, then close the session, or keep it until author code that can't be stopped is over."""
+    def _close(self, *, exiting: bool) -> bool:
+        """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
+        whether there is such."""
         lingering = self._crew.unfinished()
         if lingering and not exiting:
             for attempt in lingering:
                 self._crew.runner.give_up(attempt)
-            threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True).start()
-        else:
             self._flush()
-            for attempt in lingering:  # the last act
-                self._crew.runner.give_up(attempt, lingers=False)
-                self._crew.committer.let_go(attempt)
-            self._end_session()
+            threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True).start()
+            return True
+        self._flush()
+        for attempt in lingering:  # the last act
+            self._crew.runner.give_up(attempt, lingers=False)
+            self._crew.committer.let_go(attempt)
+        self._end_session()
+        return False
 
     def _close_when_over(self) -> None:
         while self._crew.unfinished():
@@ -255,11 +275,14 @@ class Worker:
         session = crew.duty.session
         if session is not None:
             crew.duty.end(session)
-            crew.store.workers.close(session.id)
+            try:
+                crew.store.workers.close(session.id)
+            except StoreUnavailable as error:
+                log.database_trouble("closing the session", error)
 
     def _exit_if_stuck(self) -> None:
         """Author code still runs, and its runs were handed back: the process must end first."""
-        if self._crew.unfinished():
+        if self._crew.runner.taken:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
@@ -273,14 +296,15 @@ class Worker:
             return
 
         def told(_number: int, _frame: FrameType | None) -> Any:
-            self.stop()
+            self._signalled += 1
+            self._told.put(None)
 
         before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     @staticmethod
     def _refuse_in_loop(called: str, instead: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ErrorInfo
+from holdfast.errors import ConfigError, ErrorInfo
 from holdfast.model.names import dotted_name
 
 LONGEST_MESSAGE = 4 * 1024  # bytes
@@ -33,6 +33,13 @@ def to_json(info: ErrorInfo) -> str:
         "traceback": None if info.traceback is None else cut_start(_clean(info.traceback), LONGEST_TRACEBACK),
     }
     return msgspec.json.encode(parts).decode()
+
+
+def cancelled(reason: str | None) -> str:
+    """The text that is kept with a cancelled run."""
+    if reason is not None and not isinstance(reason, str):
+        raise ConfigError(f"reason must be text, not {type(reason).__name__}")
+    return to_json(ErrorInfo("cancelled", "RunCancelled", reason or ""))
 
 
 def from_json(text: str) -> ErrorInfo:

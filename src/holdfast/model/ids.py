@@ -11,6 +11,15 @@ _lock = threading.Lock()
 _last = 0
 
 
+def _new_lock() -> None:
+    """In a forked child the lock may be held by a thread that isn't there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
 def new_id() -> UUID:
     """A new UUID version 7. Ids made by one process ascend, also within a millisecond.
 

@@ -40,6 +40,24 @@ class Attempts(Part):
         do("add_history", rows=batch(records))
         return {row["run"] for row in records}
 
+    def crash(self, session: str, ends: Sequence[End]) -> tuple[set[str], list[str]]:
+        """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. The
+        ids of those that counted, and which of them failed."""
+
+        def work(do: Do) -> tuple[set[str], list[str]]:
+            if not do("session_alive", session=session):
+                return set(), []
+            crashed = do("crash_attempts", session=session, rows=batch(ends))
+            errors = {end.id: end.error for end in ends}
+            records = [
+                record(str(id), n, "crashed", attempt, fence=fence, session=session, since=since, data=errors[str(id)])
+                for id, n, attempt, fence, since, _, _ in crashed
+            ]
+            do("add_history", rows=batch(records))
+            return {row["run"] for row in records}, [str(row[0]) for row in crashed if row[5] == "failed"]
+
+        return self._together("commit", work)
+
     def let_go(self, session: str, runs: Sequence[tuple[str, int]]) -> int:
         """Author code that outlived its run has ended: give (id, fence) up, so that a retry or successor may start."""
 

@@ -19,18 +19,24 @@ class Lanes(Part):
         self._ids: dict[Pair, int] = {}
 
     def ids(self, pairs: Iterable[Pair]) -> dict[Pair, int]:
-        """The lanes of these pairs, made where they are new. Makes them in a transaction of its own."""
-        missing = {pair for pair in pairs if pair not in self._ids}
+        """The lanes of these pairs, made where they are new: in a transaction of its own, unless the caller has one."""
+        known: dict[Pair, int] = self._ids
+        missing = {pair for pair in pairs if pair not in known}
         if missing:
-            self.refresh()
-            missing = {pair for pair in missing if pair not in self._ids}
+            known = _by_pair(self.refresh())
+            missing = {pair for pair in missing if pair not in known}
         if missing:
             self._one("client", "add_lanes", rows=batch({"queue": q, "task": t} for q, t in sorted(missing)))
-            self.refresh()
-        return self._ids
+            known = _by_pair(self.refresh())
+        return known
 
     def refresh(self) -> dict[int, Pair]:
-        """All lanes there are, by id."""
+        """All lanes there are, by id. Those of a transaction that may still be taken back are not remembered."""
         found = {int(id): (queue, task) for id, queue, task in self._one("read", "all_lanes")}
-        self._ids.update((pair, id) for id, pair in found.items())  # never replaced: another thread may know more
+        if not self._ground.database.in_callers_transaction():
+            self._ids.update(_by_pair(found))  # never replaced: another thread may know more
         return found
+
+
+def _by_pair(lanes: dict[int, Pair]) -> dict[Pair, int]:
+    return {pair: id for id, pair in lanes.items()}

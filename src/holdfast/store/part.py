@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.database import Connection, Database, Line, Row, Statements
-from holdfast.database.migrate import prepare
+from holdfast.database.fork import watch_over
+from holdfast.database.migrate import check, prepare
 from holdfast.model.clock import Clock
 
 T = TypeVar("T")
@@ -41,6 +42,14 @@ class Ground:
         self._prepared = False
         self._identity: str | None = None
         self._preparing = threading.Lock()
+        watch_over(self)
+
+    def before_fork(self) -> None:
+        """Nothing."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # where the thread that may have held it isn't any more
+            self._preparing = threading.Lock()
 
     def line(self, purpose: str) -> Line:
         if not self._prepared:
@@ -64,6 +73,15 @@ class Ground:
             applied = line.run(lambda connection: prepare(self.database, connection, migrate=self._migrate))
             self._prepared = True
             return applied
+
+    def migrate(self) -> list[str]:
+        """Bring the tables up to date, also where they are otherwise only checked."""
+        self._migrate = True
+        return self.prepare()
+
+    def version(self) -> int:
+        """The version of the tables as they are, 0 where there are none."""
+        return self.database.line("client", self.patience).run(lambda connection: check(self.database, connection))
 
 
 class Part:

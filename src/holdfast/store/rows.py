@@ -53,13 +53,14 @@ class Owned(NamedTuple):
     state: str
 
 
-EndKind: TypeAlias = Literal["done", "failed", "retrying", "timed_out", "handed_back"]
+EndKind: TypeAlias = Literal["done", "failed", "retrying", "timed_out", "handed_back", "crashed"]
 
 
 @dataclass(slots=True)
 class End:
     """How an attempt ended, and what becomes of its run.
 
+    `crashed`: the process of its author code died; the store decides whether the run is tried again.
     `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
     """
 

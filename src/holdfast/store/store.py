@@ -10,7 +10,9 @@ from holdfast.store.intake import Intake
 from holdfast.store.lanes import Lanes
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
+from holdfast.store.queues import Queues
 from holdfast.store.timers import Timers
+from holdfast.store.upkeep import Upkeep
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
 
@@ -28,6 +30,8 @@ class Store:
         self.workers = Workers(ground)
         self.timers = Timers(ground)
         self.operators = Operators(ground)
+        self.queues = Queues(ground)
+        self.upkeep = Upkeep(ground)
         self.views = Views(ground)
 
     def prepare(self) -> list[str]:

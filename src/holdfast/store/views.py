@@ -31,12 +31,30 @@ class RunRow(NamedTuple):
     held: str | None
 
 
+class MoreRow(NamedTuple):
+    """What operators see of a run beyond that."""
+
+    args: str
+    options: str | None
+    unique_name: str | None
+    deadline: int | None
+    expires_at: int | None
+
+
 class Views(Part):
     """Reading, which changes nothing."""
 
     def run(self, id: str) -> RunRow | None:
         rows = self._one("read", "run_info", id=id)
         return RunRow._make(rows[0]) if rows else None
+
+    def more(self, id: str) -> MoreRow | None:
+        rows = self._one("read", "run_more", id=id)
+        return MoreRow._make(rows[0]) if rows else None
+
+    def between(self, low: str, high: str, size: int) -> list[Row]:
+        """The first runs whose ids lie between these, both included: id, task, state."""
+        return self._one("read", "runs_between", low=low, high=high, size=size)
 
     def end(self, id: str) -> Row | None:
         """State, result and error of a run, for whoever waits for its end."""

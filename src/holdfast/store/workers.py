@@ -31,6 +31,10 @@ class Workers(Part):
     def live(self) -> list[Row]:
         return self._one("read", "live_workers")
 
+    def sessions(self) -> list[Row]:
+        """All sessions: id, name, start, microseconds left of the lease, idle, info, how many runs name it."""
+        return self._one("read", "list_sessions")
+
     def dead(self) -> list[str]:
         """Sessions whose lease is over, or that nobody knows though runs name them."""
         return [row[0] for row in self._one("client", "dead_sessions")]

@@ -44,6 +44,7 @@ def declare(
     limits: Sequence[str] = (),
     max_crashes: int = 3,
     keep: Duration | None = None,
+    memory: int | None = None,
 ) -> Task[..., Any]:
     """Make a task of a function and register it."""
     _check_function(fn)
@@ -61,7 +62,10 @@ def declare(
         limits=limits,
         max_crashes=max_crashes,
         keep=keep,
+        memory=memory,
     )
+    if declaration.run_in == "process" and "<" in fn.__qualname__:
+        raise TaskError(f"task {declaration.name}: a process must be able to import it; move it to the module's level")
     kind: type[Task[..., Any]] = _AsyncTask if is_async else _SyncTask
     task = kind(declaration, Signature(fn, declaration.name), enqueuer, fn)
     registry.register(task)

@@ -19,6 +19,7 @@ Place: TypeAlias = Literal["loop", "thread", "process"]
 
 DEFAULT_RETRY = Retry()
 LARGEST_PRIORITY = 1_000_000
+LEAST_MEMORY = 128 * 1024 * 1024  # less than that, and not even the interpreter starts
 MOST_NAMES = 100  # tags, limits or aliases
 
 
@@ -79,6 +80,7 @@ class Declaration:
     limits: tuple[str, ...] = ()
     max_crashes: int = 3
     keep: int | None = None
+    memory: int | None = None
 
 
 def check_declaration(
@@ -95,6 +97,7 @@ def check_declaration(
     limits: Iterable[str] = (),
     max_crashes: int = 3,
     keep: Duration | None = None,
+    memory: int | None = None,
 ) -> Declaration:
     """The declaration of a task, with every setting checked; messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
@@ -110,6 +113,7 @@ def check_declaration(
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_count(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else to_micros(keep, f"{where}: keep"),
+        memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
     )
 
 
@@ -122,9 +126,15 @@ def _place(run_in: Place | None, is_async: bool, where: str) -> Place:
         raise ConfigError(f'{where}: an async def runs in the "loop"; make it a plain def to run it in a {run_in}')
     if not is_async and run_in == "loop":
         raise ConfigError(f'{where}: a plain def would block the loop; make it an async def, or leave run_in="thread"')
-    if run_in == "process":
-        raise ConfigError(f'{where}: run_in="process" comes with a later release; use "thread" until then')
     return run_in
+
+
+def _memory(value: Any, run_in: Place | None, what: str) -> int:
+    if run_in != "process":
+        raise ConfigError(f'{what} is for tasks with run_in="process": other code shares the worker\'s memory')
+    if isinstance(value, bool) or not isinstance(value, int) or value < LEAST_MEMORY:
+        raise ConfigError(f"{what} is a number of bytes, at least {LEAST_MEMORY:,}, but is {value!r}")
+    return value
 
 
 def _name(value: Any, what: str) -> str:

@@ -1,4 +1,10 @@
-"""Every line that Holdfast logs. Quiet unless the application, or `holdfast worker`, asks for it."""
+"""Every line that Holdfast logs. Quiet unless the application, or `holdfast worker`, asks for it.
+
+One line per thing that matters. What is about a run begins with `run ID (TASK) attempt N` and carries `run`, `task` and
+`attempt` as fields of the record, for handlers that write JSON; `session` and the like stand on lines about workers.
+Levels: DEBUG each run that ended well, INFO the life of workers, WARNING what is tried again or taken over, ERROR what
+failed for good. Never logged: arguments, results, passwords.
+"""
 
 from __future__ import annotations
 
@@ -9,53 +15,80 @@ logger = logging.getLogger("holdfast")
 logger.addHandler(logging.NullHandler())
 
 
-def worker_started(session: str, database: str, tasks: int, concurrency: int) -> None:
-    logger.info("worker %s works on %s: %d tasks, %d at once", session, database, tasks, concurrency)
+# Attempts
 
 
-def worker_stopping(session: str, running: int, grace: float) -> None:
-    logger.info("worker %s stops: %d runs have %g s to finish", session, running, grace)
+def attempt_done(run: str, task: str, attempt: int) -> None:
+    _tell(logging.DEBUG, run, task, attempt, "done")
 
 
-def worker_stopped(session: str, finished: int, handed_back: int) -> None:
-    logger.info("worker %s stopped: %d attempts ended here, %d runs handed back", session, finished, handed_back)
+def attempt_handed_back(run: str, task: str, attempt: int) -> None:
+    _tell(logging.DEBUG, run, task, attempt, "handed back: this worker stops")
 
 
 def attempt_failed(run: str, task: str, attempt: int, error: object, retry_in: float | None) -> None:
     if retry_in is None:
-        logger.error("run %s (%s) failed at attempt %d: %s", run, task, attempt, error)
+        _tell(logging.ERROR, run, task, attempt, "failed for good: %s", error)
     else:
-        logger.warning("run %s (%s) attempt %d failed, next in %.1f s: %s", run, task, attempt, retry_in, error)
+        _tell(logging.WARNING, run, task, attempt, "failed, next try in %.1f s: %s", retry_in, error)
 
 
-def attempt_done(run: str, task: str, attempt: int) -> None:
-    logger.debug("run %s (%s) done at attempt %d", run, task, attempt)
+def attempt_crashed(run: str, task: str, attempt: int, error: object, *, final: bool) -> None:
+    if final:
+        _tell(logging.ERROR, run, task, attempt, "failed for good, it crashed too often: %s", error)
+    else:
+        _tell(logging.WARNING, run, task, attempt, "crashed, ready again: %s", error)
 
 
 def attempt_refused(run: str, task: str, attempt: int) -> None:
-    logger.warning(
-        "run %s (%s) attempt %d: the run isn't ours any more (cancelled, or taken over); its result is dropped",
-        run,
-        task,
-        attempt,
-    )
+    what = "isn't ours any more (cancelled, or taken over): its result is dropped"
+    _tell(logging.WARNING, run, task, attempt, what)
 
 
 def attempt_unstoppable(run: str, task: str, attempt: int) -> None:
-    logger.warning(
-        "run %s (%s) attempt %d went past its time and can't be stopped; it keeps its slot until it ends",
-        run,
-        task,
-        attempt,
-    )
+    what = "was told to stop and can't be stopped: it keeps its slot until it ends"
+    _tell(logging.WARNING, run, task, attempt, what)
 
 
-def end_not_written(run: str, error: object) -> None:
-    logger.error("run %s: the database refuses the end of its attempt (%s); the run fails", run, error)
+def end_not_written(run: str, task: str, attempt: int, error: object) -> None:
+    _tell(logging.ERROR, run, task, attempt, "ended, but the database refuses what it came to: %s", error)
+
+
+def run_overdue(run: str, task: str, attempt: int) -> None:
+    _tell(logging.ERROR, run, task, attempt, "failed for good: it is past its deadline")
+
+
+def _tell(level: int, run: str, task: str, attempt: int, what: str, *values: object) -> None:
+    """A line about an attempt. Looked at first: a busy worker ends thousands a second."""
+    if logger.isEnabledFor(level):
+        fields = {"run": run, "task": task, "attempt": attempt}
+        logger.log(level, f"run %s (%s) attempt %d {what}", run, task, attempt, *values, extra=fields)  # noqa: G004
+
+
+# Workers
+
+
+def worker_started(session: str, database: str, tasks: int, concurrency: int) -> None:
+    fields = {"session": session}
+    logger.info("worker %s works on %s: %d tasks, %d at once", session, database, tasks, concurrency, extra=fields)
+
+
+def worker_stopping(session: str, running: int, grace: float) -> None:
+    fields = {"session": session}
+    if running:
+        logger.info("worker %s stops: %s %g s to finish", session, _have(running), grace, extra=fields)
+    else:
+        logger.info("worker %s stops: it has nothing in hand", session, extra=fields)
+
+
+def worker_stopped(session: str, finished: int, handed_back: int) -> None:
+    fields = {"session": session}
+    logger.info("worker %s stopped: %d ended here, %d handed back", session, finished, handed_back, extra=fields)
 
 
 def session_lost(session: str, why: str, running: Iterable[str]) -> None:
-    logger.warning("session %s is over (%s); stopped: %s", session, why, ", ".join(running) or "nothing")
+    stopped = ", ".join(running) or "nothing"
+    logger.warning("session %s is over: %s; stopped: %s", session, why, stopped, extra={"session": session})
 
 
 def late_heartbeat(seconds: float, running: Iterable[str]) -> None:
@@ -68,17 +101,18 @@ def late_heartbeat(seconds: float, running: Iterable[str]) -> None:
 
 
 def handed_back_unknown(runs: int) -> None:
-    logger.warning("%d runs were ours by the database's account but never reached us; handed back", runs)
+    logger.warning("%s ours by the database's account but never reached us: handed back", _were(runs))
 
 
 def recovered(sessions: Iterable[str], ready: int, failed: int) -> None:
+    dead = sorted(sessions)
     logger.warning(
-        "dead: %s; %d of their runs are ready again, %d crashed too often", ", ".join(sessions), ready, failed
+        "dead: %s; %d of their runs are ready again, %d crashed too often",
+        ", ".join(dead),
+        ready,
+        failed,
+        extra={"sessions": dead},
     )
-
-
-def overdue(runs: int) -> None:
-    logger.warning("%d runs failed: past their deadline", runs)
 
 
 def pruned(runs: int) -> None:
@@ -90,7 +124,7 @@ def database_trouble(loop: str, error: object) -> None:
 
 
 def database_back(loop: str) -> None:
-    logger.info("%s: the database is back", loop)
+    logger.info("%s: goes on, the database is back", loop)
 
 
 def loop_failed(loop: str) -> None:
@@ -99,3 +133,55 @@ def loop_failed(loop: str) -> None:
 
 def hook_failed(hook: str) -> None:
     logger.exception("%s raised", hook)
+
+
+# The supervisor of several worker processes
+
+
+def supervisor_started(processes: int) -> None:
+    logger.info("%d worker processes are starting; Ctrl-C or SIGTERM stops them", processes)
+
+
+def child_died(number: int, pid: int, how: str, pause: float) -> None:
+    fields = {"worker": number, "pid": pid}
+    logger.warning("worker %d (pid %d) %s; a new one starts in %.1f s", number, pid, how, pause, extra=fields)
+
+
+def child_restarted(number: int, pid: int) -> None:
+    logger.info("worker %d starts again (pid %d)", number, pid, extra={"worker": number, "pid": pid})
+
+
+def child_not_startable(number: int, error: object, pause: float) -> None:
+    logger.error("worker %d can't be started: %s; again in %.1f s", number, error, pause, extra={"worker": number})
+
+
+def supervisor_stopping(children: int, grace: float) -> None:
+    logger.info("stopping: %d worker processes have %g s to finish; once more to hurry", children, grace)
+
+
+def supervisor_hurries() -> None:
+    logger.info("told again: the worker processes hand back what they have in hand")
+
+
+def child_killed(number: int, pid: int) -> None:
+    fields = {"worker": number, "pid": pid}
+    logger.error("worker %d (pid %d) didn't stop in time and is killed", number, pid, extra=fields)
+
+
+def supervisor_gave_up(number: int, tries: int, how: str) -> None:
+    logger.error("giving up: worker %d failed to start %d times in a row, the last time it %s", number, tries, how)
+
+
+def supervisor_stopped() -> None:
+    logger.info("stopped: no worker process is left")
+
+
+# Words
+
+
+def _have(runs: int) -> str:
+    return "1 run has" if runs == 1 else f"{runs} runs have"
+
+
+def _were(runs: int) -> str:
+    return "1 run was" if runs == 1 else f"{runs} runs were"

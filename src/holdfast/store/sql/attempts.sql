@@ -33,7 +33,7 @@ ended as (
         finished_at = case when locked.state in ('done', 'failed') then {now} end,
         expires_at = case when locked.state in ('done', 'failed') then {now} + run.keep end
     from locked
-    where run.id = locked.id and was_fence = locked.fence and was_session = :session and was_state = 'running'
+    where run.id {among(locked, id)} and run.id = locked.id and was_fence = locked.fence and was_session = :session and was_state = 'running'
     returning run.id, run.records, locked.kind, run.attempt, run.fence, run.claimed_at, locked.error
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
@@ -59,18 +59,33 @@ where {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state = 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at
 
+-- name: crash_attempts
+-- The processes of these attempts died: back to ready, or failed when they crashed too often. Fenced; the session was checked before.
+update {schema}runs
+set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
+    crashes = crashes + 1,
+    error = each.error,
+    session = null,
+    records = records + 1,
+    finished_at = case when crashes >= max_crashes then {now} end,
+    expires_at = case when crashes >= max_crashes then {now} + keep end
+from {each(:rows, id uuid, fence bigint, error text)}
+where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
+and coalesce(session, '') = :session and {schema}runs.state = 'running'
+returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint}
+
 -- name: recorded_ends
 -- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.
 select h.run from {each(:rows, id uuid, fence bigint)}
 join {schema}history h on h.run = each.id
-where h.fence = each.fence and h.session = :session and h.since is not null
+where h.run {among(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
 
 -- name: let_go
 -- The session's work on these runs, ended long ago for everyone else, is over now.
 update {schema}runs
 set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
 from {each(:rows, id uuid, fence bigint)}
-where {schema}runs.id = each.id and {schema}runs.fence = each.fence
+where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state <> 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, {hint}
 
@@ -84,7 +99,7 @@ with free as materialized (
     )
     order by r.seq limit 500 {lock_free}
 )
-update {schema}runs set held = null where id in (select id from free)
+update {schema}runs set held = null where id {among(free, id)}
 returning id, {hint}
 
 -- name: add_history

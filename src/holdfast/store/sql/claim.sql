@@ -1,7 +1,8 @@
 -- name: any_ready
 -- Whether a claim would find anything in these lanes; reads only, so that an idle worker takes no lock.
 select 1 from {each(:lanes, lane bigint)}
-where exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
+where each.lane not in (select id from {schema}paused_lanes)
+and exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
 limit 1
 
 -- name: claim
@@ -24,13 +25,15 @@ locked as materialized (
     select r.id, r.state, r.held from candidates cross join lateral (
         select x.id, x.state, x.held from {schema}runs x where x.id = candidates.id {lock_free}
     ) r
+),
+free as (
+    select id from locked where state = 'ready' and held is null
 )
-update {schema}runs run
-set state = 'running', session = :session, fence = run.fence + 1, attempt = run.attempt + 1, due_at = null,
-    claimed_at = {now}, started_at = coalesce(run.started_at, {now})
-from locked where run.id = locked.id and locked.state = 'ready' and locked.held is null
-returning run.id, run.seq, run.lane, run.priority, run.turn, run.fence, run.attempt, run.failures,
-    run.deadline - {now}, run.args, run.options
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1, due_at = null,
+    claimed_at = {now}, started_at = coalesce(started_at, {now})
+where id {among(free, id)}
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
 
 -- name: claim
 -- only: sqlite
@@ -40,7 +43,7 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
     claimed_at = {now}, started_at = coalesce(started_at, {now})
 where seq in (
     select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
-    where r.seq in (
+    where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
         order by x.priority desc, x.turn, x.seq limit {limit}
     )
@@ -50,10 +53,16 @@ and exists (select 1 from {schema}workers where session = :session and lease_unt
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
 
 -- name: busy_lanes
--- Whether anything in these lanes is ready or running.
-select 1 from {each(:lanes, lane bigint)}
-where exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
-or exists (select 1 from {schema}runs r where r.session is not null and r.lane = each.lane and r.state in ('running', 'ready'))
+-- Whether anything in these lanes is running, or ready and not paused.
+select 1 from (
+    select each.lane, case when each.lane in (select id from {schema}paused_lanes) then 1 else 0 end as paused
+    from {each(:lanes, lane bigint)}
+) asked
+where (paused = 0 and exists (select 1 from {schema}runs r where r.lane = asked.lane and r.state = 'ready' and r.held is null))
+or exists (
+    select 1 from {schema}runs r
+    where r.session is not null and r.lane = asked.lane and (r.state = 'running' or (r.state = 'ready' and paused = 0))
+)
 limit 1
 
 -- name: owned

@@ -53,7 +53,7 @@ select {name_lock(names.unique_name)} from (
 -- New runs whose unique name's last run has ended while its worker is still at it are held until that worker has let go.
 -- A statement of its own: the insert may have waited for the one that ended that run, and looks with eyes from before.
 update {schema}runs set held = 'quiescing'
-where id in (select each.id from {each(:rows, id uuid)}) and exists (
+where id {among(:rows, id uuid)} and exists (
     select 1 from {schema}runs old
     where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null
 )

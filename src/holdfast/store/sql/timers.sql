@@ -4,7 +4,7 @@ with due as materialized (
     select id from {schema}runs where state = 'scheduled' and due_at <= {now}
     order by due_at limit 500 {lock_free}
 )
-update {schema}runs set state = 'ready', due_at = null where id in (select id from due)
+update {schema}runs set state = 'ready', due_at = null where id {among(due, id)}
 returning id, {hint}
 
 -- name: next_due
@@ -21,7 +21,7 @@ order by deadline limit 500 {lock_free}
 -- Unfinished runs past their deadline fail. A worker that is at one keeps its mark on it until it has let go.
 update {schema}runs
 set state = 'failed', error = :error, due_at = null, held = null, records = records + 1, finished_at = {now}, expires_at = {now} + keep
-where id in (select each.id from {each(:rows, id uuid)}) and finished_at is null
+where id {among(:rows, id uuid)} and finished_at is null
 returning id, records, attempt, session, claimed_at
 
 -- name: prune_runs
@@ -30,9 +30,9 @@ with old as materialized (
     select id from {schema}runs where expires_at is not null and expires_at <= {now} and session is null
     order by expires_at limit 500 {lock_free}
 )
-delete from {schema}runs where id in (select id from old)
+delete from {schema}runs where id {among(old, id)}
 returning id
 
 -- name: prune_history
 -- The history of pruned runs.
-delete from {schema}history where run in (select each.id from {each(:rows, id uuid)})
+delete from {schema}history where run {among(:rows, id uuid)}

@@ -37,16 +37,16 @@ select min(lease_until) - {moment} from {schema}workers
 -- name: lock_dead
 -- Locks the rows of dead sessions against their own committers, re-checked; answers those that others hold or that live, too, as not ours.
 select session from {schema}workers
-where session in (select each.session from {each(:rows, session text)}) and lease_until <= {moment} {lock_whole}
+where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
 
 -- name: known_sessions
 -- Which of these sessions have a row.
-select session from {schema}workers where session in (select each.session from {each(:rows, session text)})
+select session from {schema}workers where session {among(:rows, session text)}
 
 -- name: pick_lost
 -- Runs that dead sessions hold. Passes over those that someone is changing just now: they come up again.
 select id, session, state from {schema}runs
-where session in (select each.session from {each(:rows, session text)})
+where session {among(:rows, session text)}
 order by seq limit 500 {lock_free}
 
 -- name: recover_lost
@@ -59,20 +59,20 @@ set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
     records = records + 1,
     finished_at = case when crashes >= max_crashes then {now} end,
     expires_at = case when crashes >= max_crashes then {now} + keep end
-where id in (select each.id from {each(:rows, id uuid)}) and state = 'running'
+where id {among(:rows, id uuid)} and state = 'running'
 returning id, records, attempt, claimed_at, state, {hint}
 
 -- name: release_lost
 -- Runs that had ended for everyone else while a dead session still worked on them are free now.
 update {schema}runs
 set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
-where id in (select each.id from {each(:rows, id uuid)}) and state <> 'running'
+where id {among(:rows, id uuid)} and state <> 'running'
 returning id, records, attempt, {hint}
 
 -- name: forget_sessions
 -- Dead sessions that no run names any more.
 delete from {schema}workers
-where session in (select each.session from {each(:rows, session text)}) and lease_until <= {moment}
+where session {among(:rows, session text)} and lease_until <= {moment}
 and not exists (select 1 from {schema}runs r where r.session = {schema}workers.session)
 
 -- name: live_workers

@@ -1,0 +1,118 @@
+"""The child's side of a task with `run_in="process"`: `python -m holdfast.engine.process_child REQUESTS ANSWERS`.
+
+It runs one attempt after the other in its main thread. Signals are its parent's business: Ctrl-C and SIGTERM, which
+reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import queue
+import resource
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.frames import read_frame, write_frame
+from holdfast.engine.processes import OUT_OF_MEMORY
+from holdfast.errors import PayloadError, TaskError
+from holdfast.model.retry import Retry
+from holdfast.store import Claim, End
+from holdfast.task.options import Declaration
+from holdfast.task.signature import Signature
+from holdfast.task.task import Enqueuer, Task
+
+PARENT_GONE = 38
+UNLIMITED = resource.RLIM_INFINITY
+
+
+def main(requests_file: int, answers_file: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests_file, requests), daemon=True).start()
+    while True:
+        request = requests.get()
+        write_frame(answers_file, b"begun")
+        end = _run(request)
+        kept = {field.name: getattr(end, field.name) for field in dataclasses.fields(end)}
+        answer = {name: kept[name] for name in ("kind", "state", "result", "error", "delay", "failed")}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        write_frame(answers_file, msgspec.json.encode(answer))
+
+
+def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
+    while (frame := read_frame(file)) is not None:
+        requests.put(msgspec.json.decode(frame))
+    os._exit(PARENT_GONE)
+
+
+def _run(request: dict[str, Any]) -> End:
+    """One attempt, in the words of the engine. Running out of memory can't be survived: the process ends."""
+    _limit_memory(request["memory"])
+    sys.argv = request["argv"]  # a script that is run again to find its task looks at them
+    try:
+        return _attempt(request)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    finally:
+        _limit_memory(None)
+
+
+def _attempt(request: dict[str, Any]) -> End:
+    claim = Claim("", 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
+    declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
+    try:
+        function = find(request["module"], request["file"], request["qualname"])
+        signature = Signature(function, request["name"])
+    except Exception as error:
+        plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(Enqueuer, None)), "")
+        return plain.failed(error)
+    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), "")
+    try:
+        args, kwargs = signature.decode(request["args"])
+    except (TaskError, PayloadError) as error:
+        return attempt.misfit(error)
+    try:
+        value = function(*args, **kwargs)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return attempt.failed(error)
+    return attempt.returned(value)
+
+
+def _limit_memory(limit: int | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = UNLIMITED if limit is None else limit
+    if hard != UNLIMITED and (soft == UNLIMITED or soft > hard):
+        soft = hard
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def find(module: str, file: str, qualname: str) -> Callable[..., Any]:
+    """The function of a task. A script is run under another name, as its `if __name__ == "__main__"` expects."""
+    place: Any = _script(file) if module == "__main__" else importlib.import_module(module)
+    for part in qualname.split("."):
+        place = place[part] if isinstance(place, dict) else getattr(place, part)
+    function = place.fn if isinstance(place, Task) else place
+    return cast("Callable[..., Any]", function)
+
+
+@cache
+def _script(file: str) -> dict[str, Any]:
+    return runpy.run_path(file, run_name="__holdfast_script__")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

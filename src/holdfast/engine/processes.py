@@ -1,0 +1,187 @@
+"""Processes for author code that shall be killable: spawned, never forked, kept warm, fed through pipes of our own.
+
+A child gets a task's place in the code and its arguments as JSON, and answers with what the attempt came to. One that
+has to stop is killed; one that dies takes nobody with it. The child's side is `process_child.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.frames import read_frame, write_frame
+from holdfast.errors import ErrorInfo
+from holdfast.store import End
+
+OUT_OF_MEMORY = 37
+"""The exit code of a child that hit its memory limit."""
+STARTS = 3
+
+
+class Died(Exception):
+    """The child ended in the middle of an attempt."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(_cause(code))
+
+
+class Child:
+    """One process. Used by one thread at a time; `kill` may come from any."""
+
+    def __init__(self) -> None:
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        command = [sys.executable, "-m", "holdfast.engine.process_child", str(requests), str(answers)]
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        variables = {**os.environ, "PYTHONPATH": paths}
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables
+            )  # fmt: skip
+        finally:
+            os.close(requests)
+            os.close(answers)
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._process.poll() is None
+
+    def begin(self, request: dict[str, Any]) -> bool:
+        """Hand over an attempt; False when the child was dead already, and author code hasn't begun."""
+        try:
+            write_frame(self._requests, msgspec.json.encode(request))
+            return read_frame(self._answers) == b"begun"
+        except OSError:
+            return False
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for what the attempt came to; raises Died when the child ended first."""
+        try:
+            answer = read_frame(self._answers)
+        except OSError:
+            answer = None
+        if answer is None:
+            self.close()
+            raise Died(self._process.returncode)
+        end: dict[str, Any] = msgspec.json.decode(answer)
+        return end
+
+    def kill(self) -> None:
+        """End it now, whatever it does."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def close(self) -> None:
+        """Kill it, and leave nothing of it behind."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.kill()
+        self._process.wait()
+        os.close(self._requests)
+        os.close(self._answers)
+
+
+class Processes:
+    """Warm children. An attempt has one to itself for as long as it runs."""
+
+    def __init__(self) -> None:
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
+        self._lock = threading.Lock()
+
+    def run(self, attempt: Attempt) -> End:
+        """Run an attempt's author code in a process, and wait for it."""
+        child = self._begin(attempt)
+        if child is None:
+            return attempt.failed(RuntimeError("no process could be started for it"))
+        try:
+            answer = child.finish()
+        except Died as died:
+            return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)))
+        finally:
+            attempt.child = None
+            self._put_back(child)
+        claim = attempt.claim
+        return End(claim.id, claim.seq, claim.fence, **answer)
+
+    def _begin(self, attempt: Attempt) -> Child | None:
+        """A child that has begun the attempt; one that died while it was idle is not the run's fault."""
+        for _ in range(STARTS):
+            child = self._take()
+            attempt.child = child
+            if attempt.order is not None:  # told to stop meanwhile
+                child.kill()
+            if child.begin(_request(attempt)):
+                return child
+            attempt.child = None
+            self._put_back(child, dead=True)
+            if attempt.order is not None:
+                return None
+        return None
+
+    def _take(self) -> Child:
+        with self._lock:
+            while self._idle:
+                child = self._idle.pop()
+                if child.alive:
+                    return child
+                self._all.discard(child)
+                child.close()
+        child = Child()
+        with self._lock:
+            self._all.add(child)
+        return child
+
+    def _put_back(self, child: Child, *, dead: bool = False) -> None:
+        if dead or not child.alive:
+            child.close()
+        with self._lock:
+            if child.alive:
+                self._idle.append(child)
+            else:
+                self._all.discard(child)
+
+    def close(self) -> None:
+        """Kill all children, also those at work."""
+        with self._lock:
+            children, self._all, self._idle = self._all, set(), []
+        for child in children:
+            child.close()
+
+
+def _request(attempt: Attempt) -> dict[str, Any]:
+    """What the child needs to know."""
+    function = attempt.signature.fn
+    code = getattr(function, "__code__", None)
+    return {
+        "name": attempt.task.name,
+        "module": function.__module__,
+        "file": code.co_filename if code is not None else "",
+        "qualname": function.__qualname__,
+        "args": attempt.claim.args,
+        "failures": attempt.claim.failures,
+        "attempt": attempt.claim.attempt,
+        "retry": attempt.retry.to_json(),
+        "memory": attempt.task.declaration.memory,
+        "argv": sys.argv,
+    }
+
+
+def _cause(code: int | None) -> str:
+    if code == OUT_OF_MEMORY:
+        return "its process ran into its memory limit"
+    if code is not None and code < 0:
+        return f"its process was ended by signal {-code}"
+    return f"its process ended by itself, with code {code}"

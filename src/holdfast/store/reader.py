@@ -1,0 +1,107 @@
+"""Runs as people and programs see them: rows turned into `RunInfo`, pages and histories.
+
+Applications and operators read the same way; only how a result's text is read differs (typed by the task, or plain).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.clock import to_datetime, to_datetime_or_none
+from holdfast.model.codec import decode
+from holdfast.model.failure import from_json
+from holdfast.model.history import Entry
+from holdfast.model.ids import new_id
+from holdfast.model.names import check_name
+from holdfast.model.run import STATES, Page, RunInfo
+from holdfast.store.story import tell
+from holdfast.store.views import RunRow, Views
+
+LARGEST_PAGE = 1000
+
+ReadResult: TypeAlias = Callable[[str, str], Any]
+"""From a task's name and the kept text of a result to the result."""
+
+
+def read_plain(_task: str, text: str) -> Any:
+    """A result as plain JSON."""
+    return decode(text)
+
+
+class Reader:
+    """Reads runs; changes nothing."""
+
+    def __init__(self, views: Views, read_result: ReadResult = read_plain) -> None:
+        self._views = views
+        self._read_result = read_result
+
+    def row(self, id: UUID) -> RunRow:
+        row = self._views.run(str(id))
+        if row is None:
+            raise RunNotFound(f"there is no run {id}; it may have been pruned")
+        return row
+
+    def info(self, id: UUID) -> RunInfo[Any]:
+        return self.info_of(self.row(id))
+
+    def info_of(self, row: RunRow) -> RunInfo[Any]:
+        return RunInfo(
+            id=UUID(row.id),
+            task=row.task,
+            queue=row.queue,
+            priority=row.priority,
+            state=row.state,  # type: ignore[arg-type]
+            attempt=row.attempt,
+            crashes=row.crashes,
+            created_at=to_datetime(row.created_at),
+            started_at=to_datetime_or_none(row.started_at),
+            finished_at=to_datetime_or_none(row.finished_at),
+            result=None if row.result is None else self._read_result(row.task, row.result),
+            error=None if row.error is None else from_json(row.error),
+            worker=row.session,
+            tenant=row.tenant,
+            tags=() if row.tags is None else tuple(decode(row.tags)),
+        )
+
+    def page(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Runs, newest first."""
+        if state is not None and state not in STATES:
+            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
+        if not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+            raise ConfigError(f"limit must be between 1 and {LARGEST_PAGE}, but is {limit!r}; use after= for more")
+        for name, value in (("task", task), ("queue", queue), ("tenant", tenant), ("tag", tag)):
+            if value is not None:
+                check_name(value, name)
+        rows = self._views.runs(
+            state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=limit + 1,
+            after=None if after is None else str(run_id(after)),
+        )  # fmt: skip
+        page = rows[:limit]
+        return Page([self.info_of(row) for row in page], page[-1].id if len(rows) > limit else None)
+
+    def history(self, id: UUID) -> list[Entry]:
+        """The whole story of a run."""
+        return tell(self.row(id), self._views.history(str(id)))
+
+
+def run_id(given: UUID | str) -> UUID:
+    """The id in any of its forms."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise RunNotFound(f"{str(given)[:60]!r} is no run id; ids look like {new_id()}") from None

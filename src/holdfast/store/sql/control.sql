@@ -1,0 +1,33 @@
+-- name: run_more
+-- What operators see of a run beyond what applications do.
+select args, options, unique_name, deadline, expires_at from {schema}runs where id = cast(:id as {uuid})
+
+-- name: runs_between
+-- The first runs whose ids lie between two: those that begin with what someone typed.
+select r.id, l.task, r.state from {schema}runs r join {schema}lanes l on l.id = r.lane
+where r.id between cast(:low as {uuid}) and cast(:high as {uuid})
+order by r.id limit cast(:size as bigint)
+
+-- name: list_sessions
+-- Worker sessions, alive or dead, with what is left of their lease and how many runs name them.
+select w.session, w.name, w.started_at, w.lease_until - {moment}, w.idle, w.info,
+    (select count(*) from {schema}runs r where r.session = w.session)
+from {schema}workers w order by w.started_at, w.session
+
+-- name: count_expired
+-- How many finished runs are past the time that they were to be kept.
+select count(*) from {schema}runs where expires_at is not null and expires_at <= {now} and session is null
+
+-- name: count_older
+-- How many runs ended longer ago than that.
+select count(*) from {schema}runs where finished_at <= {now} - cast(:age as bigint) and session is null
+
+-- name: prune_older
+-- Runs that ended longer ago than that, in small batches by id, so that each batch goes on where the last one ended.
+with old as materialized (
+    select id from {schema}runs
+    where id > cast(:after as {uuid}) and finished_at <= {now} - cast(:age as bigint) and session is null
+    order by id limit 500 {lock_free}
+)
+delete from {schema}runs where id {among(old, id)}
+returning id

@@ -1,0 +1,50 @@
+"""How log lines look in a terminal: `holdfast worker` shows them so. A library's user sets up logging as they like."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TextIO
+
+DIM = "\x1b[2m"
+PLAIN = "\x1b[0m"
+COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+
+
+def show_log(verbose: bool, prefix: str = "") -> None:
+    """Show what Holdfast logs, every run with `verbose`, and warnings of everyone else, on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines(coloured(sys.stderr), prefix))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.getLogger("holdfast").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether to colour: on a terminal, unless $NO_COLOR; also where $FORCE_COLOR says that a terminal comes after."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+
+
+class Lines(logging.Formatter):
+    """Time, level and message. What an exception's text brings along stays inside its line: further lines are
+    indented, control characters are spelled out."""
+
+    def __init__(self, colours: bool, prefix: str = "") -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+        self._colours = colours
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *more = super().format(record).split("\n")
+        text = f"\n{self._prefix}    ".join(map(_printable, [first, *more]))
+        if not self._colours:
+            return self._prefix + text
+        time, rest = text[:8], text[8:]
+        colour = COLOURS.get(record.levelno, "")
+        return f"{self._prefix}{DIM}{time}{PLAIN}{colour}{rest}{PLAIN if colour else ''}"
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)

@@ -1,0 +1,190 @@
+"""Group commit: one bad command, a lost fence, a lost connection."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.database import DataFault
+from holdfast.engine.committer import LARGEST_GROUP, Command, group_size
+from holdfast.errors import StoreUnavailable
+from holdfast.store import End
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def gathered(app, ledger):
+    """A worker whose attempts all return at once when told: their ends meet in one group, or few."""
+    go = threading.Event()
+
+    @app.task(name="work")
+    def work(n: int) -> int:
+        ledger.write(n)
+        go.wait(60)
+        return n
+
+    with app.worker(lease=20) as worker:
+        runs = work.enqueue_many([(n,) for n in range(40)])
+        wait_until(lambda: len(ledger.lines()) == 40)
+        yield worker._crew, runs, go
+        go.set()
+
+
+def end_all(crew, runs, go):
+    """Let all attempts return while the committer is held up, so that their ends stand in one group."""
+    crew.committer.stop()
+    go.set()
+    wait_until(lambda: crew.committer.backlog == len(runs))
+
+
+def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    runs[7].cancel()
+    runs[21].cancel()
+    while crew.committer.backlog:
+        crew.committer.tick()
+    states = [run.info().state for run in runs]
+    assert [at for at, state in enumerate(states) if state == "cancelled"] == [7, 21]
+    assert states.count("done") == 38
+    assert caplog.text.count("its result is dropped") == 2
+    assert len(crew.duty) == 0
+    assert crew.store.claims.owned(crew.duty.session.id) == []
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["its data", "whatever is written"])
+def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch, caplog, always):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    real, sizes = crew.store.attempts.end, []
+
+    def refusing(session, ends):
+        sizes.append(len(ends))
+        if any(end.id == str(runs[13].id) and (always or end.result is not None) for end in ends):
+            raise DataFault("poison")
+        return real(session, ends)
+
+    monkeypatch.setattr(crew.store.attempts, "end", refusing)
+    while crew.committer.backlog:
+        crew.committer.tick()
+    assert sizes[0] == 40
+    assert sizes.count(20) == 2, "written in halves"
+    assert [run.info().state for run in runs].count("done") == 39
+    assert "poison" in caplog.text
+    if always:
+        assert runs[13].info().state == "running", "left to the heartbeat"
+    else:
+        assert (runs[13].info().state, runs[13].info().error.message) == ("failed", "poison")
+    assert crew.committer.ended == (39 if always else 40)
+
+
+def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered, monkeypatch):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    real, broken = crew.store.attempts.end, []
+
+    def failing(session, ends):
+        if len(ends) == 40:
+            raise DataFault("poison")
+        if not broken and str(runs[30].id) in {end.id for end in ends}:
+            broken.append(True)
+            raise StoreUnavailable("gone")
+        return real(session, ends)
+
+    monkeypatch.setattr(crew.store.attempts, "end", failing)
+    with pytest.raises(StoreUnavailable):
+        crew.committer.tick()
+    assert broken
+    assert crew.committer.backlog == 20
+    while crew.committer.backlog:
+        crew.committer.tick()
+    assert crew.committer.ended == 40
+    assert [run.info().state for run in runs] == ["done"] * 40
+
+
+def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypatch):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    real, lost = crew.store.attempts.end, []
+
+    def losing(session, ends):
+        counted = real(session, ends)
+        if not lost:
+            lost.append(True)
+            raise StoreUnavailable("the answer was lost")
+        return counted
+
+    monkeypatch.setattr(crew.store.attempts, "end", losing)
+    with pytest.raises(StoreUnavailable):
+        crew.committer.tick()
+    assert crew.committer.backlog == 40
+    crew.committer.tick()
+    assert lost
+    assert crew.committer.ended == 40
+    assert [run.result(timeout=5) for run in runs] == list(range(40))
+    assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40
+
+
+def test_an_attempt_keeps_its_slot_until_its_end_is_written(app, ledger, monkeypatch):
+    """Else a crash would repeat more work than the concurrency says."""
+
+    @app.task(name="quick")
+    async def quick(n: int) -> int:
+        ledger.write(n)
+        return n
+
+    real, go = app.store.attempts.end, threading.Event()
+    monkeypatch.setattr(app.store.attempts, "end", lambda *given: go.wait(60) and real(*given))
+    worker = app.worker(concurrency=5)
+    with worker:
+        crew = worker._crew
+        runs = quick.enqueue_many([(n,) for n in range(30)])
+        wait_until(lambda: crew.committer.backlog == 5)
+        for _ in range(3):
+            assert crew.claimer.tick() > 0, "it found a free slot"
+        assert len(ledger.lines()) == 5
+        go.set()
+        assert [run.result(timeout=30) for run in runs] == list(range(30))
+    assert ledger.counts() == {str(n): 1 for n in range(30)}
+
+
+def test_a_group_is_bounded_by_count_and_bytes():
+    def command(size: int) -> Command:
+        return Command(None, End("id", 1, 1, "done", "done", result="x" * size))  # type: ignore[arg-type]
+
+    assert group_size([]) == 0
+    assert group_size([command(1)] * 2000) == LARGEST_GROUP
+    assert group_size([command(2 * 1024 * 1024)] * 100) == 4
+    assert group_size([command(9 * 1024 * 1024)] * 2) == 1
+    assert group_size([Command(None, None)] * 3) == 3  # type: ignore[arg-type]
+
+
+def kill_backends(url: str, name: str) -> int:
+    query = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = %s"
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query, [name]).fetchone()[0]
+
+
+@pytest.mark.parametrize("purpose", ["commit", "claim", "heartbeat", "client", "listener"])
+def test_work_goes_on_when_a_connection_is_killed_again_and_again(postgres_url, ledger, purpose):
+    killed = 0
+    with Holdfast(postgres_url) as app:
+
+        @app.task(name="work")
+        async def work(n: int) -> int:
+            ledger.write(n)
+            return n
+
+        with app.worker(concurrency=10, lease=6):
+            for _ in range(5):
+                runs = work.enqueue_many([(n,) for n in range(100)])
+                killed += kill_backends(postgres_url, f"holdfast {purpose}")
+                wait_until(lambda runs=runs: all(run.info().final for run in runs))
+                assert [run.result(timeout=30) for run in runs] == list(range(100))
+        histories = [[entry.kind for entry in run.history()] for run in runs]
+    assert killed >= 1, "the fault never fired"
+    assert histories == [["enqueued", "started", "done"]] * 100
+    assert ledger.counts() == {str(n): 5 for n in range(100)}

@@ -1,0 +1,208 @@
+"""The heartbeat compares accounts with the database; a lost session is followed by a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import ResultTimeout
+from tests.support.waiting import wait_until
+
+
+def kinds(run):
+    return [entry.kind for entry in run.history()]
+
+
+@pytest.fixture
+def long(app, ledger):
+    @app.task(name="long")
+    async def long() -> str:
+        ledger.write("began")
+        try:
+            await asyncio.sleep(600 if len(ledger.lines()) == 1 else 0)
+        except asyncio.CancelledError:
+            ledger.write("cancelled")
+            raise
+        return "ok"
+
+    return long
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long, caplog):
+    run = long.enqueue()
+    worker = app.worker(queues=["other"], lease=60)
+    with worker:
+        crew = worker._crew
+        claimed = app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
+        assert [claim.id for claim in claimed] == [str(run.id)]
+        crew.heartbeat.tick()
+        assert run.info().state == "running", "the first time it may be on its way to us"
+        crew.heartbeat.tick()
+        assert run.info().state == "ready"
+    assert kinds(run) == ["enqueued", "started", "handed_back"]
+    assert "never reached us" in caplog.text
+
+
+def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
+    run = long.enqueue()
+    worker = app.worker(queues=["other"], lease=60)
+    with worker:
+        crew = worker._crew
+        app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
+        run.cancel()
+        crew.heartbeat.tick()
+        crew.heartbeat.tick()
+        assert app.store.views.run(str(run.id)).session is None
+    assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
+
+
+def test_what_is_in_hand_is_never_handed_back(app, long, ledger):
+    worker = app.worker(lease=60, grace=0)
+    with worker:
+        run = long.enqueue()
+        wait_until(ledger.lines)
+        for _ in range(5):
+            worker._crew.heartbeat.tick()
+        assert run.info().state == "running"
+    assert ledger.lines() == ["began", "cancelled"]
+
+
+def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock, ledger, caplog):
+    app = timed_app
+
+    @app.task(name="long")
+    async def long() -> str:
+        ledger.write("began")
+        try:
+            await asyncio.sleep(600 if len(ledger.lines()) == 1 else 0)
+        except asyncio.CancelledError:
+            ledger.write("cancelled")
+            raise
+        return "ok"
+
+    worker = app.worker(lease=60)
+    with worker:
+        crew = worker._crew
+        run = long.enqueue()
+        wait_until(ledger.lines)
+        first = crew.duty.session
+        clock.forward(60)
+        assert app.store.workers.renew(first.id, 60_000_000) is False, "though nobody has recovered it yet"
+        crew.heartbeat.tick()
+        wait_until(lambda: "cancelled" in ledger.lines())
+        crew.heartbeat.wake()
+        wait_until(lambda: crew.duty.session is not None)
+        assert crew.duty.session.id != first.id
+        crew.recoverer.wake()
+        assert run.result(timeout=30) == "ok"
+    assert ledger.lines() == ["began", "cancelled", "began"]
+    assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]
+    assert run.info().crashes == 1
+    assert "its lease ran out" in caplog.text
+
+
+def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
+    app = timed_app
+    release = threading.Event()
+
+    @app.task(name="long")
+    def long() -> str:
+        ledger.write("began")
+        if len(ledger.lines()) == 1:
+            release.wait(60)
+            ledger.write("ended")
+            return "old"
+        return "new"
+
+    worker = app.worker(lease=60)
+    with worker:
+        crew = worker._crew
+        run = long.enqueue()
+        wait_until(ledger.lines)
+        clock.forward(61)
+        crew.heartbeat.tick()
+        crew.heartbeat.wake()
+        crew.recoverer.wake()
+        assert run.result(timeout=30) == "new"
+        release.set()
+        wait_until(lambda: crew.runner.taken == 0 and crew.committer.backlog == 0)
+        assert run.result(timeout=5) == "new"
+    assert ledger.lines() == ["began", "began", "ended"]
+    assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]
+
+
+def test_a_claim_that_comes_back_after_its_session_was_lost_does_not_begin(app, ledger, monkeypatch):
+    @app.task(name="work")
+    async def work() -> str:
+        ledger.write(app.runs.__self__ is app)
+        return "ok"
+
+    worker = app.worker(lease=1)
+    crew = worker._crew
+    real, lost = app.store.claims.claim, []
+
+    def claim(session, lanes, wanted):
+        claims = real(session, lanes, wanted)
+        if claims and not lost:
+            lost.append(crew.duty.session)
+            crew.lose(crew.duty.session, "for the test")
+        return claims
+
+    monkeypatch.setattr(app.store.claims, "claim", claim)
+    with worker:
+        run = work.enqueue()
+        assert run.result(timeout=30) == "ok"
+    assert lost
+    assert len(ledger.lines()) == 1, "author code ran under a lost lease"
+    assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]
+
+
+def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, ledger, monkeypatch):
+    @app.task(name="work")
+    async def work() -> str:
+        ledger.write("ran")
+        return "ok"
+
+    worker = app.worker(concurrency=1, lease=1)
+    crew = worker._crew
+    real, stopped = crew.runner.begin, []
+
+    def begin(attempts):
+        def both():
+            crew.runner._begin_on_loop(attempts, [])
+            crew.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
+
+        if stopped:
+            real(attempts)
+        else:
+            stopped.append(True)
+            with crew.runner._lock:
+                crew.runner._taken += len(attempts)
+            crew.runner.loop.call_soon_threadsafe(both)
+
+    monkeypatch.setattr(crew.runner, "begin", begin)
+    with worker:
+        work.enqueue()
+        wait_until(lambda: stopped)
+        wait_until(lambda: crew.runner.taken == 0)
+    assert ledger.lines() == []
+
+
+def test_a_worker_with_the_name_of_a_dead_one_adopts_nothing(app, make_app, long, ledger):
+    """Nor does one with its pid: the name is made of host and pid."""
+    from holdfast.engine.session import worker_name
+
+    app.store.workers.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")
+    run = long.enqueue()
+    [claim] = app.store.claims.claim(f"{worker_name()}:dead", app.store.lanes.refresh(), 1)
+    worker = app.worker(lease=1)
+    with worker:
+        assert worker._crew.duty.session.name == worker_name()
+        with pytest.raises(ResultTimeout):
+            run.result(timeout=2)
+        assert ledger.lines() == []
+        assert app.store.views.run(str(run.id)).session == f"{worker_name()}:dead"
+    assert run.info().state == "running"
+    assert claim.fence == 1

@@ -1,0 +1,180 @@
+"""Timeouts of attempts and deadlines of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import Retry, RunFailed
+from tests.support.waiting import wait_until
+
+ONCE = Retry(max_attempts=1)
+
+
+def kinds(run):
+    return [entry.kind for entry in run.history()]
+
+
+def held(app, run):
+    return app.store.views.run(str(run.id)).held
+
+
+def test_a_coroutine_past_its_timeout_is_cancelled_and_tried_again(app, ledger):
+    @app.task(name="slow", timeout=0.2, retry=Retry(max_attempts=2, delay=0))
+    async def slow() -> None:
+        ledger.write("began")
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            ledger.write("cancelled")
+            raise
+
+    run = slow.enqueue()
+    app.worker().drain(timeout=60)
+    assert ledger.counts() == {"began": 2, "cancelled": 2}
+    assert kinds(run) == ["enqueued", "started", "timed_out", "started", "failed"]
+    with pytest.raises(RunFailed, match=r"timeout of 0\.2 s") as failed:
+        run.result(timeout=5)
+    assert failed.value.error.code == "timeout"
+
+
+def test_a_timeout_given_at_enqueue_comes_before_the_tasks_own(app):
+    @app.task(name="slow", timeout=600, retry=ONCE)
+    async def slow() -> None:
+        await asyncio.sleep(600)
+
+    run = slow.options(timeout=0.1).enqueue()
+    app.worker().drain(timeout=60)
+    assert run.info().error.code == "timeout"
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_given_up(app, ledger):
+    release = threading.Event()
+
+    @app.task(name="stubborn", timeout=0.1, retry=ONCE)
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                ledger.write("swallowed")
+        ledger.write("returned")
+
+    with app.worker():
+        run = stubborn.enqueue()
+        wait_until(lambda: run.info().state == "failed")
+        assert ledger.lines() == ["swallowed"]
+        release.set()
+        wait_until(lambda: "let_go" in kinds(run))
+    assert kinds(run) == ["enqueued", "started", "failed", "let_go"]
+    assert run.info().error.code == "timeout"
+
+
+def test_a_thread_that_outlives_its_timeout_keeps_its_slot_and_the_retry_waits_for_it(app, ledger):
+    release = threading.Event()
+
+    @app.task(name="hung", timeout=0.2, retry=Retry(max_attempts=2, delay=0))
+    def hung() -> str:
+        ledger.write("began")
+        if len(ledger.lines()) == 1:
+            assert release.wait(60)
+        ledger.write("ended")
+        return "second" if ledger.counts()["ended"] == 2 else "first"
+
+    @app.task(name="other")
+    def other() -> None:
+        ledger.write("other")
+
+    with app.worker(concurrency=1):
+        run = hung.enqueue()
+        wait_until(lambda: "timed_out" in kinds(run))
+        assert held(app, run) == "quiescing"
+        other.enqueue()
+        wait_until(lambda: app.store.views.run(str(run.id)).state == "ready")  # due, yet held
+        assert ledger.lines() == ["began"]
+        release.set()
+        assert run.result(timeout=30) == "second"
+        wait_until(lambda: "other" in ledger.lines())
+    assert kinds(run) == ["enqueued", "started", "timed_out", "let_go", "started", "done"]
+    assert ledger.counts() == {"began": 2, "ended": 2, "other": 1}
+
+
+def test_a_deadline_ends_a_run_that_is_scheduled(timed_app, clock, ledger):
+    @timed_app.task(name="late", deadline=100)
+    def late() -> None:
+        ledger.write("ran")
+
+    run = late.options(delay=200).enqueue()
+    clock.forward(100)
+    timed_app.worker().drain(timeout=60)
+    assert (run.info().state, run.info().error.code) == ("failed", "deadline")
+    clock.forward(200)
+    timed_app.worker().drain(timeout=60)
+    assert kinds(run) == ["enqueued", "failed"]
+    assert ledger.lines() == []
+
+
+def test_a_deadline_ends_a_run_that_nobody_took(timed_app, clock, ledger):
+    @timed_app.task(name="late")
+    def late() -> None:
+        ledger.write("ran")
+
+    run = late.options(deadline=100, queue="nobody").enqueue()
+    clock.forward(100)
+    timed_app.worker(queues=["somebody"]).drain(timeout=60)
+    assert (run.info().state, run.info().error.code) == ("failed", "deadline")
+
+
+def test_a_deadline_ends_a_run_between_its_tries(timed_app, clock):
+    @timed_app.task(name="late", deadline=100, retry=Retry(max_attempts=9, delay=60, jitter=0, factor=1))
+    def late() -> None:
+        raise ValueError("again")
+
+    run = late.enqueue()
+    for _ in range(3):
+        timed_app.worker().drain(timeout=60)
+        clock.forward(60)
+    assert (run.info().state, run.info().error.code, run.info().attempt) == ("failed", "deadline", 2)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
+def test_a_deadline_ends_a_run_under_way(app, ledger, is_async):
+    release = threading.Event()
+
+    async def wait() -> None:
+        ledger.write("began")
+        await asyncio.sleep(600)
+
+    def block() -> None:
+        ledger.write("began")
+        release.wait(60)
+
+    task = app.task(name="long", deadline=0.5)(wait if is_async else block)
+    with app.worker():
+        run = task.enqueue()
+        wait_until(lambda: run.info().state == "failed")
+        assert run.info().error.code == "deadline"
+        release.set()
+        wait_until(lambda: app.store.views.run(str(run.id)).session is None)
+    assert ledger.lines() == ["began"]
+    assert kinds(run)[:3] == ["enqueued", "started", "failed"]
+
+
+def test_the_timer_of_an_attempt_that_ended_is_dropped(app):
+    """An hour's timeout must not keep the arguments of every finished run in memory for an hour."""
+
+    @app.task(name="quick", timeout=3600)
+    async def quick(text: str) -> None: ...
+
+    @app.task(name="quick in a thread", timeout=3600)
+    def quick_in_thread(text: str) -> None: ...
+
+    worker = app.worker()
+    with worker:
+        runs = [*quick.enqueue_many([("x",)] * 50), *quick_in_thread.enqueue_many([("x",)] * 50)]
+        for run in runs:
+            run.result(timeout=30)
+        timers = worker._crew.runner.loop._scheduled  # type: ignore[attr-defined]
+        wait_until(lambda: not [timer for timer in list(timers) if not timer.cancelled()])

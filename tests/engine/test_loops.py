@@ -1,0 +1,120 @@
+"""The life cycle of loops: they outlive their ticks, and leave a database in trouble alone for a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from holdfast.engine.loop import FIRST_PAUSE, Loop
+from holdfast.errors import StoreUnavailable
+from tests.support.waiting import wait_until
+
+
+class Counting(Loop):
+    name = "counting"
+
+    def __init__(self, *results: float | Exception) -> None:
+        super().__init__()
+        self.times: list[float] = []
+        self._results = list(results)
+
+    def tick(self) -> float:
+        self.times.append(time.monotonic())
+        result = self._results.pop(0) if self._results else 3600.0
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def gaps(self) -> list[float]:
+        return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+
+
+@pytest.fixture
+def run():
+    started = []
+
+    def start(loop):
+        started.append(loop)
+        loop.start()
+        return loop
+
+    yield start
+    for loop in started:
+        loop.stop(10)
+        assert not loop.running
+
+
+def test_a_tick_that_raises_does_not_end_its_loop(run, caplog):
+    loop = run(Counting(ValueError("a bug"), KeyError("another"), 0.0))
+    wait_until(lambda: len(loop.times) == 4)
+    assert caplog.text.count("counting: unexpected error") == 2
+    assert "a bug" in caplog.text
+
+
+def test_a_loop_waits_at_least_a_second_before_it_asks_a_database_in_trouble_again(run, caplog):
+    loop = run(Counting(*[StoreUnavailable("gone")] * 3, 0.0))
+    wait_until(lambda: len(loop.times) == 5)
+    assert all(gap >= FIRST_PAUSE for gap in loop.gaps()[:3])
+    assert caplog.text.count("gone; trying again") == 1, "told once, not with every try"
+
+
+def test_being_woken_does_not_shorten_the_pause_after_trouble(run):
+    loop = run(Counting(StoreUnavailable("gone"), StoreUnavailable("gone"), 0.0))
+
+    def woken_often() -> bool:
+        loop.wake()
+        return len(loop.times) >= 4
+
+    wait_until(woken_often)
+    assert all(gap >= FIRST_PAUSE for gap in loop.gaps()[:2])
+
+
+def test_a_wake_during_a_tick_is_not_lost(run):
+    inside, go = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def tick(self) -> float:
+            inside.set()
+            assert go.wait(30)
+            return super().tick()
+
+    loop = run(Slow())
+    assert inside.wait(30)
+    loop.wake()
+    go.set()
+    wait_until(lambda: len(loop.times) == 2)
+
+
+def test_a_loop_in_trouble_stops_at_once(run):
+    loop = run(Counting(*[StoreUnavailable("gone")] * 100))
+    wait_until(lambda: loop.times)
+    loop.stop(10)
+    assert not loop.running
+
+
+def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger):
+    @app.task(name="work")
+    def work(n: int) -> None:
+        ledger.write(n)
+
+    failed: set[str] = set()
+    worker = app.worker()
+    crew = worker._crew
+    for loop in (*crew.housekeepers, crew.claimer, crew.committer, crew.heartbeat, crew.warden):
+
+        def once(loop=loop, real=loop.tick) -> float:
+            if loop.running and loop.name not in failed:
+                failed.add(loop.name)
+                raise RuntimeError(f"a bug in the {loop.name}")
+            return real()
+
+        monkeypatch.setattr(loop, "tick", once)
+    with worker:
+        run = work.enqueue(1)
+        assert run.result(timeout=30) is None
+        wait_until(lambda: len(failed) == 8)
+        assert all(loop.running for loop in (*crew.housekeepers, crew.claimer, crew.committer))
+        assert work.enqueue(2).result(timeout=30) is None
+    assert ledger.lines() == ["1", "2"]

@@ -1,0 +1,175 @@
+"""Which runs a worker takes, and in which order; where tasks come from; many enqueued at once."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import BadArguments, ConfigError, KeyConflict, UnknownTask
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def noting(app, ledger):
+    @app.task(name="note")
+    def note(what: str) -> None:
+        ledger.write(what)
+
+    return note
+
+
+def test_larger_priority_goes_first_and_equal_priority_first_in_first_out(app, noting, ledger):
+    for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", -3), ("e", 5), ("f", 9)]:
+        noting.options(priority=priority).enqueue(name)
+    app.worker(concurrency=1).drain(timeout=60)
+    assert ledger.lines() == ["f", "b", "e", "a", "c", "d"]
+
+
+def test_the_order_holds_across_tasks_and_queues(app, ledger):
+    for name in ("one", "two"):
+
+        @app.task(name=name, queue=name)
+        async def note(what: str) -> None:
+            ledger.write(what)
+
+    tasks = {name: app.registry.get(name) for name in ("one", "two")}
+    expected = []
+    for n in range(40):
+        tasks["one" if n % 3 else "two"].options(priority=n % 4).enqueue(str(n))
+        expected.append((-(n % 4), n))
+    app.worker(concurrency=1).drain(timeout=60)
+    assert ledger.lines() == [str(n) for _, n in sorted(expected)]
+
+
+def test_a_worker_takes_only_its_queues(app, noting, ledger):
+    noting.options(queue="mail").enqueue("mail")
+    noting.options(queue="billing").enqueue("billing")
+    noting.enqueue("default")
+    app.worker(queues=["mail", "default"]).drain(timeout=60)
+    assert ledger.counts() == {"mail": 1, "default": 1}
+    assert [info.queue for info in app.runs(state="ready")] == ["billing"]
+
+
+def test_an_unknown_task_is_left_for_a_worker_that_knows_it(app, make_app, noting, ledger):
+    stranger = app.remote("elsewhere.work").enqueue(1)
+    noting.enqueue("known")
+    app.worker().drain(timeout=60)
+    assert ledger.lines() == ["known"]
+    assert (stranger.info().state, stranger.info().attempt) == ("ready", 0)
+    other = make_app()
+
+    @other.task(name="elsewhere.work")
+    def work(n: int) -> int:
+        return n + 1
+
+    other.worker().drain(timeout=60)
+    assert stranger.result(timeout=5) == 2
+
+
+def test_a_worker_finds_tasks_and_queues_that_appear_while_it_works(app, noting, ledger):
+    with app.worker():
+        noting.options(queue="new queue").enqueue("first")
+        wait_until(ledger.lines)
+        noting.options(queue="newer queue").enqueue("second")
+        wait_until(lambda: len(ledger.lines()) == 2)
+
+
+def test_an_alias_takes_runs_of_the_old_name(app, make_app, ledger):
+    old = make_app().remote("old.name").enqueue("x")
+
+    @app.task(name="new.name", aliases=("old.name",))
+    def renamed(what: str) -> None:
+        ledger.write(what)
+
+    app.worker().drain(timeout=60)
+    assert (old.info().state, old.info().task, ledger.lines()) == ("done", "old.name", ["x"])
+
+
+def test_arguments_of_a_remote_task_may_be_given_by_position_and_name(app, make_app):
+    runs = [app.remote("sum").enqueue(1, 2), app.remote("sum").enqueue(1, b=3), app.remote("sum", queue="q").enqueue(1)]
+    other = make_app()
+
+    @other.task(name="sum")
+    def add(a: int, b: int = 10) -> int:
+        return a + b
+
+    other.worker().drain(timeout=60)
+    assert [run.result(timeout=5) for run in runs] == [3, 4, 11]
+
+
+def test_include_imports_modules_when_a_worker_starts(database_url, tmp_path, monkeypatch):
+    (tmp_path / "shop_app.py").write_text(
+        f"from holdfast import Holdfast\napp = Holdfast({database_url!r}, include=['shop_tasks'])\n"
+    )
+    (tmp_path / "shop_tasks.py").write_text(
+        "from shop_app import app\n\n@app.task\ndef pack(n: int) -> int:\n    return n + 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        import shop_app  # type: ignore[import-not-found]
+
+        with shop_app.app as app:
+            assert "shop_tasks" not in sys.modules
+            run = app.remote("shop_tasks.pack").enqueue(1)
+            app.worker().drain(timeout=60)
+            assert run.result(timeout=5) == 2
+    finally:
+        for name in ("shop_app", "shop_tasks"):
+            sys.modules.pop(name, None)
+
+
+def test_a_module_that_cannot_be_included_is_told_at_the_start(database_url):
+    with Holdfast(database_url, include=["no_such_module_of_ours"]) as app, pytest.raises(ConfigError, match="no_such_m"):
+        app.worker().drain(timeout=5)
+
+
+def test_an_unknown_name_is_looked_for_in_include_and_then_refused(app):
+    with pytest.raises(UnknownTask, match="no task 'nothing'"):
+        app.registry.get("nothing")
+
+
+def test_enqueue_many_of_several_tasks_keeps_order_and_types(app):
+    @app.task(name="one")
+    def one(x: int) -> int:
+        return x
+
+    @app.task(name="two")
+    async def two(x: str) -> str:
+        return x
+
+    runs = app.enqueue_many([one.request(1), two.request("b"), one.options(priority=3).request(3)])
+    app.worker().drain(timeout=60)
+    assert [run.result(timeout=5) for run in runs] == [1, "b", 3]
+    assert [run.task for run in runs] == ["one", "two", "one"]
+    assert app.enqueue_many([]) == one.enqueue_many([]) == []
+
+
+def test_enqueue_many_is_all_or_none(app, noting):
+    noting.options(key="taken").enqueue("first")
+    with pytest.raises(KeyConflict):
+        app.enqueue_many([noting.request("new"), noting.options(key="taken").request("other"), noting.request("more")])
+    assert len(app.runs()) == 1
+    with pytest.raises(BadArguments, match="row 1"):
+        noting.enqueue_many([("fine",), (1,)])
+    assert len(app.runs()) == 1
+    with pytest.raises(ConfigError, match="item 1 is a str"):
+        app.enqueue_many([noting.request("new"), "note"])
+    assert len(app.runs()) == 1
+
+
+def test_more_than_a_batch_is_still_all_or_none(app, noting):
+    noting.options(key="taken").enqueue("first")
+    requests = [noting.request(str(n)) for n in range(1200)] + [noting.options(key="taken").request("other")]
+    with pytest.raises(KeyConflict):
+        app.enqueue_many(requests)
+    assert len(app.runs()) == 1
+    assert len(app.enqueue_many(requests[:-1])) == 1200
+    assert len(app.runs(limit=1000)) == 1000
+
+
+def test_what_comes_later_is_refused_by_name(app, noting):
+    with pytest.raises(ConfigError, match="later release"):
+        noting.options(limits=["x"]).enqueue("a")
+    assert app.runs() == []

@@ -1,0 +1,67 @@
+"""Fixtures for fault tests: worker processes, a ledger, and an app of the test's own on the same database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing.server import PostgresServer
+from tests.support.ledger import Ledger
+from tests.support.processes import Process, Processes
+
+APPS = Path(__file__).resolve().parent / "apps"
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    started = Processes(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger")
+
+
+@pytest.fixture
+def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]:
+    """Start `apps/work.py` on a database, and wait until it works unless told otherwise."""
+
+    def start(url: str, *, wait: bool = True, **settings: object) -> Process:
+        options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        process = processes.start(APPS / "work.py", url, ledger.path, *options)
+        if wait:
+            process.wait_for("works on", timeout=60)
+        return process
+
+    return start
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], Holdfast]]:
+    """Apps of the test itself, closed at its end."""
+    made: list[Holdfast] = []
+
+    def make(url: str) -> Holdfast:
+        made.append(Holdfast(url))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+
+
+@pytest.fixture
+def app(database_url: str, connect: Callable[[str], Holdfast]) -> Holdfast:
+    return connect(database_url)
+
+
+@pytest.fixture
+def durable_server() -> Iterator[PostgresServer]:
+    """A server of the test's own, which keeps what it acknowledged through a crash."""
+    with PostgresServer(fsync=True) as server:
+        yield server

@@ -1,0 +1,58 @@
+"""Worker processes killed with -9: no job is lost, none ends twice, and only what was under way is done again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.counting import ended_once, records, states
+from tests.support.waiting import wait_until
+
+WORKERS = 4
+CONCURRENCY = 10
+
+
+def drain_with_kills(app, url, start_worker, ledger, *, jobs, kills, seconds, timeout):
+    """Let workers do the jobs; kill one and start another each time a share of them was begun."""
+    remote = app.remote("count")
+    for at in range(0, jobs, 1000):
+        remote.enqueue_many([(n, seconds) for n in range(at, min(at + 1000, jobs))])
+    workers = [start_worker(url, wait=False, concurrency=CONCURRENCY) for _ in range(WORKERS)]
+    chance = random.Random(jobs)
+    for kill in range(kills):
+        begun = (kill + 1) * jobs // (kills + 2)
+        wait_until(lambda begun=begun: len(ledger.lines()) >= begun, timeout)
+        busy = [worker for worker in workers if f" {worker.pid}" in "\n".join(ledger.lines()[-200:])]
+        victim = chance.choice(busy)
+        assert victim.alive
+        victim.kill()
+        workers.remove(victim)
+        workers.append(start_worker(url, wait=False, concurrency=CONCURRENCY))
+    wait_until(lambda: states(app) == {"done": jobs}, timeout)
+    return workers
+
+
+def check(app, ledger, *, jobs, kills):
+    ran = [words[0] for words in ledger.words()]
+    extra = len(ran) - jobs
+    assert set(ran) == {str(n) for n in range(jobs)}, "lost"
+    assert ended_once(app)
+    assert records(app)["done"] == jobs
+    assert 1 <= extra <= kills * CONCURRENCY, "either no kill hit a running job, or work was done again needlessly"
+    assert extra <= records(app)["crashed"] <= kills * CONCURRENCY
+    return extra
+
+
+def test_jobs_survive_workers_killed_at_random(app, database_url, start_worker, ledger):
+    drain_with_kills(app, database_url, start_worker, ledger, jobs=600, kills=5, seconds=0.05, timeout=120)
+    check(app, ledger, jobs=600, kills=5)
+
+
+@pytest.mark.slow
+def test_twenty_thousand_jobs_survive_twenty_kills(app, database_url, start_worker, ledger, capsys):
+    drain_with_kills(app, database_url, start_worker, ledger, jobs=20_000, kills=20, seconds=0.02, timeout=600)
+    extra = check(app, ledger, jobs=20_000, kills=20)
+    with capsys.disabled():
+        crashed = records(app)["crashed"]
+        print(f"\n20,000 jobs, 20 kills, {WORKERS} workers: {extra} executions repeated, {crashed} taken over, 0 lost")  # noqa: T201

@@ -1,0 +1,127 @@
+"""A database that doesn't answer, because packets are dropped, and listeners that die silently."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.database import postgres
+from holdfast.testing.server import PostgresServer
+from tests.support.blackhole import BlackHole
+from tests.support.waiting import wait_until
+
+LEASE = 3.0
+CONNECTIONS = 6  # lines and listener of a worker, each of which tries by itself
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgresServer(port=0, fsync=False) as server:
+        yield server
+
+
+@pytest.fixture
+def road(server):
+    proxy = BlackHole(server.port)
+    yield proxy
+    proxy.close()
+
+
+def times(ledger, what):
+    return [float(words[2]) for words in ledger.words() if words[0] == what]
+
+
+def test_a_worker_cut_off_stops_its_code_before_its_lease_ends_and_comes_back_by_itself(
+    server, road, connect, start_worker, ledger
+):
+    url = server.create_database()
+    app = connect(url)
+    worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
+    wait_until(lambda: len(road.accepted) >= 4, what="connections through the proxy")
+    run = app.remote("hold").enqueue()
+    wait_until(lambda: times(ledger, "began"))
+    road.close_road()
+    cut_at = time.monotonic()
+    wait_until(lambda: times(ledger, "cancelled"))
+    [(_, _, _, lease_until, _)] = app.store.workers.live()
+    assert times(ledger, "cancelled")[0] < lease_until / 1e6, "it still ran when its lease was over"
+    wait_until(lambda: time.monotonic() > cut_at + 5 * LEASE)
+    tries = [at for at in road.accepted if at > cut_at]
+    assert 1 <= len(tries) <= CONNECTIONS * (5 * LEASE + 1)
+    assert worker.alive
+    assert app.store.workers.live() == []
+    ledger.path.with_name("release1").touch()
+    road.open_road()
+    assert run.result(timeout=60) == 1
+    assert [entry.kind for entry in run.history()] == ["enqueued", "started", "crashed", "started", "done"]
+    assert len(times(ledger, "began")) == 2
+    assert "Traceback" not in worker.log
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_no_line_tries_to_connect_more_than_once_a_second(server, road, start_worker):
+    """A refused connection is answered at once, so that only our own pauses hold the tries back."""
+    url = server.create_database()
+    worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
+    road._target = 1  # nobody listens there: the connection is closed at once
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'holdfast %'")
+    before = len(road.accepted)
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + 8)
+    seconds = time.monotonic() - began
+    tries = len(road.accepted) - before
+    assert worker.alive
+    assert 3 <= tries <= CONNECTIONS * (seconds + 2)
+
+
+def listeners(url):
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            "select pid from pg_stat_activity where datname = current_database() and application_name = 'holdfast listener'"
+        ).fetchall()
+    return {pid for (pid,) in rows}
+
+
+@pytest.mark.parametrize("how", ["frozen", "ended"])
+def test_polling_picks_work_up_when_the_listener_is_dead_and_the_listener_comes_back(
+    server, ledger, monkeypatch, connect, how
+):
+    """Frozen: the server's process for the listener is stopped, so that nothing comes, not even an error."""
+    monkeypatch.setattr(postgres, "LISTENER_CHECK_SECONDS", 1.0)
+    url = server.create_database()
+    heard = []
+    with Holdfast(url) as app:
+
+        @app.task(name="note")
+        async def note(n: int) -> None:
+            ledger.write(n)
+
+        worker = app.worker(lease=LEASE)
+        real = worker._crew.listener._heard
+        monkeypatch.setattr(worker._crew.listener, "_heard", lambda: (heard.append(1), real()))
+        other = connect(url).remote("note")
+        with worker:
+            [victim] = wait_until(lambda: listeners(url))
+            other.enqueue(0)
+            wait_until(lambda: ledger.lines() == ["0"])
+            os.kill(victim, signal.SIGSTOP if how == "frozen" else signal.SIGTERM)
+            try:
+                for n in range(1, 4):
+                    other.enqueue(n).result(timeout=30)
+                wait_until(lambda: listeners(url) - {victim})
+            finally:
+                if how == "frozen":
+                    os.kill(victim, signal.SIGCONT)
+            wait_until(lambda: listeners(url) and victim not in listeners(url))
+            count = len(heard)
+            other.enqueue(9)
+            wait_until(lambda: "9" in ledger.lines())
+            wait_until(lambda: len(heard) > count, what="a notification after the listener came back")
+    assert ledger.counts() == {str(n): 1 for n in (0, 1, 2, 3, 9)}

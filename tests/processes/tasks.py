@@ -1,0 +1,72 @@
+"""Author code that a process can import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Order:
+    number: int
+    lines: list[str]
+
+
+def total(order: Order) -> Order:
+    return Order(order.number + 1, [line.upper() for line in order.lines])
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def abort(mark: str) -> None:
+    _mark(mark)
+    os.abort()
+
+
+def hog(mark: str) -> None:
+    _mark(mark)
+    kept = []
+    while True:
+        kept.append(bytearray(16 * 1024 * 1024))
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def raise_value_error() -> None:
+    raise ValueError("no such order")
+
+
+def stand_still(mark: str) -> None:
+    """Holds the GIL: nothing but a kill ends it."""
+    _mark(mark)
+    ctypes.PyDLL(None).sleep(600)
+
+
+def wait_for_ever(mark: str) -> None:
+    _mark(mark)
+    while True:
+        time.sleep(0.01)
+
+
+def signal_own_group() -> str:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    return "alive"
+
+
+def nothing(number: int) -> int:
+    return number
+
+
+def _mark(path: str) -> None:
+    """One line a try, with the process that tries."""
+    with Path(path).open("a") as file:
+        file.write(f"{os.getpid()}\n")

@@ -1,0 +1,186 @@
+"""Tasks with `run_in="process"`: killable, and alone in their misfortune."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.processes import tasks
+from tests.support.waiting import wait_until
+
+from holdfast import Retry, RunFailed
+from holdfast.errors import ConfigError, TaskError
+
+MEMORY = 300 * 1024 * 1024
+
+
+def kinds(run):
+    return [entry.kind for entry in run.history()]
+
+
+def test_arguments_and_results_keep_their_types(app):
+    total = app.task(run_in="process")(tasks.total)
+    with app.worker():
+        assert total.enqueue(tasks.Order(1, ["rope"])).result(timeout=60) == tasks.Order(2, ["ROPE"])
+
+
+def test_processes_are_others_than_the_worker_and_are_kept_warm(app):
+    own_pid = app.task(run_in="process")(tasks.own_pid)
+    with app.worker():
+        pids = {own_pid.enqueue().result(timeout=60) for _ in range(20)}
+    assert os.getpid() not in pids
+    assert len(pids) == 1
+
+
+def test_an_exception_is_retried_as_elsewhere(app):
+    failing = app.task(run_in="process", retry=Retry(max_attempts=2, delay=0.01))(tasks.raise_value_error)
+    with app.worker():
+        run = failing.enqueue()
+        with pytest.raises(RunFailed, match="ValueError: no such order") as caught:
+            run.result(timeout=60)
+    assert kinds(run) == ["enqueued", "started", "retrying", "started", "failed"]
+    assert "raise_value_error" in (caught.value.error.traceback or "")
+
+
+@pytest.mark.parametrize("harm", ["abort", "hog"])
+def test_a_process_that_dies_fails_its_run_alone_while_neighbours_finish(app, mark, harm):
+    settings = {"abort": {}, "hog": {"memory": MEMORY}}[harm]
+    harmful = app.task(run_in="process", max_crashes=1, **settings)(getattr(tasks, harm))
+    neighbour = app.task(run_in="process")(tasks.nothing)
+    beside = app.task(name="beside")(tasks.nothing)
+    with app.worker():
+        run = harmful.enqueue(mark)
+        others = neighbour.enqueue_many([(n,) for n in range(500)]) + beside.enqueue_many([(n,) for n in range(500)])
+        with pytest.raises(RunFailed) as caught:
+            run.result(timeout=120)
+        assert [other.result(timeout=120) for other in others] == [*range(500), *range(500)]
+    assert caught.value.error.code == "crashed"
+    assert {"abort": "signal 6", "hog": "memory limit"}[harm] in caught.value.error.message
+    assert len(mark.pids()) == 2, "max_crashes=1: the second death ends the run"
+    assert run.info().crashes == 2
+    assert {other.info().attempt for other in others} == {1}
+
+
+def test_a_process_that_leaves_by_itself_counts_as_a_crash(app):
+    leave = app.task(run_in="process", max_crashes=0)(tasks.leave)
+    with app.worker():
+        with pytest.raises(RunFailed, match="with code 7") as caught:
+            leave.enqueue(7).result(timeout=60)
+    assert caught.value.error.code == "crashed"
+
+
+def test_a_timeout_kills_even_what_holds_the_gil(app, mark):
+    still = app.task(run_in="process", timeout=0.5, retry=Retry(max_attempts=2, delay=0.01))(tasks.stand_still)
+    with app.worker():
+        run = still.enqueue(mark)
+        with pytest.raises(RunFailed) as caught:
+            run.result(timeout=60)
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in mark.pids()), what="the processes are gone")
+    assert caught.value.error.code == "timeout"
+    assert kinds(run) == ["enqueued", "started", "timed_out", "started", "failed"]
+
+
+def test_cancelling_kills_the_process_at_the_next_heartbeat(app, mark):
+    forever = app.task(run_in="process")(tasks.wait_for_ever)
+    with app.worker(lease=1.5):
+        run = forever.enqueue(mark)
+        (pid,) = wait_until(mark.pids)
+        assert run.cancel()
+        wait_until(lambda: not psutil.pid_exists(pid), what="the process is gone")
+        wait_until(lambda: kinds(run)[-1] == "let_go")
+
+
+def test_a_worker_that_stops_hands_back_and_leaves_no_process(app, mark, children):
+    forever = app.task(run_in="process")(tasks.wait_for_ever)
+    with app.worker(grace=0):
+        run = forever.enqueue(mark)
+        wait_until(mark.pids)
+        assert children()
+    assert kinds(run) == ["enqueued", "started", "handed_back"]
+    assert run.info().state == "ready"
+    assert children() == []
+
+
+def test_signals_to_the_whole_group_do_not_end_the_children(app):
+    unharmed = app.task(run_in="process", max_crashes=0)(tasks.signal_own_group)
+    with app.worker():
+        assert unharmed.enqueue().result(timeout=60) == "alive"
+
+
+def test_a_process_that_died_while_idle_is_not_the_next_runs_fault(app, children):
+    own_pid = app.task(run_in="process", max_crashes=0)(tasks.own_pid)
+    with app.worker():
+        first = own_pid.enqueue().result(timeout=60)
+        psutil.Process(first).kill()
+        wait_until(lambda: not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
+        run = own_pid.enqueue()
+        assert run.result(timeout=60) != first
+        assert run.info().crashes == 0
+
+
+def test_children_end_when_their_worker_is_killed(app, mark, database_url, tmp_path):
+    script = tmp_path / "harbour.py"
+    script.write_text(
+        "import sys\n"
+        "from holdfast import Holdfast\n"
+        "from tests.processes import tasks\n"
+        "app = Holdfast(sys.argv[1])\n"
+        "app.task(name='forever', run_in='process')(tasks.wait_for_ever)\n"
+        "if __name__ == '__main__':\n"
+        "    app.worker().run()\n"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    worker = subprocess.Popen([sys.executable, str(script), database_url], env=variables)
+    try:
+        app.remote("forever").enqueue(str(mark))
+        (pid,) = wait_until(mark.pids, timeout=60)
+        worker.kill()
+        worker.wait()
+        wait_until(lambda: not psutil.pid_exists(pid), what="the child of the killed worker is gone")
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_tasks_of_a_script_are_found_in_it(database_url, tmp_path):
+    script = tmp_path / "harbour.py"
+    script.write_text(
+        "import os, sys\n"
+        "from holdfast import Holdfast\n"
+        "app = Holdfast(sys.argv[1])\n"
+        "@app.task(run_in='process')\n"
+        "def double(n: int) -> list[int]:\n"
+        "    return [2 * n, os.getpid()]\n"
+        "if __name__ == '__main__':\n"
+        "    with app.worker():\n"
+        "        twice, pid = double.enqueue(21).result(timeout=60)\n"
+        "    assert pid != os.getpid()\n"
+        "    print(twice)\n"
+    )
+    outcome = subprocess.run([sys.executable, str(script), database_url], capture_output=True, text=True, timeout=90)
+    assert (outcome.stdout, outcome.stderr) == ("42\n", "")
+
+
+def test_a_module_that_the_process_cannot_import_fails_the_attempt_with_its_reason(app, monkeypatch):
+    lost = app.task(name="lost", run_in="process", retry=Retry(max_attempts=1))(tasks.nothing)
+    monkeypatch.setattr(tasks.nothing, "__module__", "no.such.harbour")
+    with app.worker(), pytest.raises(RunFailed, match=r"No module named 'no'"):
+        lost.enqueue(1).result(timeout=60)
+
+
+def test_what_a_process_cannot_import_is_refused_at_once(app):
+    with pytest.raises(TaskError, match="must be able to import it"):
+
+        @app.task(name="inner", run_in="process")
+        def inner() -> None: ...
+
+
+def test_memory_is_for_processes_and_a_number_of_bytes(app):
+    with pytest.raises(ConfigError, match='run_in="process"'):
+        app.task(name="a", memory=MEMORY)(tasks.nothing)
+    with pytest.raises(ConfigError, match="number of bytes"):
+        app.task(name="b", run_in="process", memory=5)(tasks.nothing)

@@ -1,0 +1,250 @@
+"""The ends of attempts: what each makes of its run, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.world import CANCELLED, DAY, OVERDUE, SECOND, end_of
+
+
+@pytest.fixture
+def claim(world, clock):
+    """A run that session `w` began 5 seconds ago."""
+    world.session("w")
+    claim = world.running("w")
+    clock.advance(5)
+    return claim
+
+
+def test_done_ends_the_run_with_its_result(world, clock, claim):
+    assert world.end("w", claim, result='{"a":1}')
+    row = world.row(claim.id)
+    assert (row["state"], row["result"], row["error"], row["session"]) == ("done", '{"a":1}', None, None)
+    assert (row["finished_at"], row["expires_at"], row["failures"]) == (clock.now, clock.now + 30 * DAY, 0)
+
+
+def test_failed_ends_the_run_with_its_error(world, clock, claim):
+    assert world.end("w", claim, "failed")
+    row = world.row(claim.id)
+    assert (row["state"], row["result"], row["error"], row["session"]) == ("failed", None, '{"code":"error"}', None)
+    assert (row["finished_at"], row["failures"]) == (clock.now, 1)
+
+
+@pytest.mark.parametrize("kind", ["retrying", "timed_out"])
+def test_a_failed_try_is_scheduled_again_and_charged(world, clock, claim, kind):
+    assert world.end("w", claim, kind, delay=7 * SECOND)
+    row = world.row(claim.id)
+    assert (row["state"], row["due_at"], row["failures"]) == ("scheduled", clock.now + 7 * SECOND, 1)
+    assert (row["session"], row["finished_at"], row["error"]) == (None, None, '{"code":"error"}')
+
+
+def test_a_run_handed_back_is_ready_at_once_and_not_charged(world, claim):
+    assert world.end("w", claim, "handed_back")
+    row = world.row(claim.id)
+    assert (row["state"], row["failures"], row["crashes"], row["session"]) == ("ready", 0, 0, None)
+    assert world.claim("w")[0].id == claim.id
+
+
+def test_the_last_error_stays_until_a_try_ends_well(world, clock, claim):
+    world.end("w", claim, "retrying", error='{"code":"first"}')
+    clock.advance(20)
+    world.store.timers.promote_due()
+    (again,) = world.claim("w")
+    world.end("w", again, "handed_back")
+    assert world.row(claim.id)["error"] == '{"code":"first"}'
+    world.end("w", world.claim("w")[0])
+    assert world.row(claim.id)["error"] is None
+
+
+@pytest.mark.parametrize("kind", ["done", "failed", "retrying", "timed_out", "handed_back"])
+def test_each_end_leaves_one_record_with_the_attempts_beginning(world, clock, claim, kind):
+    world.end("w", claim, kind)
+    error = None if kind in ("done", "handed_back") else '{"code":"error"}'
+    assert world.store.views.history(claim.id) == [(1, clock.now, kind, 1, "w", clock.now - 5 * SECOND, error)]
+    assert world.row(claim.id)["records"] == 1
+
+
+def test_records_are_numbered_over_all_attempts(world, claim):
+    world.end("w", claim, "handed_back")
+    world.end("w", world.claim("w")[0], "handed_back")
+    world.end("w", world.claim("w")[0])
+    assert [(record[0], record[2], record[3]) for record in world.store.views.history(claim.id)] == [
+        (1, "handed_back", 1), (2, "handed_back", 2), (3, "done", 3)
+    ]  # fmt: skip
+
+
+def refused(world, session, end):
+    """Whether an end is refused and leaves no trace."""
+    before, history = world.row(end.id), world.store.views.history(end.id)
+    counted = world.store.attempts.end(session, [end])
+    assert (world.row(end.id), world.store.views.history(end.id)) == (before, history)
+    return counted == set()
+
+
+@pytest.mark.parametrize("fence", [0, 2])
+def test_an_end_with_another_fence_is_refused(world, claim, fence):
+    end = end_of(claim)
+    end.fence = fence
+    assert refused(world, "w", end)
+    assert world.state(claim.id) == "running"
+
+
+def test_an_end_by_another_session_is_refused(world, claim):
+    world.session("v")
+    assert refused(world, "v", end_of(claim))
+    assert refused(world, "stranger", end_of(claim))
+
+
+def test_an_end_after_the_lease_is_refused_although_nobody_took_the_run(world, clock, claim):
+    clock.advance(55)
+    assert refused(world, "w", end_of(claim))
+    assert world.state(claim.id) == "running"
+
+
+def test_an_end_just_before_the_lease_is_over_counts(world, clock, claim):
+    clock.advance(54.999999)
+    assert world.end("w", claim)
+
+
+def test_an_end_of_a_run_that_isnt_there_is_refused(world, claim):
+    ghost = claim._replace(id="00000000-0000-7000-8000-000000000000")
+    assert world.store.attempts.end("w", [end_of(ghost), end_of(claim)]) == {claim.id}
+
+
+def test_a_refused_end_doesnt_hurt_the_others_of_its_group(world):
+    world.session("w")
+    claims = [world.running("w") for _ in range(5)]
+    world.store.operators.cancel(claims[1].id, CANCELLED)
+    ends = [
+        end_of(claim, kind)
+        for claim, kind in zip(claims, ["done", "done", "failed", "retrying", "handed_back"], strict=True)
+    ]
+    ends[3].fence = 9
+    assert world.store.attempts.end("w", ends) == {claims[0].id, claims[2].id, claims[4].id}
+    states = [world.state(claim.id) for claim in claims]
+    assert states == ["done", "cancelled", "failed", "running", "ready"]
+
+
+@pytest.mark.parametrize("kind", ["done", "failed", "retrying", "timed_out", "handed_back"])
+def test_a_repeat_of_an_end_counts_and_writes_nothing_twice(world, claim, kind):
+    assert world.end("w", claim, kind)
+    before = world.row(claim.id)
+    assert world.end("w", claim, kind)
+    assert world.row(claim.id) == before
+    assert world.kinds(claim.id) == [kind]
+
+
+def test_a_repeat_counts_even_when_another_worker_has_the_run_by_now(world, claim):
+    world.session("v")
+    world.end("w", claim, "handed_back")
+    world.claim("v")
+    before = world.row(claim.id)
+    assert world.end("w", claim, "handed_back")
+    assert world.row(claim.id) == before
+
+
+def test_after_a_takeover_the_old_workers_end_is_refused(world, clock, claim):
+    clock.advance(60)
+    world.session("v")
+    world.recover("w")
+    (taken,) = world.claim("v")
+    assert taken.id == claim.id
+    assert refused(world, "w", end_of(claim))
+    assert world.end("v", taken)
+    assert refused(world, "w", end_of(claim, "failed"))
+    assert world.kinds(claim.id) == ["crashed", "done"]
+
+
+def test_after_a_takeover_by_the_same_session_the_old_end_is_refused(world, claim):
+    world.end("w", claim, "handed_back")
+    (again,) = world.claim("w")
+    late = end_of(claim, "done")
+    assert world.store.attempts.end("w", [late]) == {claim.id}, "it was recorded as handed back: a repeat"
+    assert world.state(claim.id) == "running"
+    assert world.end("w", again)
+
+
+def test_an_end_after_a_cancel_is_refused_and_letting_go_frees_the_run(world, claim):
+    world.store.operators.cancel(claim.id, CANCELLED)
+    assert refused(world, "w", end_of(claim))
+    assert world.row(claim.id)["session"] == "w"
+    assert world.store.attempts.let_go("w", [(claim.id, claim.fence)]) == 1
+    row = world.row(claim.id)
+    assert (row["state"], row["session"]) == ("cancelled", None)
+    assert world.kinds(claim.id) == ["cancelled", "let_go"]
+
+
+def test_letting_go_needs_the_fence_and_the_session_and_an_ended_run(world, claim):
+    let_go = world.store.attempts.let_go
+    assert let_go("w", [(claim.id, claim.fence)]) == 0, "still running"
+    world.store.operators.cancel(claim.id, CANCELLED)
+    assert let_go("w", [(claim.id, 9)]) == let_go("v", [(claim.id, claim.fence)]) == 0
+    assert world.row(claim.id)["session"] == "w"
+    assert let_go("w", [(claim.id, claim.fence)]) == 1
+    assert let_go("w", [(claim.id, claim.fence)]) == 0
+    assert world.kinds(claim.id) == ["cancelled", "let_go"]
+
+
+def test_letting_go_before_the_end_doesnt_make_a_late_end_count(world, claim):
+    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    assert refused(world, "w", end_of(claim))
+
+
+def test_an_end_after_the_deadline_is_refused(world, clock):
+    world.session("w")
+    late = world.running("w", deadline_in=SECOND)
+    clock.advance(1)
+    assert world.store.timers.fail_overdue(OVERDUE) == [late.id]
+    assert refused(world, "w", end_of(late))
+    assert world.state(late.id) == "failed"
+
+
+# Author code that can't be stopped
+
+
+@pytest.mark.parametrize(("kind", "held"), [("timed_out", "quiescing"), ("handed_back", "quiescing"), ("failed", None)])
+def test_a_lingering_attempt_keeps_its_mark_and_nobody_starts_the_run(world, clock, claim, kind, held):
+    assert world.end("w", claim, kind, lingers=1)
+    row = world.row(claim.id)
+    assert (row["session"], row["held"]) == ("w", held)
+    clock.advance(11)
+    world.store.timers.promote_due()
+    assert world.store.timers.unhold() == 0
+    assert world.claim("w") == []
+
+
+@pytest.mark.parametrize("kind", ["timed_out", "handed_back"])
+def test_a_run_whose_lingering_attempt_let_go_is_claimable(world, clock, claim, kind):
+    world.end("w", claim, kind, lingers=1)
+    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    clock.advance(11)
+    world.store.timers.promote_due()
+    assert [again.id for again in world.claim("w")] == [claim.id]
+
+
+def test_a_run_whose_lingering_worker_died_is_claimable_and_not_charged(world, clock, claim):
+    world.end("w", claim, "timed_out", lingers=1)
+    clock.advance(60)
+    world.session("v")
+    assert world.recover("w").released == 1
+    world.store.timers.promote_due()
+    assert [again.id for again in world.claim("v")] == [claim.id]
+    row = world.row(claim.id)
+    assert (row["crashes"], row["failures"]) == (0, 1)
+    assert world.kinds(claim.id) == ["timed_out", "let_go"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "deadline"])
+def test_the_end_of_a_lingering_run_doesnt_tell_of_an_attempt_twice(world, clock, verb):
+    world.session("w")
+    claim = world.running("w", deadline_in=100 * SECOND)
+    world.end("w", claim, "timed_out", lingers=1)
+    clock.advance(100)
+    if verb == "cancel":
+        world.store.operators.cancel(claim.id, CANCELLED)
+    else:
+        world.store.timers.fail_overdue(OVERDUE)
+    first, second = world.store.views.history(claim.id)
+    assert (first[2], second[2]) == ("timed_out", {"cancel": "cancelled", "deadline": "failed"}[verb])
+    assert first[5] is not None
+    assert second[5] is None, "no attempt was under way"

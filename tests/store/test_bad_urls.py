@@ -1,0 +1,143 @@
+"""URLs, files and names that can't work: a typed error that a new user understands, and never a password in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.database import open_database
+from holdfast.database.url import without_password
+from holdfast.errors import ConfigError, HoldfastError, StoreError, StoreUnavailable
+from holdfast.store import Store
+
+SECRET = "hunter2"
+
+
+def opening(url, schema="holdfast"):
+    """The error of the first use of a database; it must be one of ours."""
+    with pytest.raises(HoldfastError) as caught:
+        Store(open_database(url, schema)).prepare()
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("url", "telling"),
+    [
+        ("mysql://u:hunter2@h/db", "unknown database URL (mysql:)"),
+        ("postgresql+psycopg://u:hunter2@h/db", "unknown database URL (postgresql+psycopg:)"),
+        ("jobs.db", "unknown database URL ('jobs.db'); write sqlite:///jobs.db"),
+        ("host=localhost password=hunter2 dbname=x", "may hold a password"),
+        ("", "must be text like sqlite:///jobs.db"),
+        (None, "is NoneType"),
+        (5, "is int"),
+        ("sqlite:jobs.db", "no SQLite URL ('sqlite:jobs.db'); write sqlite:///jobs.db"),
+        ("sqlite://jobs.db", "no SQLite URL"),
+        ("sqlite://u:hunter2@h/db", "no SQLite URL"),
+        ("sqlite://[x/db", "no SQLite URL"),
+        ("sqlite:///jobs.db?mode=ro", "no SQLite URL"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///folder/", "names no file"),
+        ("sqlite:///a%00b", "names no file"),
+        ("postgresql://u:hunter2@h:port/db", "port in postgresql://u@h:port/db must be a number"),
+        ("postgresql://u:hunter2@h:99999/db", "must be a number between 1 and 65535"),
+        ("postgresql://u:hunter2@h/db?nonsense=1", 'invalid URI query parameter: "nonsense"'),
+        ("postgresql://u:hun/hunter2@h/db", "percent-encoded: @ as %40, / as %2F"),
+        ("postgresql://u:hun@hunter2@h/db", "percent-encoded: @ as %40"),
+        ("postgresql://u:100%hunter2@h/db", "% that isn't followed by two hexadecimal digits"),
+        ("postgresql://u:hunter2@[::1/db", "no PostgreSQL URL"),
+        ("postgresql://u:hunter2@h/d\0b", "NUL"),
+        ("postgresql://u:hunter2\ud800@h/db", "can't be encoded"),
+    ],
+)
+def test_a_url_that_cant_be_one_is_refused_before_anything_is_touched(url, telling):
+    with pytest.raises(ConfigError) as caught:
+        open_database(url, "holdfast")
+    assert telling in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_file_in_a_folder_that_isnt_there_says_so(tmp_path):
+    error = opening(f"sqlite:///{tmp_path}/missing/jobs.db")
+    assert isinstance(error, ConfigError)
+    assert f"the folder of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
+
+
+def test_a_folder_instead_of_a_file_says_so(tmp_path):
+    error = opening(f"sqlite:///{tmp_path}")
+    assert isinstance(error, ConfigError)
+    assert f"{tmp_path} is a folder" in str(error)
+
+
+@pytest.mark.parametrize("text", ["no database\n", "no database\n" * 500])
+def test_a_file_that_isnt_a_database_says_so_and_is_left_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    error = opening(f"sqlite:///{path}")
+    assert isinstance(error, StoreError)
+    assert f"{path} is no SQLite database" in str(error)
+    assert path.read_text() == text
+
+
+def test_a_file_below_a_file_says_so(tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert "Not a directory" in str(opening(f"sqlite:///{tmp_path}/file/jobs.db"))
+
+
+def test_a_name_that_is_too_long_for_a_file_says_so(tmp_path):
+    assert "File name too long" in str(opening(f"sqlite:///{tmp_path}/{'x' * 300}.db"))
+
+
+def test_a_database_that_isnt_on_the_server_says_so(postgres_url):
+    error = opening(postgres_url.replace("/holdfast_", "/nope_").replace("user=", f"password={SECRET}&user="))
+    assert isinstance(error, StoreUnavailable)
+    assert 'refused us: database "nope_' in str(error)
+    assert "does not exist; check the URL's database" in str(error)
+
+
+def test_a_user_that_isnt_on_the_server_says_so(postgres_url):
+    error = opening(postgres_url.replace("user=postgres", f"password={SECRET}&user=stranger"))
+    assert 'role "stranger" does not exist; check the URL' in str(error)
+
+
+def test_a_port_where_nobody_listens_says_so():
+    error = opening(f"postgresql://u:{SECRET}@127.0.0.1:1/db")
+    assert isinstance(error, StoreUnavailable)
+    assert "postgresql://u@127.0.0.1:1/db can't be reached" in str(error)
+    assert "Connection refused; is the server up?" in str(error)
+
+
+def test_a_socket_that_isnt_there_says_so(tmp_path):
+    assert "No such file or directory; is the server up?" in str(opening(f"postgresql:///db?host={tmp_path}"))
+
+
+@pytest.mark.parametrize(
+    "schema", ["", 'a"b', "a'b", "a;b", "a b", "1a", "ä", "a.b", "x" * 51, "x" * 10_240, "a\0", None, 5], ids=repr
+)
+def test_a_schema_name_that_isnt_a_plain_word_is_refused_briefly(schema):
+    with pytest.raises(ConfigError, match="letters, digits and underscores") as caught:
+        open_database("postgresql://u@h/db", schema)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("schema", ["select", "Holdfast", "_x", "x" * 50])
+def test_a_schema_name_that_is_a_plain_word_works_whatever_it_means_in_sql(postgres_url, schema):
+    store = Store(open_database(postgres_url, schema))
+    assert store.lanes.ids([("q", "t")])["q", "t"] == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://u:hunter2@h:1/db", "postgresql://u@h:1/db"),
+        ("postgresql://u@h/db?sslmode=require", "postgresql://u@h/db?sslmode=require"),
+        ("postgresql://h/db?user=u&password=hunter2", "postgresql://h/db?user=u"),
+        ("postgresql://h/db?PASSWORD=hunter2&user=u", "postgresql://h/db?user=u"),
+        ("postgresql:///db?host=/tmp&sslpassword=hunter2&port=1", "postgresql:///db?host=/tmp&port=1"),
+        ("postgresql://u:hunter2@a:1,b:2/db", "postgresql://u@a:1,b:2/db"),
+        ("postgresql://u:a?b#hunter2@h/db", "postgresql://u@h/db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, expected):
+    assert without_password(url) == expected

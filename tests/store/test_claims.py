@@ -1,0 +1,176 @@
+"""The claim: ready runs become a session's."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from tests.support.world import CANCELLED, SECOND, World
+
+from holdfast.database import open_database
+from holdfast.store import Store
+from holdfast.store.claims import claim_size
+
+
+def test_only_the_lanes_that_were_asked_for_are_claimed(world):
+    world.session("w")
+    mine, other, elsewhere = world.add("mine"), world.add("other"), world.add("mine", queue="elsewhere")
+    assert [claim.id for claim in world.claim("w", 8, ["mine"])] == [mine]
+    assert world.state(other) == world.state(elsewhere) == "ready"
+
+
+def test_a_claim_makes_the_run_the_sessions_and_counts(world, clock):
+    world.session("w")
+    world.add(args="[[1],{}]", options='{"timeout":5}', priority=3)
+    clock.advance(2)
+    (claim,) = world.claim("w")
+    row = world.row(claim.id)
+    assert (row["state"], row["session"], row["fence"], row["attempt"]) == ("running", "w", 1, 1)
+    assert (row["claimed_at"], row["started_at"]) == (clock.now, clock.now)
+    assert (claim.args, claim.options, claim.priority, claim.failures) == ("[[1],{}]", '{"timeout":5}', 3, 0)
+    assert (claim.fence, claim.attempt, claim.lane, claim.seq) == (1, 1, world.lane(), row["seq"])
+
+
+def test_fence_and_attempt_grow_with_each_claim_and_the_first_start_is_kept(world, clock):
+    world.session("w")
+    first = world.running("w")
+    started = clock.now
+    world.end("w", first, "handed_back")
+    clock.advance(1)
+    (second,) = world.claim("w")
+    assert (second.id, second.fence, second.attempt) == (first.id, 2, 2)
+    row = world.row(first.id)
+    assert (row["started_at"], row["claimed_at"]) == (started, clock.now)
+
+
+def test_a_claimed_run_isnt_claimed_again(world):
+    world.session("w")
+    world.session("v")
+    world.running("w")
+    assert world.claim("w", 8) == world.claim("v", 8) == []
+
+
+def test_a_session_nobody_knows_claims_nothing(world):
+    id = world.add()
+    assert world.claim("stranger", 8) == []
+    assert (world.state(id), world.row(id)["fence"]) == ("ready", 0)
+
+
+def test_a_session_whose_lease_is_over_claims_nothing_from_that_moment_on(world, clock):
+    world.session("w", lease=60)
+    world.add_many(2)
+    clock.advance(59.999999)
+    assert len(world.claim("w")) == 1
+    clock.advance(0.000001)
+    assert world.claim("w", 8) == []
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3, 7, 100, 511, 513, 5000])
+def test_a_claim_never_takes_more_than_wanted(world, wanted):
+    world.session("w")
+    world.add_many(600)
+    claimed = len(world.claim("w", wanted))
+    assert wanted / 2 < claimed <= wanted or claimed == 512
+    assert world.sql("select count(*) from {schema}runs where state = 'running'") == [(claimed,)]
+
+
+def test_sizes_are_powers_of_two_and_not_more_than_wanted():
+    sizes = {wanted: claim_size(wanted) for wanted in range(1, 2000)}
+    assert all(size <= wanted for wanted, size in sizes.items())
+    assert set(sizes.values()) == {1 << n for n in range(10)}
+
+
+def test_nothing_wanted_or_no_lanes_claims_nothing(world):
+    world.session("w")
+    world.add()
+    assert world.claim("w", 0) == world.claim("w", -1) == world.claim("w", 8, []) == []
+    assert world.store.claims.claim("w", [987654], 8) == []
+
+
+def test_a_batch_over_several_lanes_takes_the_first_of_all_of_them(world):
+    world.session("w")
+    low = [world.add("a") for _ in range(4)]
+    high = [world.add("b", priority=1) for _ in range(3)]
+    assert [claim.id for claim in world.claim("w", 4, ["a", "b"])] == [*high, low[0]]
+
+
+@pytest.mark.parametrize("state", ["scheduled", "done", "failed", "cancelled"])
+def test_runs_that_arent_ready_are_left(world, state):
+    world.session("w")
+    if state == "scheduled":
+        world.add(delay=SECOND)
+    elif state == "cancelled":
+        world.store.operators.cancel(world.add(), CANCELLED)
+    else:
+        world.end("w", world.running("w"), state)
+    assert world.claim("w", 8) == []
+    assert not world.store.claims.any_ready([world.lane()])
+
+
+def test_held_runs_are_left_and_dont_stand_in_the_way(world):
+    world.session("w")
+    held, free = world.add(priority=9), world.add()
+    world.sql("update {schema}runs set held = 'limit' where id = cast(:id as {uuid})", id=held)
+    assert [claim.id for claim in world.claim("w", 1)] == [free]
+    assert world.claim("w", 8) == []
+    assert world.row(held)["state"] == "ready"
+
+
+def test_a_run_that_another_transaction_holds_is_passed_over(postgres_url):
+    world = World(postgres_url)
+    world.session("w")
+    first, second = world.add(), world.add()
+    with psycopg.connect(postgres_url) as other:
+        other.execute("select 1 from holdfast.runs where id = %s for update", (first,))
+        assert [claim.id for claim in world.claim("w", 2)] == [second]
+    assert [claim.id for claim in world.claim("w", 2)] == [first]
+    world.close()
+
+
+def test_sessions_that_claim_at_once_never_get_the_same_run(world):
+    """Four workers with stores of their own empty a queue; each run is claimed once."""
+    ids = world.add_many(400)
+    lane = world.lane()
+    claimed: list[tuple[str, int]] = []
+    gate = threading.Barrier(4)
+
+    def work(name: str) -> None:
+        store = Store(open_database(world.url, "holdfast"), clock=world.clock)
+        store.workers.open(name, name, 60 * SECOND, "{}")
+        gate.wait()
+        while store.claims.any_ready([lane]):
+            claimed.extend((claim.id, claim.fence) for claim in store.claims.claim(name, [lane], 7))
+        store.close()
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == sorted((id, 1) for id in ids)
+
+
+def test_owned_tells_what_a_session_holds_in_whatever_state(world):
+    world.session("w")
+    world.session("v")
+    running, cancelled = world.running("w"), world.running("w")
+    world.running("v")
+    world.store.operators.cancel(cancelled.id, CANCELLED)
+    assert sorted(world.store.claims.owned("w")) == sorted([(running.id, 1, "running"), (cancelled.id, 1, "cancelled")])
+    world.end("w", running)
+    assert world.store.claims.owned("w") == [(cancelled.id, 1, "cancelled")]
+
+
+def test_busy_means_ready_or_running_in_these_lanes(world):
+    world.session("w")
+    busy = world.store.claims.busy
+    world.lane()
+    assert not busy([world.lane()])
+    world.add(delay=SECOND)
+    assert not busy([world.lane()])
+    claim = world.running("w")
+    assert busy([world.lane()])
+    assert not busy([world.lane("other")])
+    world.end("w", claim)
+    assert not busy([world.lane()])

@@ -1,0 +1,348 @@
+"""Lines and connections: conflicts are tried again, lost connections opened anew, refusals not repeated too soon."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+from tests.support.world import World
+
+from holdfast.database import Conflict, ConnectionLost, base, open_database
+from holdfast.database import sqlite as sqlite_module
+from holdfast.database.statements import Statement
+from holdfast.errors import StoreUnavailable
+from holdfast.store import Store
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    world = World(postgres_url)
+    world.store.prepare()
+    yield world
+    world.close()
+
+
+def plain(sql, **values):
+    return Statement("test", sql, tuple(values))
+
+
+# Conflicts
+
+
+def test_a_serialization_failure_is_tried_again(postgres):
+    id = postgres.add()
+    tries = []
+
+    def work(connection):
+        tries.append(1)
+        connection.script("begin isolation level repeatable read")
+        try:
+            connection.execute(plain("select 1 from holdfast.runs"), {})
+            if len(tries) == 1:  # someone else changes what was read
+                with psycopg.connect(postgres.url) as other:
+                    other.execute("update holdfast.runs set priority = 1")
+            connection.execute(plain("update holdfast.runs set priority = priority + 10"), {})
+            connection.commit()
+        except Exception:
+            connection.rollback()
+            raise
+
+    postgres.store.database.line("client").run(work)
+    assert (len(tries), postgres.row(id)["priority"]) == (2, 11)
+
+
+def test_a_deadlock_is_tried_again_and_both_go_through(postgres):
+    first, second = postgres.add(), postgres.add()
+    change = "update holdfast.runs set priority = priority + 1 where id = cast($1 as uuid)"
+    tries = []
+    other = psycopg.connect(postgres.url, options="-c deadlock_timeout=60s", cursor_factory=psycopg.RawCursor)
+
+    def other_side():
+        other.execute(change, [first])  # waits for us, and never gives up first
+        other.commit()
+
+    thread = threading.Thread(target=other_side)
+
+    def work(connection):
+        tries.append(1)
+        with connection.transaction():
+            connection.execute(plain(change, id=first), {"id": first})
+            if len(tries) == 1:
+                other.execute(change, [second])
+                thread.start()
+            connection.execute(plain(change, id=second), {"id": second})
+
+    postgres.store.database.line("client").run(work)
+    thread.join(30)
+    other.close()
+    assert len(tries) == 2
+    assert [postgres.row(id)["priority"] for id in (first, second)] == [2, 2]
+
+
+def test_a_conflict_that_doesnt_pass_is_raised_in_the_end_as_unavailable(postgres):
+    tries = []
+
+    def work(connection):
+        tries.append(1)
+        raise Conflict("again")
+
+    with pytest.raises(StoreUnavailable, match="again"):
+        postgres.store.database.line("client").run(work)
+    assert len(tries) == base.CONFLICT_TRIES
+
+
+def test_a_busy_sqlite_file_is_tried_again(sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_module, "BUSY_MILLISECONDS", 20)
+    world = World(sqlite_url)
+    world.store.prepare()
+    other = apsw.Connection(str(tmp_path / "holdfast.db"))
+    other.execute("begin immediate")
+    tries = []
+
+    def work(connection):
+        tries.append(1)
+        if len(tries) == 3:
+            other.execute("rollback")
+        with connection.transaction():
+            return len(tries)
+
+    assert world.store.database.line("client").run(work) == 3
+    other.close()
+    world.close()
+
+
+def test_a_sqlite_file_that_stays_busy_is_unavailable_with_the_reason(sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_module, "BUSY_MILLISECONDS", 1)
+    world = World(sqlite_url)
+    world.store.prepare()
+    world.lane()
+    other = apsw.Connection(str(tmp_path / "holdfast.db"))
+    other.execute("begin immediate")
+    with pytest.raises(StoreUnavailable, match="another process is writing"):
+        world.add()
+    other.execute("rollback")
+    assert world.state(world.add()) == "ready"
+    other.close()
+    world.close()
+
+
+# Losses
+
+
+def terminate(world):
+    """End all connections of ours on the server."""
+    with psycopg.connect(world.url, autocommit=True) as other:
+        return other.execute(
+            "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'holdfast %'"
+        ).fetchone()[0]
+
+
+def test_a_connection_that_the_server_ended_is_opened_anew(postgres):
+    assert terminate(postgres) >= 1
+    assert postgres.state(postgres.add()) == "ready"
+
+
+def test_work_whose_connection_was_lost_half_way_is_done_again_as_a_whole(postgres):
+    tries = []
+
+    def work(do):
+        tries.append(1)
+        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+        if len(tries) == 1:
+            assert terminate(postgres) >= 1
+        do("add_lanes", rows='[{"queue":"q","task":"u"}]')
+
+    postgres.store.intake._together("client", work)
+    assert len(tries) == 2
+    assert postgres.sql("select queue, task from {schema}lanes order by task") == [("q", "t"), ("q", "u")]
+
+
+def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
+    tries = []
+
+    def work(connection):
+        tries.append(1)
+        terminate(postgres)
+        connection.execute(plain("select 1"), {})
+
+    with pytest.raises(ConnectionLost):
+        postgres.store.database.line("client").run(work)
+    assert len(tries) == base.LOSS_TRIES
+    assert postgres.state(postgres.add()) == "ready"
+
+
+def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it(world):
+    world.store.prepare()
+
+    class Stop(Exception):
+        pass
+
+    def work(do):
+        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+        raise Stop
+
+    with pytest.raises(Stop):
+        world.store.intake._together("client", work)
+    assert world.rows("lanes") == 0
+    assert world.state(world.add()) == "ready", "the line is fit for use"
+
+
+class Time:
+    """Stands in for the time module of the line."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
+    clock = Time()
+    monkeypatch.setattr(base, "time", clock)
+    asked = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def refuse():
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            asked.append(clock.now)
+            client.close()
+
+    threading.Thread(target=refuse, daemon=True).start()
+    url = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/db?sslmode=disable&gssencmode=disable"
+    store = Store(open_database(url, "holdfast"))
+    for _ in range(35):
+        with pytest.raises(StoreUnavailable, match="can't be reached"):
+            store.lanes.refresh()
+        clock.now += 0.1
+    assert len(asked) == 4
+    assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked))
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def test_each_purpose_has_its_own_line_on_postgres_but_reading_shares_the_clients(postgres):
+    line = postgres.store.database.line
+    assert line("client") is line("client") is line("read")
+    assert len({line(name) for name in ("client", "claim", "commit", "heartbeat")}) == 4
+
+
+def test_one_line_writes_on_sqlite_and_the_heartbeat_and_reading_have_their_own(sqlite_url):
+    world = World(sqlite_url)
+    line = world.store.database.line
+    assert line("client") is line("claim") is line("commit")
+    assert len({line(name) for name in ("client", "heartbeat", "read")}) == 3
+    world.close()
+
+
+# Settings
+
+
+def test_a_database_whose_default_is_serializable_works_and_loses_nothing(postgres_url):
+    name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
+    world = World(postgres_url)
+    world.store.prepare()
+    assert world.sql("show transaction_isolation") == [("read committed",)]
+    ids: list[str] = []
+    gate = threading.Barrier(8)
+
+    def enqueue(n):
+        store = world.another_store()
+        run = world.new(key=f"k{n % 2}", unique="u" if n % 4 == 0 else None)
+        gate.wait()
+        ids.append(store.intake.add([run])[0])
+
+    threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 8
+    assert len(set(ids)) == world.rows("runs") == 2
+    world.session("w")
+    claims = world.claim("w", 8)
+    assert [world.end("w", claim) for claim in claims] == [True, True]
+    world.close()
+
+
+def test_our_transactions_read_what_is_committed_whatever_the_url_asks_for(postgres_url):
+    world = World(f"{postgres_url}&options=-c%20default_transaction_isolation%3Dserializable")
+    seen = []
+    world.store.prepare()
+
+    def work(connection):
+        with connection.transaction():
+            seen.append(connection.execute(plain("show transaction_isolation"), {}))
+
+    world.store.database.line("client").run(work)
+    assert seen == [[("read committed",)]]
+    world.close()
+
+
+def test_connections_have_timeouts_of_their_own(postgres):
+    postgres.store.be_patient_for(7.0)
+    line = postgres.store._ground.line("commit")
+    names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout", "jit", "application_name")
+    shown = [line.run(lambda c, name=name: c.execute(plain(f"show {name}"), {}))[0][0] for name in names]
+    assert shown == ["7s", "10s", "30s", "off", "holdfast commit"]
+
+
+def test_a_transaction_left_idle_is_ended_by_the_server_and_done_again(postgres):
+    postgres.store.be_patient_for(0.05)
+    tries = []
+
+    def work(do):
+        tries.append(1)
+        do("all_lanes")
+        if len(tries) == 1:
+            with psycopg.connect(postgres.url, autocommit=True) as other:
+                while other.execute(
+                    "select 1 from pg_stat_activity where application_name = 'holdfast commit'"
+                    " and datname = current_database()"
+                ).fetchone():
+                    pass
+        do("all_lanes")
+
+    postgres.store.intake._together("commit", work)
+    assert len(tries) == 2
+
+
+def test_a_new_sqlite_file_is_for_its_owner_only(sqlite_url, tmp_path):
+    world = World(sqlite_url)
+    world.add()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(tmp_path).iterdir()}
+    assert modes == dict.fromkeys(("holdfast.db", "holdfast.db-wal", "holdfast.db-shm"), 0o600)
+    world.close()
+
+
+@pytest.mark.parametrize("purpose", ["client", "heartbeat", "read"])
+def test_sqlite_writes_a_wal_and_syncs_it_fully(sqlite_url, purpose):
+    world = World(sqlite_url)
+    world.store.prepare()
+    line = world.store.database.line(purpose)
+    pragmas = ("journal_mode", "synchronous")
+    assert [line.run(lambda c, it=it: c.execute(plain(f"pragma {it}"), {}))[0][0] for it in pragmas] == ["wal", 2]
+    world.close()
+
+
+def test_a_sqlite_database_in_memory_works():
+    world = World("sqlite:///:memory:")
+    world.session("w")
+    assert world.end("w", world.running("w"))
+    world.close()

@@ -1,0 +1,126 @@
+"""How runs come in: order, times, batches, repeats. Keys and unique names have files of their own."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.world import SECOND
+
+from holdfast.errors import KeyConflict
+
+
+def test_runs_are_claimed_in_the_order_in_which_they_arrived(world):
+    ids = [world.add() for _ in range(3)] + world.add_many(3)
+    world.session("w")
+    assert [claim.id for claim in world.claim("w", 8)] == ids
+
+
+def test_a_larger_priority_goes_first_and_equal_ones_in_order_of_arrival(world):
+    low, first, second, high = [world.add(priority=priority) for priority in (-1, 0, 0, 7)]
+    world.session("w")
+    assert [claim.id for claim in world.claim("w", 8)] == [high, first, second, low]
+
+
+def test_order_holds_over_several_lanes(world):
+    ids = [world.add("a", priority=1), world.add("b", priority=2), world.add("a", priority=3), world.add("b")]
+    world.session("w")
+    claimed = [world.claim("w", 1, ["a", "b"])[0].id for _ in range(4)]
+    assert claimed == [ids[2], ids[1], ids[0], ids[3]]
+
+
+def test_a_new_run_is_ready_and_carries_what_it_was_given(world, clock):
+    id = world.add(args='[[1],{"é":"\\u0000"}]', tenant="acme", options='{"timeout":1}', tags='["x","y"]', priority=4)
+    row = world.row(id)
+    assert (row["state"], row["held"], row["due_at"], row["attempt"], row["fence"]) == ("ready", None, None, 0, 0)
+    assert (row["args"], row["tenant"], row["options"]) == ('[[1],{"é":"\\u0000"}]', "acme", '{"timeout":1}')
+    assert (row["tags"], row["priority"], row["created_at"]) == ('["x","y"]', 4, clock.now)
+
+
+def test_a_delay_makes_a_run_scheduled_by_the_databases_clock(world, clock):
+    row = world.row(world.add(delay=90 * SECOND))
+    assert (row["state"], row["due_at"]) == ("scheduled", clock.now + 90 * SECOND)
+
+
+def test_a_time_to_start_makes_a_run_scheduled_and_one_in_the_past_makes_it_ready(world, clock):
+    assert world.state(world.add(run_at=clock.now + 1)) == "scheduled"
+    assert world.state(world.add(run_at=clock.now)) == "ready"
+    assert world.state(world.add(run_at=clock.now - 1)) == "ready"
+    assert world.state(world.add(delay=0)) == "ready"
+
+
+def test_a_deadline_is_counted_from_the_enqueue_or_given_as_a_time(world, clock):
+    row = world.row(world.add(deadline_in=60 * SECOND))
+    assert (row["deadline"], row["lifetime"]) == (clock.now + 60 * SECOND, 60 * SECOND)
+    row = world.row(world.add(deadline_at=clock.now + 5 * SECOND))
+    assert (row["deadline"], row["lifetime"]) == (clock.now + 5 * SECOND, 5 * SECOND)
+    assert world.row(world.add())["deadline"] is None
+
+
+def test_a_claim_tells_how_long_the_deadline_is_away(world, clock):
+    world.session("w")
+    world.add(deadline_in=60 * SECOND)
+    clock.advance(20)
+    assert world.claim("w")[0].deadline_in == 40 * SECOND
+
+
+def test_a_repeat_with_the_same_ids_makes_nothing_twice(world):
+    runs = [world.new(), world.new(key="k"), world.new(unique="u"), world.new(key="k2", unique="u2")]
+    first = world.store.intake.add(runs)
+    before = [world.row(id) for id in first]
+    assert world.store.intake.add(runs) == first == [run.id for run in runs]
+    assert [world.row(id) for id in first] == before
+    assert (world.rows("runs"), world.rows("keys")) == (4, 2)
+
+
+def test_a_repeat_of_a_finished_unique_run_is_still_that_run(world):
+    run = world.new(unique="u")
+    world.store.intake.add([run])
+    world.session("w")
+    world.end("w", world.claim("w")[0])
+    assert world.store.intake.add([run]) == [run.id]
+    assert (world.rows("runs"), world.state(run.id)) == (1, "done")
+
+
+def test_nothing_given_makes_nothing(world):
+    assert world.store.intake.add([]) == []
+    assert world.rows("runs") == 0
+
+
+def test_more_runs_than_fit_in_one_statement_come_in_together_in_order(world):
+    ids = world.add_many(1203)
+    assert [row[0] for row in world.sql("select cast(id as text) from {schema}runs order by seq")] == ids
+
+
+def test_more_bytes_than_fit_in_one_statement_come_in_together(world):
+    text = '"' + "x" * (3 * 1024 * 1024) + '"'
+    ids = world.add_many(4, args=text)
+    kept = world.sql("select cast(id as text), length(args) from {schema}runs order by seq")
+    assert kept == [(id, len(text)) for id in ids]
+
+
+def test_a_large_batch_is_all_or_none(world):
+    world.add(key="taken", digest="other")
+    runs = [world.new() for _ in range(600)] + [world.new(key="taken", digest="mine")]
+    with pytest.raises(KeyConflict):
+        world.store.intake.add(runs)
+    assert world.rows("runs") == 1
+
+
+def test_a_batch_keeps_its_order_of_arrival_also_with_unique_names(world):
+    runs = [world.new(unique="b"), world.new(), world.new(unique="a"), world.new()]
+    ids = world.store.intake.add(runs)
+    assert [row[0] for row in world.sql("select cast(id as text) from {schema}runs order by seq")] == ids
+
+
+def test_lanes_are_interned_once_for_all_stores(world):
+    peer = world.another_store()
+    lane = world.lane("t", "q")
+    assert peer.lanes.ids([("q", "t")])["q", "t"] == lane
+    assert world.lane("t", "other") != lane
+    assert world.rows("lanes") == 2
+
+
+def test_names_with_quotes_and_semicolons_are_only_names(world):
+    evil = "x'; drop table holdfast_runs; --\""
+    id = world.add(evil, queue=evil, tenant=evil, key=evil, unique=evil, tags='["' + "x'; --" + '"]')
+    info = world.store.views.run(id)
+    assert (info.task, info.queue, info.tenant) == (evil, evil, evil)

@@ -1,0 +1,204 @@
+"""Enqueues that meet in the middle: another transaction holds the key or the unique name and then goes one way or the
+other. PostgreSQL by two connections driven by hand; on SQLite writers wait for each other, so there is one way only.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from tests.support.world import CANCELLED, World
+
+from holdfast.database import Statements
+from holdfast.errors import KeyConflict
+from holdfast.store.intake import plan
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    world = World(postgres_url)
+    world.store.prepare()
+    yield world
+    world.close()
+
+
+class Hand:
+    """A raw connection with a transaction that a test carries on by hand."""
+
+    def __init__(self, world):
+        self._world = world
+        self._statements = Statements("holdfast.store.sql", world.store.database.dialect)
+        self._connection = psycopg.connect(world.url, cursor_factory=psycopg.RawCursor)
+
+    def do(self, name, **values):
+        statement = self._statements.get(name)
+        values["now"] = self._world.clock()
+        texts = [None if values[name] is None else str(values[name]) for name in statement.parameters]
+        cursor = self._connection.cursor().execute(statement.sql, texts)
+        return [tuple(map(str, row)) for row in cursor.fetchall()] if cursor.description else []
+
+    def enqueue(self, run):
+        """All steps of the enqueue, without the commit."""
+        lanes = self._world.store.lanes.ids([(run.queue, run.task)])
+        steps = plan([run], lanes)
+        try:
+            name, values = next(steps)
+            while True:
+                name, values = steps.send(self.do(name, **values))
+        except StopIteration as end:
+            return end.value[0]
+
+    def commit(self):
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self):
+        self._connection.rollback()
+        self._connection.close()
+
+
+class Background:
+    """A call in a thread that is known to wait for a lock."""
+
+    def __init__(self, world, call):
+        self._result = []
+        self._thread = threading.Thread(target=self._run, args=(call,))
+        self._thread.start()
+        with psycopg.connect(world.url, autocommit=True) as looking:
+            for _ in range(2000):
+                if looking.execute("select count(*) from pg_locks where not granted").fetchone()[0]:
+                    return
+                threading.Event().wait(0.005)
+        raise AssertionError("the call didn't wait for the other transaction")
+
+    def _run(self, call):
+        try:
+            self._result.append(call())
+        except BaseException as error:
+            self._result.append(error)
+
+    def result(self):
+        self._thread.join(30)
+        if isinstance(self._result[0], BaseException):
+            raise self._result[0]
+        return self._result[0]
+
+
+def test_when_the_winner_of_a_key_commits_the_waiter_gets_its_run(postgres):
+    winner = Hand(postgres)
+    first = winner.enqueue(postgres.new(key="k"))
+    waiter = Background(postgres, lambda: postgres.add(key="k"))
+    winner.commit()
+    assert waiter.result() == first
+    assert postgres.rows("runs") == 1
+
+
+def test_when_the_winner_of_a_key_rolls_back_the_waiter_inserts(postgres):
+    winner = Hand(postgres)
+    first = winner.enqueue(postgres.new(key="k"))
+    waiter = Background(postgres, lambda: postgres.add(key="k"))
+    winner.rollback()
+    assert waiter.result() != first
+    assert postgres.state(waiter.result()) == "ready"
+    assert postgres.rows("runs") == postgres.rows("keys") == 1
+
+
+def test_when_the_winner_of_a_key_asked_for_something_else_the_waiter_conflicts(postgres):
+    winner = Hand(postgres)
+    winner.enqueue(postgres.new(key="k", digest="one"))
+    waiter = Background(postgres, lambda: postgres.add(key="k", digest="two"))
+    winner.commit()
+    with pytest.raises(KeyConflict):
+        waiter.result()
+
+
+def test_when_the_winner_of_a_unique_name_commits_the_waiter_gets_its_run(postgres):
+    winner = Hand(postgres)
+    first = winner.enqueue(postgres.new(unique="u"))
+    waiter = Background(postgres, lambda: postgres.add(unique="u"))
+    winner.commit()
+    assert waiter.result() == first
+
+
+def test_when_the_winner_of_a_unique_name_rolls_back_the_waiter_inserts(postgres):
+    winner = Hand(postgres)
+    first = winner.enqueue(postgres.new(unique="u"))
+    waiter = Background(postgres, lambda: postgres.add(unique="u"))
+    winner.rollback()
+    assert waiter.result() != first
+    assert postgres.rows("runs") == 1
+
+
+def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postgres):
+    """The insert looked before the cancel was visible; only a look after it can know that a worker is still at it."""
+    postgres.session("w")
+    claim = postgres.running("w", unique="u")
+    canceller = Hand(postgres)
+    rows = f'[{{"id":"{claim.id}"}}]'
+    canceller.do("lock_runs", rows=rows)
+    assert canceller.do("cancel_runs", rows=rows, error=CANCELLED)
+    successor = Background(postgres, lambda: postgres.add(unique="u"))
+    canceller.commit()
+    assert successor.result() != claim.id
+    assert postgres.row(successor.result())["held"] == "quiescing"
+    assert postgres.claim("w") == []
+
+
+def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(postgres):
+    old = postgres.add(unique="u")
+    postgres.store.operators.cancel(old, CANCELLED)
+    enqueuer = Hand(postgres)
+    new = enqueuer.enqueue(postgres.new(unique="u"))
+    retry = Background(postgres, lambda: postgres.store.operators.retry(old))
+    enqueuer.commit()
+    with pytest.raises(KeyConflict, match=new):
+        retry.result()
+    assert postgres.state(old) == "cancelled"
+
+
+def test_batches_with_the_same_unique_names_in_another_order_dont_wait_in_a_circle(postgres):
+    """The second waits before it has taken anything, so the first can take its second name."""
+    lane = postgres.lane()
+    first = Hand(postgres)
+    steps = plan([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})
+    name, values = next(steps)
+    assert name == "lock_names"
+    first.do(name, **values)
+    second = Background(
+        postgres, lambda: postgres.store.intake.add([postgres.new(unique="b"), postgres.new(unique="a")])
+    )
+    name, values = steps.send([])
+    made = [row[0] for row in first.do(name, **values)]
+    first.commit()
+    assert second.result() == made[::-1]
+
+
+def test_a_writer_that_rolls_back_on_sqlite_leaves_the_key_to_the_next(sqlite_url):
+    world = World(sqlite_url)
+    peer = world.another_store()
+    world.store.prepare()
+    held, rolled_back = threading.Event(), threading.Event()
+    run = world.new(key="k")
+
+    class Stop(Exception):
+        pass
+
+    def work(do):
+        do("add_keys", rows=f'[{{"scope":"[null,\\"task\\"]","key":"k","digest":"same","run":"{run.id}"}}]')
+        held.set()
+        rolled_back.wait(0.2)
+        raise Stop
+
+    def winner():
+        with pytest.raises(Stop):
+            world.store.intake._together("client", work)
+
+    thread = threading.Thread(target=winner)
+    thread.start()
+    held.wait(10)
+    waiter = world.new(key="k")
+    assert peer.intake.add([waiter]) == [waiter.id]
+    thread.join()
+    assert world.rows("runs") == 1
+    world.close()

@@ -1,0 +1,163 @@
+"""The connection breaks around a commit: whether the work was done or not, it is there once in the end.
+
+The fault is made by a proxy before the server and shown to have happened.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.support.proxy import Proxy
+from tests.support.world import CANCELLED, SECOND, World, end_of
+
+from holdfast.database import base
+from holdfast.errors import StoreUnavailable
+from holdfast.store import Claim
+
+ENQUEUE = b'insert into "holdfast".runs'
+CLAIM = b"set state = 'running'"
+END = b'insert into "holdfast".history'
+BOTH = pytest.mark.parametrize("lost", ["answer", "request"])
+
+
+@pytest.fixture
+def proxy(postgres_url):
+    with Proxy(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy):
+    """A world behind the proxy, with its tables made and its lane known."""
+    world = World(proxy.url)
+    world.session("w")
+    world.lane()
+    yield world
+    world.close()
+
+
+def lose(proxy, lost, trigger):
+    getattr(proxy, f"lose_{lost}")(trigger)
+
+
+@BOTH
+def test_an_enqueue_makes_one_run(proxy, far, lost):
+    lose(proxy, lost, ENQUEUE)
+    id = far.add()
+    assert proxy.fired.is_set()
+    assert far.sql("select cast(id as text) from {schema}runs") == [(id,)]
+
+
+@BOTH
+def test_an_enqueue_with_key_and_unique_name_makes_one_run(proxy, far, lost):
+    lose(proxy, lost, b"COMMIT")
+    batch = [far.new(key="k", unique="u"), far.new(key="k"), far.new(unique="u"), far.new()]
+    batch[1].unique = "u"
+    ids = far.store.intake.add(batch)
+    assert proxy.fired.is_set()
+    assert ids == [batch[0].id, batch[0].id, batch[0].id, batch[3].id]
+    assert (far.rows("runs"), far.rows("keys")) == (2, 1)
+
+
+def test_a_claim_whose_answer_was_lost_is_known_to_the_database_and_can_be_handed_back(proxy, far):
+    ids = set(far.add_many(4))
+    lose(proxy, "answer", CLAIM)
+    claimed = {claim.id for claim in far.claim("w", 2)}
+    assert proxy.fired.is_set()
+    owned = far.store.claims.owned("w")
+    unknown = [run for run in owned if run.id not in claimed]
+    assert len(claimed) == len(unknown) == 2, "the first two were claimed, nobody was told, and two more came"
+    ends = [end_of(far_claim(run), "handed_back") for run in unknown]
+    assert far.store.attempts.end("w", ends) == {run.id for run in unknown}
+    again = {claim.id for claim in far.claim("w", 2)}
+    assert (claimed | again, claimed & again) == (ids, set())
+
+
+def far_claim(run):
+    """What a heartbeat knows of a claim whose answer was lost."""
+    return Claim(run.id, 0, 0, 0, 0, run.fence, 1, 0, None, "", None)
+
+
+def test_a_claim_that_didnt_reach_the_server_takes_each_run_once(proxy, far):
+    far.add_many(2)
+    lose(proxy, "request", CLAIM)
+    claimed = {claim.id for claim in far.claim("w", 2)}
+    assert proxy.fired.is_set()
+    assert claimed == {run.id for run in far.store.claims.owned("w")}
+    assert len(claimed) == 2
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["done", "retrying", "handed_back"])
+def test_an_end_is_recorded_once_and_counts(proxy, far, lost, kind):
+    claim = far.running("w")
+    lose(proxy, lost, END)
+    assert far.end("w", claim, kind)
+    assert proxy.fired.is_set()
+    assert far.kinds(claim.id) == [kind]
+    assert far.row(claim.id)["records"] == 1
+
+
+@BOTH
+def test_a_recovery_counts_one_crash(proxy, far, lost):
+    claim = far.running("w")
+    far.clock.advance(60)
+    lose(proxy, lost, b"COMMIT")
+    far.recover("w")
+    assert proxy.fired.is_set()
+    assert (far.row(claim.id)["crashes"], far.kinds(claim.id)) == (1, ["crashed"])
+
+
+@BOTH
+def test_a_cancel_is_recorded_once(proxy, far, lost):
+    id = far.add()
+    lose(proxy, lost, b"COMMIT")
+    far.store.operators.cancel(id, CANCELLED)
+    assert proxy.fired.is_set()
+    assert (far.state(id), far.kinds(id)) == ("cancelled", ["cancelled"])
+
+
+@BOTH
+def test_a_session_is_opened_once_and_renewed(proxy, far, lost):
+    lose(proxy, lost, b'insert into "holdfast".workers')
+    far.store.database.line("heartbeat").close()  # a new connection says the statement in full
+    far.session("v")
+    assert proxy.fired.is_set()
+    assert far.sql("select count(*) from {schema}workers where session = 'v'") == [(1,)]
+    assert far.store.workers.renew("v", SECOND)
+
+
+def test_a_connection_cut_between_calls_is_opened_again(proxy, far):
+    before = proxy.accepted
+    proxy.cut()
+    id = far.add()
+    assert far.state(id) == "ready"
+    assert proxy.accepted == before + 1
+
+
+def test_a_server_that_is_gone_is_unavailable_and_found_again_later(postgres_url, proxy, far, monkeypatch):
+    proxy.close()
+    with pytest.raises(StoreUnavailable, match="can't be reached"):
+        far.add()
+    monkeypatch.setattr(base, "RECONNECT_PAUSE", 0.0)
+    with pytest.raises(StoreUnavailable, match="can't be reached"):
+        far.add()
+    with Proxy(postgres_url, proxy.port):
+        assert far.state(far.add()) == "ready"
+        assert far.rows("runs") == 1
+
+
+def test_a_call_that_hangs_is_broken_from_outside_and_made_anew(proxy, far):
+    """Packets are dropped, nothing is refused: only whoever looks after stuck calls can end that."""
+    far.add()
+    proxy.pause()
+    made: list[str] = []
+    thread = threading.Thread(target=lambda: made.append(far.add()))
+    thread.start()
+    while not far.store.database.cut_stuck(0.05):
+        thread.join(0.01)
+    proxy.resume()
+    thread.join(30)
+    assert len(made) == 1
+    assert far.rows("runs") == 2

@@ -1,0 +1,139 @@
+"""Tables are made and checked once, whoever comes first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from holdfast.database import migrate, open_database
+from holdfast.database.migrate import CODE, Migration, migrations, newest
+from holdfast.errors import SchemaAhead, SchemaBehind, StoreError
+from holdfast.store import Store
+
+STARTER = """
+import sys
+from holdfast.database import open_database
+from holdfast.store import Store
+store = Store(open_database(sys.argv[1], "holdfast"))
+print("here", flush=True)
+sys.stdin.readline()
+applied = store.prepare()
+store.lanes.refresh()
+print(len(applied))
+"""
+
+
+def test_eight_processes_that_start_together_migrate_once(database_url, world):
+    """They wait for a common word, so that they truly meet on the empty database."""
+    pipes: dict[str, Any] = {"stdin": -1, "stdout": -1, "stderr": -1, "text": True}
+    starters = [subprocess.Popen([sys.executable, "-c", STARTER, database_url], **pipes) for _ in range(8)]
+    assert [process.stdout.readline() for process in starters] == ["here\n"] * 8
+    for process in starters:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outcomes = [(process.communicate(timeout=60), process.returncode) for process in starters]
+    assert [code for (_, faults), code in outcomes if code != 0 or faults] == [], outcomes
+    assert sorted(int(said) for (said, _), _ in outcomes) == [0] * 7 + [len(migrations())]
+    assert world.store.prepare() == []
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest())
+
+
+def test_the_first_use_makes_the_tables_and_later_ones_find_them(world):
+    assert world.store.prepare() == [migration.name for migration in migrations()]
+    assert world.store.prepare() == []
+    assert world.another_store().prepare() == []
+
+
+def test_without_migrate_missing_tables_are_an_error_that_says_what_to_do(world):
+    store = world.another_store(migrate=False)
+    with pytest.raises(SchemaBehind, match=r"don't exist yet.*holdfast migrate"):
+        store.lanes.refresh()
+    world.store.prepare()
+    assert store.lanes.refresh() == {}
+
+
+def set_meta(world, name, value):
+    world.sql("update {schema}meta set value = :value where name = :name", name=name, value=str(value))
+
+
+def test_without_migrate_older_tables_are_an_error_with_both_versions(world, monkeypatch):
+    world.store.prepare()
+    later = Migration(newest() + 1, "9999_later.sql", "create table {schema}later (x int);")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), later))
+    with pytest.raises(SchemaBehind, match=f"version {newest() - 1}.*needs {newest()}"):
+        world.another_store(migrate=False).prepare()
+
+
+def test_tables_that_need_newer_code_are_refused(world):
+    world.store.prepare()
+    set_meta(world, "oldest_code", CODE + 1)
+    with pytest.raises(SchemaAhead, match=f"at least {CODE + 1}.*upgrade"):
+        world.another_store().lanes.refresh()
+    with pytest.raises(SchemaAhead):
+        world.another_store(migrate=False).lanes.refresh()
+
+
+def test_newer_tables_that_old_code_can_live_with_work(world):
+    world.store.prepare()
+    set_meta(world, "schema", newest() + 7)
+    store = world.another_store()
+    assert store.prepare() == []
+    run = world.new()
+    assert store.intake.add([run]) == [run.id]
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest() + 7)
+
+
+def test_only_the_missing_migrations_are_applied(world, monkeypatch):
+    world.store.prepare()
+    kept = world.add()
+    known = migrations()
+    later = Migration(newest() + 1, "9999_later.sql", "-- oldest code: 1\ncreate table {schema}later (x int);")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
+    assert world.another_store().prepare() == ["9999_later.sql"]
+    assert world.rows("later") == 0
+    assert world.state(kept) == "ready"
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(later.number)
+
+
+def test_a_migration_that_breaks_off_leaves_nothing_half_done(database_url, monkeypatch):
+    known = migrations()
+    broken = Migration(newest() + 1, "9999_broken.sql", "create table {schema}half (x int); create nonsense;")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
+    store = Store(open_database(database_url, "holdfast"))
+    with pytest.raises(StoreError):
+        store.prepare()
+    line = store.database.line("client")
+    for table in ("meta", "runs", "half"):
+        assert not line.run(lambda connection, it=table: store.database.table_exists(connection, it)), table
+    monkeypatch.setattr(migrate, "migrations", lambda: known)
+    assert store.prepare() == [migration.name for migration in known]
+    store.close()
+
+
+def test_a_migration_that_breaks_off_leaves_older_tables_as_they_were(world, monkeypatch):
+    kept = world.add()
+    known = migrations()
+    broken = Migration(newest() + 1, "9999_broken.sql", "alter table {schema}runs add x int; create nonsense;")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
+    with pytest.raises(StoreError):
+        world.another_store().prepare()
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(known[-1].number)
+    assert world.state(kept) == "ready"
+
+
+def test_migrations_are_numbered_without_gaps_and_say_which_code_they_need():
+    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
+    assert migrations()[0].oldest_code == 1
+    assert all(migration.oldest_code is None or migration.oldest_code <= CODE for migration in migrations())
+
+
+def test_schemas_of_one_postgres_database_dont_know_each_other(postgres_url):
+    one, other = (Store(open_database(postgres_url, schema)) for schema in ("one", "Other_2"))
+    assert one.prepare() == other.prepare() != []
+    assert one.lanes.ids([("q", "t")])
+    assert other.lanes.refresh() == {}
+    one.close()
+    other.close()

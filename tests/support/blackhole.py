@@ -1,0 +1,68 @@
+"""A TCP proxy that can stop passing bytes on, in both directions, without closing anything: as when packets are dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+
+class BlackHole:
+    """Passes connections on to a port of this machine. `close_road()` drops everything, new connections too: they are
+    accepted by the system, and hear nothing. `open_road()` lets what was held up go on."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._road = threading.Event()
+        self._road.set()
+        self._ended = False
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.accepted: list[float] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close_road(self) -> None:
+        self._road.clear()
+
+    def open_road(self) -> None:
+        self._road.set()
+
+    def close(self) -> None:
+        self._ended = True
+        self._road.set()
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        while not self._ended:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted.append(time.monotonic())
+            self._sockets.append(near)
+            threading.Thread(target=self._join, args=(near,), daemon=True).start()
+
+    def _join(self, near: socket.socket) -> None:
+        self._road.wait()
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            near.close()
+            return
+        self._sockets.append(far)
+        threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
+        self._pass_on(far, near)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._road.wait()
+                target.sendall(data)
+        self._road.wait()
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,145 @@
+"""`app.transaction()` on SQLite: one transaction for the caller's tables and for our verbs."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+import apsw
+import pytest
+from tests.support.waiting import wait_until
+
+from holdfast import Holdfast, KeyConflict
+from holdfast.database import sqlite
+from holdfast.errors import BlockingCall, ConfigError, StoreUnavailable
+
+
+@pytest.fixture
+def app(sqlite_url):
+    with Holdfast(sqlite_url) as app:
+        with app.transaction() as connection:
+            connection.execute("create table orders (id integer primary key, item text)")
+        yield app
+
+
+@pytest.fixture
+def note(app):
+    @app.task(name="note")
+    def note(text: str) -> str:
+        return text
+
+    return note
+
+
+def orders(app):
+    with app.transaction() as connection:
+        return [item for (item,) in connection.execute("select item from orders order by id")]
+
+
+def test_what_is_written_and_enqueued_inside_commits_together(app, note):
+    with app.transaction() as connection:
+        connection.executemany("insert into orders (item) values (?)", [("rope",), ("anchor",)])
+        run = note.options(key="k").enqueue("a")
+        assert run.info().state == "ready", "verbs on the same thread see the transaction"
+        assert len(app.runs()) == 1
+    assert orders(app) == ["rope", "anchor"]
+    assert app.worker().drain(timeout=60) == 1
+    assert run.result(timeout=30) == "a"
+
+
+def test_an_error_inside_takes_everything_back(app, note):
+    with pytest.raises(ZeroDivisionError), app.transaction() as connection:
+        connection.execute("insert into orders (item) values (:item)", {"item": "rope"})
+        note.options(key="k").enqueue("a")
+        note.options(unique="u").enqueue("b")
+        note.enqueue_many([("c",)] * 700)
+        raise ZeroDivisionError
+    assert orders(app) == []
+    assert app.runs() == []
+    assert note.options(key="k").enqueue("other").info().state == "ready"
+
+
+def test_another_process_sees_nothing_before_the_commit(app, note, sqlite_url):
+    with app.transaction():
+        note.enqueue("a")
+        with Holdfast(sqlite_url) as other:
+            assert other.runs() == []
+    assert len(app.runs()) == 1
+
+
+def test_a_key_conflict_inside_leaves_the_rest_whole(app, note):
+    note.options(key="k").enqueue("a")
+    with app.transaction() as connection:
+        connection.execute("insert into orders (item) values ('rope')")
+        with pytest.raises(KeyConflict):
+            app.enqueue_many([note.options(key="new").request("b"), note.options(key="k").request("c")])
+        note.enqueue("d")
+    assert orders(app) == ["rope"]
+    assert len(app.runs()) == 2
+
+
+def test_verbs_of_other_threads_do_not_join(app, note):
+    with pytest.raises(ZeroDivisionError), app.transaction():
+        other = threading.Thread(target=note.enqueue, args=("from another thread",))
+        other.start()
+        raise ZeroDivisionError
+    other.join(30)
+    assert len(app.runs()) == 1
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["in-sql", "in-python"])
+def test_one_that_holds_the_writer_for_too_long_is_interrupted(app, note, monkeypatch, busy):
+    monkeypatch.setattr(sqlite, "LONGEST_TRANSACTION", 0.2)
+    endless = (
+        "with recursive n(i) as (select 1 union all select i + 1 from n) insert into orders (item) select i from n"
+    )
+    with pytest.raises(StoreUnavailable, match="took longer than"), app.transaction() as connection:
+        connection.execute("insert into orders (item) values ('rope')")
+        run = note.enqueue("a")
+        if busy:
+            connection.execute(endless)
+        else:
+            wait_until(lambda: not _still_open(connection))
+            note.enqueue("too late")
+    monkeypatch.undo()
+    assert orders(app) == []
+    assert app.runs() == []
+    assert run.id
+    assert note.enqueue("b").info().state == "ready", "the writer is free again"
+
+
+def _still_open(connection):
+    try:
+        connection.execute("select 1")
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_transactions_inside_transactions_are_parts_of_the_outer_one(app, note):
+    with app.transaction() as outer:
+        outer.execute("insert into orders (item) values ('rope')")
+        with pytest.raises(ZeroDivisionError), app.transaction() as inner:
+            inner.execute("insert into orders (item) values ('anchor')")
+            note.enqueue("lost")
+            raise ZeroDivisionError
+        note.enqueue("kept")
+    assert orders(app) == ["rope"]
+    assert len(app.runs()) == 1
+
+
+def test_a_foreign_sqlite_connection_is_refused_and_told_why(app, note):
+    for foreign in (sqlite3.connect(":memory:"), apsw.Connection(":memory:")):
+        with pytest.raises(ConfigError, match=r"lose each other's locks.*app\.transaction"):
+            note.options(connection=foreign).enqueue("a")
+    assert app.runs() == []
+
+
+async def test_it_is_refused_in_a_running_loop(app):
+    with pytest.raises(BlockingCall, match="to_thread"):
+        app.transaction()
+
+
+def test_on_postgresql_it_is_refused_and_names_the_other_way(postgres_url):
+    with Holdfast(postgres_url) as app, pytest.raises(ConfigError, match="connection="):
+        app.transaction()

@@ -1,0 +1,141 @@
+"""What is logged: one line per thing that matters, with its run, task and attempt; and how lines look in a terminal."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import re
+
+import pytest
+
+from holdfast.telemetry import log
+from holdfast.telemetry.console import Lines, coloured, show_log
+
+FILLED = {
+    "run": "0190", "task": "shop.charge", "attempt": 3, "error": "ValueError: no", "retry_in": 1.5, "final": True,
+    "session": "host:7:ab", "database": "sqlite:///x.db", "tasks": 2, "concurrency": 10, "running": 4, "grace": 30,
+    "finished": 5, "handed_back": 1, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
+    "ready": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
+    "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3,
+}  # fmt: skip
+
+LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}
+ABOUT_RUNS = {name for name, fn in LINES.items() if "run" in inspect.signature(fn).parameters}
+
+
+def arguments(fn):
+    given = {}
+    for name in inspect.signature(fn).parameters:
+        given[name] = ["shop.charge 0190"] if name == "running" and fn in LISTING else FILLED[name]
+    return given
+
+
+LISTING = (log.session_lost, log.late_heartbeat)
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level(logging.DEBUG, "holdfast")
+    return caplog
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_line_is_one_record_in_one_line(name, logged):
+    LINES[name](**arguments(LINES[name]))
+    assert len(logged.records) == 1
+    assert "\n" not in logged.records[0].getMessage()
+
+
+@pytest.mark.parametrize("name", sorted(ABOUT_RUNS))
+def test_lines_about_runs_carry_run_task_and_attempt(name, logged):
+    LINES[name](**arguments(LINES[name]))
+    (record,) = logged.records
+    assert (record.run, record.task, record.attempt) == ("0190", "shop.charge", 3)
+    assert record.getMessage().startswith("run 0190 (shop.charge) attempt 3 ")
+
+
+def test_what_ends_well_is_for_the_verbose_only(logged):
+    log.attempt_done("0190", "shop.charge", 1)
+    log.attempt_handed_back("0190", "shop.charge", 1)
+    assert [record.levelname for record in logged.records] == ["DEBUG", "DEBUG"]
+
+
+def test_a_retry_is_a_warning_and_a_failure_an_error(logged):
+    log.attempt_failed("0190", "shop.charge", 1, "ValueError: no", 2.0)
+    log.attempt_failed("0190", "shop.charge", 2, "ValueError: no", None)
+    assert [record.levelname for record in logged.records] == ["WARNING", "ERROR"]
+    assert [record.getMessage().split("attempt ")[1] for record in logged.records] == [
+        "1 failed, next try in 2.0 s: ValueError: no",
+        "2 failed for good: ValueError: no",
+    ]
+
+
+def test_no_line_is_given_arguments_or_results():
+    given = {name for fn in LINES.values() for name in inspect.signature(fn).parameters}
+    assert given & {"args", "arguments", "kwargs", "result", "value", "url", "password"} == set()
+
+
+def test_a_library_is_quiet():
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("holdfast").handlers)
+
+
+# In a terminal
+
+
+def shown(message, level=logging.INFO, *, colours=False, prefix="", **more):
+    record = logging.LogRecord("holdfast", level, __file__, 1, message, (), None, **more)
+    return Lines(colours, prefix).format(record)
+
+
+def test_a_line_has_time_level_and_message():
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING run 1 failed", shown("run 1 failed", logging.WARNING))
+
+
+def test_text_of_exceptions_stays_inside_its_line():
+    text = shown("failed: first\nsecond\r\x1b[31mred\x07", prefix="holdfast | ")
+    assert text.split("\n")[1] == "holdfast |     second\\r\\x1b[31mred\\x07"
+    assert all(line.startswith("holdfast | ") for line in text.split("\n"))
+
+
+def test_colours_mark_what_went_wrong():
+    assert "\x1b[33m" in shown("x", logging.WARNING, colours=True)
+    assert "\x1b[31m" in shown("x", logging.ERROR, colours=True)
+    assert re.fullmatch("\x1b\\[2m[\\d:]{8}\x1b\\[0m INFO    x", shown("x", colours=True))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "env", "expected"),
+    [
+        (Terminal(), {}, True),
+        (io.StringIO(), {}, False),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
+        (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(stream, env, expected, monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert coloured(stream) is expected
+
+
+@pytest.mark.parametrize(("verbose", "level"), [(False, logging.INFO), (True, logging.DEBUG)])
+def test_a_worker_shows_every_run_only_when_asked_to(verbose, level, monkeypatch):
+    logger, root = logging.getLogger("holdfast"), logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    before, root_before = logger.level, root.level
+    try:
+        show_log(verbose)
+        assert (logger.level, root.level) == (level, logging.WARNING)
+    finally:
+        logger.setLevel(before)
+        root.setLevel(root_before)
