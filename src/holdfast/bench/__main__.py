@@ -1,0 +1,7 @@
+"""`python -m holdfast.bench`."""
+
+import sys
+
+from holdfast.bench.command import main
+
+sys.exit(main())

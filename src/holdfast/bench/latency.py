@@ -1,0 +1,74 @@
+"""How soon a job starts: from just before another process enqueues it until it runs on an idle worker."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from holdfast.bench.children import Workers, WorkerSetting, send, working
+from holdfast.bench.hosts import Host
+from holdfast.bench.measure import OURS, Case, Failed, Figures, Measure, check
+from holdfast.bench.tables import Tables
+from holdfast.bench.tasks import latencies
+
+WARM_UP_JOBS = 5
+SETTLE_SECONDS = 0.5
+LONGEST_SECONDS = 60.0
+SECONDS_A_JOB = 1.0
+CONCURRENCY = 100
+
+
+class Latency(Measure):
+    """Single jobs with random pauses between them."""
+
+    name = "latency"
+    purpose = "milliseconds from enqueue by another process to the start on an idle worker"
+    unit = "ms"
+    count = 300
+    quick_count = 30
+    has_peers = True
+
+    def settings(self, options: argparse.Namespace) -> dict[str, Any]:
+        return {"count": options.count, "concurrency": CONCURRENCY}
+
+    def cases(self, host: Host, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:  # noqa: ARG002
+        def take() -> Figures:
+            with closing(host.fresh()) as tables:
+                return _take(tables, options.count)
+
+        return [Case(host.name, OURS, take)]
+
+
+def _take(tables: Tables, count: int) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder)
+        with working(tables.url, scratch, WorkerSetting(concurrency=CONCURRENCY)) as workers:
+            _send(tables, scratch, WARM_UP_JOBS)
+            _wait_for(scratch, WARM_UP_JOBS, workers)
+            time.sleep(SETTLE_SECONDS)
+            _send(tables, scratch, count)
+            taken = sorted(_wait_for(scratch, WARM_UP_JOBS + count, workers)[WARM_UP_JOBS:])
+    check("jobs done", tables.done(), WARM_UP_JOBS + count)
+    return {"p50": statistics.median(taken) * 1000, "p99": taken[int(len(taken) * 0.99)] * 1000}
+
+
+def _send(tables: Tables, scratch: Path, count: int) -> None:
+    send(tables.url, scratch, count, LONGEST_SECONDS + SECONDS_A_JOB * count)
+
+
+def _wait_for(scratch: Path, count: int, workers: Workers) -> list[float]:
+    """How long so many jobs were on their way, when all of them have started."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while len(taken := latencies(scratch)) < count:
+        workers.check_alive()
+        if time.monotonic() > deadline:
+            raise Failed(f"{len(taken)} of {count} jobs started: {workers.said()}")
+        time.sleep(0.1)
+    check("jobs started", len(taken), count)
+    return taken

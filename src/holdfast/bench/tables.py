@@ -1,0 +1,79 @@
+"""A database under measurement: made for it, filled, asked what became of the jobs, and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.bench.tasks import NOOP, QUEUE, TEXT, make_app
+from holdfast.database import Row
+from holdfast.database.statements import Source, render
+
+CHUNK = 1000
+
+DONE = "select count(*) from {schema}runs where seq > cast(:mark as bigint) and state = 'done'"
+RECORDED = """
+select count(*) from {schema}history h join {schema}runs r on r.id = h.run
+where r.seq > cast(:mark as bigint) and h.kind = 'done'
+"""
+SUM = "select coalesce(sum(cast(result as bigint)), 0) from {schema}runs where seq > cast(:mark as bigint)"
+NEWEST = "select coalesce(max(seq), 0) from {schema}runs"
+FORGET_HISTORY = """
+delete from {schema}history where run in (select id from {schema}runs where seq > cast(:mark as bigint))
+"""
+FORGET_RUNS = "delete from {schema}runs where seq > cast(:mark as bigint)"
+
+
+class Tables:
+    """Holdfast's tables in a database of their own. What stands above the mark are the jobs that are measured."""
+
+    def __init__(self, url: str, settle: Callable[[], None], drop: Callable[[], None]) -> None:
+        self.url = url
+        self.settle = settle
+        """Write out what is dirty, remove what is dead, and bring the planner's statistics up to date."""
+        self._drop = drop
+        self._app, self._noop = make_app(url)
+        self.store = self._app.store
+        self.store.prepare()
+        self.lane = self.store.lanes.ids({(QUEUE, NOOP)})[QUEUE, NOOP]
+        self._mark = 0
+
+    def rows(self, text: str, **values: Any) -> list[Row]:
+        """Run one statement, written with the dialect's fragments."""
+        statement = render(Source("bench", None, "", text), self.store.database.dialect)
+        line = self.store.database.line("client")
+        return line.run(lambda connection: connection.execute(statement, {"now": None, **values}))
+
+    def number(self, text: str) -> int:
+        return int(self.rows(text, mark=self._mark)[0][0])
+
+    def mark(self) -> None:
+        """Leave what is there now out of all counts, and in place."""
+        self._mark = self.number(NEWEST)
+
+    def refill(self, count: int) -> None:
+        """Replace the jobs by so many new ones, all of them ready."""
+        self.rows(FORGET_HISTORY, mark=self._mark)
+        self.rows(FORGET_RUNS, mark=self._mark)
+        self.settle()
+        for first in range(0, count, CHUNK):
+            self._noop.enqueue_many([(number, TEXT) for number in range(first, min(count, first + CHUNK))])
+        self.settle()
+
+    def unfinished(self) -> bool:
+        """Whether any of the jobs is ready or running."""
+        return self.store.claims.busy([self.lane])
+
+    def done(self) -> int:
+        return self.number(DONE)
+
+    def recorded(self) -> int:
+        """How many ends the history has."""
+        return self.number(RECORDED)
+
+    def sum_of_results(self) -> int:
+        return self.number(SUM)
+
+    def close(self) -> None:
+        self._app.close()
+        self._drop()
