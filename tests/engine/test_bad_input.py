@@ -63,7 +63,17 @@ def test_too_much_is_refused_at_enqueue_and_what_just_fits_is_kept(app, echo):
 
 
 def test_odd_but_fair_values_come_back_as_they_went_in(app, echo):
-    odd = ["a\0b", "\0", "\x7f\x80", "'; drop table runs; --", "{curly} %s $1 :name", "\U0001f600", "\u2028", "", {"\0": None}]
+    odd = [
+        "a\0b",
+        "\0",
+        "\x7f\x80",
+        "'; drop table runs; --",
+        "{curly} %s $1 :name",
+        "\U0001f600",
+        "\u2028",
+        "",
+        {"\0": None},
+    ]
     odd += [10**3000, -(2**63) - 1, 1e308, 5e-324, [], {}, nested(190)]
     runs = echo.enqueue_many([(value,) for value in odd])
     app.worker().drain(timeout=60)
@@ -149,7 +159,20 @@ def test_many_large_results_are_written(app):
     assert [run.result(timeout=10)[:2] for run in runs] == [chr(97 + n) * 2 for n in range(12)]
 
 
-NAMES = ['a"b', "a'b", "a;b; drop table runs", "with space", "%s", "$1", ":x", "{curly}", "\\", "ü☂", "x" * 200, "a.b-c/d"]
+NAMES = [
+    'a"b',
+    "a'b",
+    "a;b; drop table runs",
+    "with space",
+    "%s",
+    "$1",
+    ":x",
+    "{curly}",
+    "\\",
+    "ü☂",
+    "x" * 200,
+    "a.b-c/d",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

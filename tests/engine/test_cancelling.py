@@ -129,15 +129,20 @@ def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(ap
         ledger.write("ended")
         return "done"
 
-    worker = app.worker(lease=1)
+    worker = app.worker(lease=60)
     with worker:
+        crew = worker._crew
         run = long.enqueue()
         wait_until(ledger.lines)
         run.cancel()
-        [attempt] = worker._crew.unfinished()
-        wait_until(lambda: attempt.order is not None)
+        [attempt] = crew.unfinished()
+        wait_until(lambda: attempt.ended and not crew.committer.backlog)
+        assert attempt.order == "timeout", "the heartbeat was first"
         run.retry()
-        wait_for_heartbeats(app, 4)
+        for _ in range(4):
+            crew.heartbeat.tick()
+        assert row(app, run).held == "quiescing"
+        assert crew.unfinished() == [attempt]
         assert ledger.lines() == ["began"]
         release.set()
         run.result(timeout=30)

@@ -139,6 +139,38 @@ def test_a_deadline_ends_a_run_between_its_tries(timed_app, clock):
     assert (run.info().state, run.info().error.code, run.info().attempt) == ("failed", "deadline", 2)
 
 
+def test_a_run_that_is_due_and_overdue_is_not_promoted(timed_app, clock):
+    @timed_app.task(name="late", deadline=100)
+    def late() -> None: ...
+
+    run = late.options(delay=50).enqueue()
+    clock.forward(200)
+    timekeeper = timed_app.worker()._crew.timekeeper
+    timekeeper._promoted = lambda: pytest.fail("it was made ready")  # type: ignore[method-assign]
+    timekeeper.tick()
+    assert kinds(run) == ["enqueued", "failed"]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
+def test_a_run_claimed_after_its_deadline_does_not_begin(timed_app, clock, ledger, monkeypatch, is_async):
+    """The timekeeper may be late."""
+
+    async def late() -> None:
+        ledger.write("ran")
+
+    def late_in_thread() -> None:
+        ledger.write("ran")
+
+    run = timed_app.task(name="late", deadline=100)(late if is_async else late_in_thread).enqueue()
+    clock.forward(100)
+    worker = timed_app.worker()
+    monkeypatch.setattr(worker._crew.timekeeper, "tick", lambda: 3600.0)
+    with worker:
+        wait_until(lambda: run.info().final)
+    assert (run.info().state, run.info().error.code, run.info().attempt) == ("failed", "deadline", 1)
+    assert ledger.lines() == []
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
 def test_a_deadline_ends_a_run_under_way(app, ledger, is_async):
     release = threading.Event()

@@ -121,7 +121,10 @@ def test_include_imports_modules_when_a_worker_starts(database_url, tmp_path, mo
 
 
 def test_a_module_that_cannot_be_included_is_told_at_the_start(database_url):
-    with Holdfast(database_url, include=["no_such_module_of_ours"]) as app, pytest.raises(ConfigError, match="no_such_m"):
+    with (
+        Holdfast(database_url, include=["no_such_module_of_ours"]) as app,
+        pytest.raises(ConfigError, match="no_such_m"),
+    ):
         app.worker().drain(timeout=5)
 
 

@@ -48,7 +48,9 @@ def test_info_tells_all_that_was_asked_for(app, work):
 
 
 def test_runs_are_listed_newest_first_in_pages_and_filtered(app, work):
-    runs = [work.options(queue=f"q{n % 2}", tenant="acme" if n == 3 else None, tags=[f"t{n}"]).enqueue(n) for n in range(7)]
+    runs = [
+        work.options(queue=f"q{n % 2}", tenant="acme" if n == 3 else None, tags=[f"t{n}"]).enqueue(n) for n in range(7)
+    ]
     runs[6].cancel()
     assert [info.id for info in app.runs()] == [run.id for run in reversed(runs)]
     seen, after = [], None

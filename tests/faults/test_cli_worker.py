@@ -42,7 +42,9 @@ def run(folder, *arguments, env=None):
     return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("arguments", [("worker", "--help"), ("worker", "-h"), ("--help",), ("--version",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("worker", "--help"), ("worker", "-h"), ("--help",), ("--version",)], ids=" ".join
+)
 def test_help_is_given_without_an_app(tmp_path, arguments):
     shown = run(tmp_path, *arguments)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -108,7 +110,9 @@ def test_a_pyproject_that_cannot_be_used_is_told_in_one_line(tmp_path, text):
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
 
 
-@pytest.mark.parametrize("how", ["option", "option before the verb", "environment", "pyproject", "attribute of a class"])
+@pytest.mark.parametrize(
+    "how", ["option", "option before the verb", "environment", "pyproject", "attribute of a class"]
+)
 def test_the_app_is_found_and_works_until_told_to_stop(project, processes, app, how):
     arguments, env = ["worker"], {}
     if how == "option":

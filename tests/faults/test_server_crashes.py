@@ -81,7 +81,7 @@ def test_nothing_stays_owned_by_the_dead_when_the_server_crashes_during_a_recove
     wait_until(lambda: len(ledger.lines()) == 800, 60)
     dead.kill()
     holder = psycopg.connect(url)
-    locked = holder.execute('select id from holdfast.runs order by seq limit 300 for update').fetchall()
+    locked = holder.execute("select id from holdfast.runs order by seq limit 300 for update").fetchall()
     assert len(locked) == 300
     peer = start_worker(url, lease=2, concurrency=1)
     wait_until(lambda: when_up(lambda: records(app))["crashed"] == 500)

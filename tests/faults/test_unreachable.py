@@ -71,7 +71,9 @@ def test_no_line_tries_to_connect_more_than_once_a_second(server, road, start_wo
     worker = start_worker(url.replace(f"port={server.port}", f"port={road.port}"), lease=LEASE)
     road._target = 1  # nobody listens there: the connection is closed at once
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'holdfast %'")
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'holdfast %'"
+        )
     before = len(road.accepted)
     began = time.monotonic()
     wait_until(lambda: time.monotonic() > began + 8)

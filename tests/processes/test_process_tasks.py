@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.processes import tasks
-from tests.support.waiting import wait_until
 
 from holdfast import Retry, RunFailed
 from holdfast.errors import ConfigError, TaskError
+from tests.processes import tasks
+from tests.support.waiting import wait_until
 
 MEMORY = 300 * 1024 * 1024
 

@@ -6,11 +6,11 @@ import threading
 
 import psycopg
 import pytest
-from tests.support.world import CANCELLED, SECOND, World
 
 from holdfast.database import open_database
 from holdfast.store import Store
 from holdfast.store.claims import claim_size
+from tests.support.world import CANCELLED, SECOND, World
 
 
 def test_only_the_lanes_that_were_asked_for_are_claimed(world):

@@ -11,13 +11,13 @@ from pathlib import Path
 import apsw
 import psycopg
 import pytest
-from tests.support.world import World
 
 from holdfast.database import Conflict, ConnectionLost, base, open_database
 from holdfast.database import sqlite as sqlite_module
 from holdfast.database.statements import Statement
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Store
+from tests.support.world import World
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.world import SECOND
 
 from holdfast.errors import KeyConflict
+from tests.support.world import SECOND
 
 
 def test_runs_are_claimed_in_the_order_in_which_they_arrived(world):

@@ -8,11 +8,11 @@ import threading
 
 import psycopg
 import pytest
-from tests.support.world import CANCELLED, World
 
 from holdfast.database import Statements
 from holdfast.errors import KeyConflict
 from holdfast.store.intake import plan
+from tests.support.world import CANCELLED, World
 
 
 @pytest.fixture

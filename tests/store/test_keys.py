@@ -6,11 +6,11 @@ import threading
 from uuid import UUID
 
 import pytest
-from tests.support.world import DAY
 
 from holdfast.database import open_database
 from holdfast.errors import KeyConflict
 from holdfast.store import Store
+from tests.support.world import DAY
 
 
 def finish(world, id):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.support.proxy import Proxy
-from tests.support.world import CANCELLED, SECOND, World, end_of
 
 from holdfast.database import base
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Claim
+from tests.support.proxy import Proxy
+from tests.support.world import CANCELLED, SECOND, World, end_of
 
 ENQUEUE = b'insert into "holdfast".runs'
 CLAIM = b"set state = 'running'"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tests.support.world import CANCELLED, SECOND
 
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
+from tests.support.world import CANCELLED, SECOND
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
 

@@ -11,11 +11,11 @@ import re
 
 import psycopg
 import pytest
-from tests.support.world import World
 
 from holdfast.database import Statements
 from holdfast.store.part import batch
 from holdfast.testing.server import create_database, database_of, drop_database
+from tests.support.world import World
 
 COUNT = 50_000
 NOW = 1_800_000_000_000_000

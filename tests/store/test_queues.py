@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.support.world import CANCELLED
+
 
 def lanes(world, *queues):
     return [world.lane("task", queue) for queue in queues]
@@ -77,6 +79,18 @@ def test_lanes_of_a_paused_queue_count_as_busy_only_while_something_runs(world):
     assert not world.store.claims.busy(asked)
     world.store.queues.resume(["default"])
     assert world.store.claims.busy(asked)
+
+
+def test_a_run_that_will_be_ready_in_a_paused_queue_keeps_nobody_waiting(world):
+    world.session("w")
+    claim = world.running("w")
+    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.operators.retry(claim.id)
+    asked = [world.lane()]
+    assert world.row(claim.id)["session"] == "w", "its worker has not let go yet"
+    assert world.store.claims.busy(asked)
+    world.store.queues.pause(["default"])
+    assert not world.store.claims.busy(asked)
 
 
 def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_not(world, clock):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.world import CANCELLED
 
 from holdfast.database import DataFault
 from holdfast.model.run import FINAL, STATES
+from tests.support.world import CANCELLED
 
 SET = "update {schema}runs set "
 

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.support.world import World
 
 import holdfast.store
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
 from holdfast.database.statements import Source, Statement, read_sources, render, split
 from holdfast.testing.server import create_database, database_of, drop_database
+from tests.support.world import World
 
 SOURCES = read_sources("holdfast.store.sql")
 DIALECTS = {"postgres": PostgresDialect("holdfast"), "sqlite": SqliteDialect()}

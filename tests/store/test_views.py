@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.support.world import CANCELLED, SECOND
 
 EVERYTHING = {"state": None, "task": None, "queue": None, "tenant": None, "tag": None, "size": 100, "after": None}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from tests.support.world import CANCELLED, CRASHED, SECOND, World
 
 from holdfast.database import DataFault
+from tests.support.world import CANCELLED, CRASHED, SECOND, World
 
 
 def test_a_lease_is_renewed_only_before_it_is_over(world, clock):

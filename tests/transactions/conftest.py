@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.transactions.libraries import BLOCKING, Library
 
 from holdfast import Holdfast
 from holdfast.testing.server import create_database, database_of, drop_database
+from tests.transactions.libraries import BLOCKING, Library
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 
 import psycopg
 import pytest
-from tests.transactions.libraries import ASYNC, RolledBack, open_async
 
 from holdfast import KeyConflict
 from holdfast.errors import ConfigError
+from tests.transactions.libraries import ASYNC, RolledBack, open_async
 
 
 @pytest.fixture(params=list(ASYNC))

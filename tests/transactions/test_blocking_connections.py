@@ -7,11 +7,11 @@ import threading
 import psycopg
 import pytest
 import sqlalchemy
-from tests.support.waiting import wait_until
-from tests.transactions.libraries import THREADED, Django, RolledBack, SqlAlchemyConnection
 
 from holdfast import Holdfast, KeyConflict
 from holdfast.errors import ConfigError
+from tests.support.waiting import wait_until
+from tests.transactions.libraries import THREADED, Django, RolledBack, SqlAlchemyConnection
 
 
 def test_a_committed_enqueue_runs(app, note, library):

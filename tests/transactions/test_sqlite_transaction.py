@@ -7,11 +7,11 @@ import threading
 
 import apsw
 import pytest
-from tests.support.waiting import wait_until
 
 from holdfast import Holdfast, KeyConflict
 from holdfast.database import sqlite
 from holdfast.errors import BlockingCall, ConfigError, StoreUnavailable
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ import re
 
 import pytest
 
+from holdfast.errors import ErrorInfo
 from holdfast.telemetry import log
 from holdfast.telemetry.console import Lines, coloured, show_log
 
 FILLED = {
-    "run": "0190", "task": "shop.charge", "attempt": 3, "error": "ValueError: no", "retry_in": 1.5, "final": True,
+    "run": "0190", "task": "shop.charge", "attempt": 3, "error": ErrorInfo("error", "ValueError", "ValueError: no"), "retry_in": 1.5, "final": True,
     "session": "host:7:ab", "database": "sqlite:///x.db", "tasks": 2, "concurrency": 10, "running": 4, "grace": 30,
     "finished": 5, "handed_back": 1, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
     "ready": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
@@ -62,13 +63,18 @@ def test_what_ends_well_is_for_the_verbose_only(logged):
 
 
 def test_a_retry_is_a_warning_and_a_failure_an_error(logged):
-    log.attempt_failed("0190", "shop.charge", 1, "ValueError: no", 2.0)
-    log.attempt_failed("0190", "shop.charge", 2, "ValueError: no", None)
+    log.attempt_failed("0190", "shop.charge", 1, ErrorInfo("error", "ValueError", "no"), 2.0)
+    log.attempt_failed("0190", "shop.charge", 2, ErrorInfo("error", "ValueError", "no"), None)
     assert [record.levelname for record in logged.records] == ["WARNING", "ERROR"]
     assert [record.getMessage().split("attempt ")[1] for record in logged.records] == [
         "1 failed, next try in 2.0 s: ValueError: no",
         "2 failed for good: ValueError: no",
     ]
+
+
+def test_what_does_not_fit_is_not_repeated_in_the_log(logged):
+    log.attempt_failed("0190", "shop.charge", 1, ErrorInfo("bad_arguments", "BadArguments", "value 's3cret'"), None)
+    assert "s3cret" not in logged.text
 
 
 def test_no_line_is_given_arguments_or_results():

@@ -14,13 +14,18 @@ from holdfast.errors import ConfigError
 HOW = 'give --app module:app, set $HOLDFAST_APP, or write [tool.holdfast] app = "module:app" in pyproject.toml'
 
 
+def find_target(given: str | None) -> str | None:
+    """What names the app, if anything does."""
+    return given or os.environ.get("HOLDFAST_APP") or _from_pyproject()
+
+
 def load_app(given: str | None) -> Holdfast:
     """Import the app. The current folder is on the path."""
-    target = given or os.environ.get("HOLDFAST_APP") or _from_pyproject()
+    target = find_target(given)
     if not target:
         raise ConfigError(f"which app? {HOW}")
     module_name, _, attribute = target.partition(":")
-    if not module_name or not attribute:
+    if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{target!r} doesn't name an app: write it as module:app, like shop.tasks:app")
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
@@ -29,8 +34,10 @@ def load_app(given: str | None) -> Holdfast:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise
+            raise _broken(module_name, error) from error
         raise ConfigError(f"there is no module {error.name!r} here ({here}) or installed") from None
+    except Exception as error:
+        raise _broken(module_name, error) from error
     app: object = module
     for part in attribute.split("."):
         app = getattr(app, part, None)
@@ -40,6 +47,11 @@ def load_app(given: str | None) -> Holdfast:
     return app
 
 
+def _broken(module: str, error: Exception) -> ConfigError:
+    why = f"{type(error).__name__}: {error}"
+    return ConfigError(f"the app's module {module} can't be imported: {why}; --debug shows where")
+
+
 def _from_pyproject() -> str | None:
     try:
         settings = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))
@@ -47,5 +59,6 @@ def _from_pyproject() -> str | None:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"pyproject.toml can't be read: {error}") from None
-    app = settings.get("tool", {}).get("holdfast", {}).get("app")
+    ours = settings.get("tool", {}).get("holdfast")
+    app = ours.get("app") if isinstance(ours, dict) else None
     return app if isinstance(app, str) else None

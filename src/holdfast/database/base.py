@@ -160,18 +160,22 @@ class Line:
 
     def cut_if_stuck(self, longest: float) -> bool:
         """Break a call that has been under way for too long; it then counts as a lost connection."""
-        connection = self._connection
-        since = connection.busy_since if connection else None
-        if connection is None or since is None or time.monotonic() - since < longest:
-            return False
-        connection.cut()
-        return True
+        return cut_if_stuck(self._connection, longest)
 
     def close(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+
+def cut_if_stuck(connection: Connection | None, longest: float) -> bool:
+    """Break a connection's call if it has been under way for so many seconds, from another thread."""
+    since = connection.busy_since if connection else None
+    if connection is None or since is None or time.monotonic() - since < longest:
+        return False
+    connection.cut()
+    return True
 
 
 class Watch(ABC):

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -20,7 +21,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
-from holdfast.database.base import Connection, Database, Line, Row, Watch
+from holdfast.database.base import Connection, Database, Line, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
 from holdfast.database.fork import abandon, watch_over
@@ -35,7 +36,11 @@ LISTENER_CHECK_SECONDS = 10.0
 PREPARE_AFTER = 2
 
 _TRY_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
-_TRY_LATER = (pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled, pg.ReadOnlySqlTransaction)
+_CONNECT_ANEW = (
+    pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout,
+    pg.ReadOnlySqlTransaction,  # a server that was the primary until a moment ago
+)  # fmt: skip
+_TRY_LATER = (pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled)
 _REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
 
 
@@ -46,7 +51,7 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except _TRY_AGAIN as error:
         raise Conflict(f"{what}: {error}") from error
-    except (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout) as error:
+    except _CONNECT_ANEW as error:
         raise ConnectionLost(f"{what}: {error}") from error
     except _TRY_LATER as error:
         raise StoreUnavailable(f"{what}: {error}") from error
@@ -171,12 +176,7 @@ class PostgresWatch(Watch):
         return False
 
     def cut_if_stuck(self, longest: float) -> bool:
-        connection = self._connection
-        since = connection.busy_since if connection else None
-        if connection is None or since is None or time.monotonic() - since < longest:
-            return False
-        connection.cut()
-        return True
+        return cut_if_stuck(self._connection, longest)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -200,7 +200,7 @@ class PostgresDatabase(Database):
             raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
         check_ports(self._given.get("port"), self.shown)
         self._lines: dict[str, Line] = {}
-        self._watches: list[PostgresWatch] = []
+        self._watches: weakref.WeakSet[PostgresWatch] = weakref.WeakSet()
         self._lock = threading.Lock()
         watch_over(self)
 
@@ -214,7 +214,7 @@ class PostgresDatabase(Database):
 
     def watch(self) -> Watch:
         watch = PostgresWatch(self)
-        self._watches.append(watch)
+        self._watches.add(watch)
         return watch
 
     def transaction(self) -> AbstractContextManager[Any]:
@@ -265,8 +265,8 @@ class PostgresDatabase(Database):
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            abandon((self._lines, self._watches))
-            self._lines, self._watches, self._lock = {}, [], threading.Lock()
+            abandon((self._lines, list(self._watches)))
+            self._lines, self._watches, self._lock = {}, weakref.WeakSet(), threading.Lock()
 
     def cut_stuck(self, longest: float) -> int:
         stuck: list[Line | PostgresWatch] = [*self._lines.values(), *self._watches]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from holdfast.errors import ErrorInfo
+
 logger = logging.getLogger("holdfast")
 logger.addHandler(logging.NullHandler())
 
@@ -26,8 +28,10 @@ def attempt_handed_back(run: str, task: str, attempt: int) -> None:
     _tell(logging.DEBUG, run, task, attempt, "handed back: this worker stops")
 
 
-def attempt_failed(run: str, task: str, attempt: int, error: object, retry_in: float | None) -> None:
-    if retry_in is None:
+def attempt_failed(run: str, task: str, attempt: int, error: ErrorInfo, retry_in: float | None) -> None:
+    if error.code == "bad_arguments":  # its message may show what is in them
+        _tell(logging.ERROR, run, task, attempt, "failed for good: its kept arguments don't fit the code")
+    elif retry_in is None:
         _tell(logging.ERROR, run, task, attempt, "failed for good: %s", error)
     else:
         _tell(logging.WARNING, run, task, attempt, "failed, next try in %.1f s: %s", retry_in, error)

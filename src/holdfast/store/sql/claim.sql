@@ -19,6 +19,7 @@ candidates as materialized (
         where r.lane = each.lane and r.state = 'ready' and r.held is null
         order by r.priority desc, r.turn, r.seq limit {limit}
     ) ready
+    where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
 ),
 locked as materialized (

@@ -1,0 +1,72 @@
+"""`completion`: scripts that let shells complete commands, options, tasks and queues."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.root import Given, holdfast
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+INSTALL = {
+    "bash": '# To install: add to ~/.bashrc:  eval "$(holdfast completion bash)"',
+    "zsh": '# To install: add to ~/.zshrc, after compinit:  eval "$(holdfast completion zsh)"',
+    "fish": "# To install: holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+}
+MOST = 50
+
+
+@holdfast.command(takes=("debug",))
+@click.argument("shell", type=click.Choice(list(INSTALL)))
+def completion(shell: str) -> None:
+    """Print a script that teaches a shell to complete `holdfast`.
+
+    Tasks are completed from the app's code, queues from its database, where those can be found without options.
+
+    \b
+    Examples:
+      eval "$(holdfast completion bash)"
+      eval "$(holdfast completion zsh)"
+      holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = ShellComplete.source(kind(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE"))  # bash's own asks which bash
+    click.echo(f"{INSTALL[shell]}\n{script}")
+
+
+def complete_tasks(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The app's tasks that begin like this; none when there is no app or it can't be imported."""
+    from holdfast.cli.apps import load_app
+    from holdfast.control.tasks import Tasks
+
+    names: list[str] = []
+    with suppress(Exception):
+        names = [task.name for task in Tasks(load_app(_given(ctx).app).registry).list()]
+    return _items(names, typed)
+
+
+def complete_queues(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The database's queues that begin like this; none when it can't be asked."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        names = sorted(control.queues.names())
+    return _items(names, typed)
+
+
+def _given(ctx: click.Context) -> Given:
+    return ctx.find_object(Given) or Given()
+
+
+def _items(names: list[str], typed: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(typed)][:MOST]

@@ -1,0 +1,184 @@
+"""What commands print: tables and fields for people, JSON for programs.
+
+For a terminal through rich, in colour unless $NO_COLOR is set; otherwise plain columns that `grep` and `awk` can take,
+never cut. Text that users wrote is made inert: no markup, no escape sequences.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import click
+
+STYLES = {
+    "ready": "cyan",
+    "running": "blue",
+    "scheduled": "magenta",
+    "done": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "paused": "yellow",
+    "dead": "red",
+    "working": "blue",
+    "idle": "green",
+}
+GAP = 2
+LEAST = 12
+"""A column that is cut keeps so many characters."""
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class Column(NamedTuple):
+    """A heading, and how its column behaves where there is little room: shown whole or cut; the one with the largest
+    `drop` goes first."""
+
+    name: str
+    whole: bool = False
+    right: bool = False
+    drop: int = 0
+
+
+Rows: TypeAlias = Sequence[Sequence[str]]
+
+
+def inert(text: object, *, lines: bool = False) -> str:
+    """The text with everything that a terminal could obey spelled out; `lines` keeps line breaks and tabs."""
+    kept = "\n\t" if lines else ""
+    return "".join(c if _harmless(c) or c in kept else ascii(c)[1:-1] for c in str(text))
+
+
+def _harmless(c: str) -> bool:
+    return c.isprintable() or unicodedata.category(c) == "Zs"
+
+
+def for_people() -> bool:
+    """Whether someone looks at the output just now."""
+    return sys.stdout.isatty()
+
+
+def show_json(value: Any, *, compact: bool = False) -> None:
+    """One JSON document, in ASCII, so that it is the same in every locale."""
+    import msgspec
+
+    click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=None if compact else 2))
+
+
+def show_table(columns: Sequence[Column], rows: Rows, empty: str) -> None:
+    """Rows under headings. Cells that are the word of a state are coloured."""
+    safe = [[inert(cell) for cell in row] for row in rows]
+    if not safe:
+        note(empty)
+    elif for_people():
+        _rich_table(columns, safe)
+    else:
+        _plain_table(columns, safe)
+
+
+def _plain_table(columns: Sequence[Column], rows: Rows) -> None:
+    lines = [[column.name for column in columns], *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _rich_table(columns: Sequence[Column], rows: Rows) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    room = shutil.get_terminal_size((120, 24)).columns
+    widths = fit(columns, rows, room)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for at, width in widths.items():
+        justify: Literal["left", "right"] = "right" if columns[at].right else "left"
+        table.add_column(columns[at].name, no_wrap=True, overflow="ellipsis", width=width, justify=justify)
+    for row in rows:
+        table.add_row(*(Text(row[at], style=STYLES.get(row[at], "")) for at in widths))
+    Console(highlight=False, width=max(room, sum(widths.values()) + GAP * len(widths))).print(table)
+
+
+def fit(columns: Sequence[Column], rows: Rows, room: int) -> dict[int, int]:
+    """The columns to be shown, with their widths. Whole ones are never cut, be the terminal as narrow as it may."""
+    natural = [
+        max(len(line[at]) for line in [[column.name for column in columns], *rows]) for at in range(len(columns))
+    ]
+    least = [width if column.whole else min(width, LEAST) for column, width in zip(columns, natural, strict=True)]
+    kept = list(range(len(columns)))
+    while sum(least[at] + GAP for at in kept) - GAP > room and any(columns[at].drop for at in kept):
+        kept.remove(max(kept, key=lambda at: columns[at].drop))
+    left = room - sum(least[at] + GAP for at in kept) + GAP
+    widths = {}
+    for at in kept:
+        more = max(min(natural[at] - least[at], left), 0)
+        widths[at] = least[at] + more
+        left -= more
+    return widths
+
+
+def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
+    """Names and values, one to a line; those without a value are left out. Further lines of a value are indented."""
+    kept = [(name, inert(value, lines=True)) for name, value in fields if value is not None]
+    width = max((len(name) for name, _ in kept), default=0)
+    for name, value in kept:
+        first, *more = value.split("\n")
+        click.echo(f"{name.ljust(width)}  {_coloured(first)}")
+        for line in more:
+            click.echo(f"{'':{width}}  {line}")
+
+
+def _coloured(text: str) -> str:
+    import os
+
+    style = STYLES.get(text)
+    return click.style(text, fg=style) if style and not os.environ.get("NO_COLOR") else text
+
+
+def show_line(text: str) -> None:
+    click.echo(inert(text))
+
+
+def note(text: str) -> None:
+    """Something for people beside the output proper."""
+    click.echo(inert(text), err=True)
+
+
+# Times
+
+
+def ago(time: datetime | None) -> str:
+    """How long ago a time was, or how long until it is."""
+    if time is None:
+        return "-"
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def span(seconds: float | None) -> str:
+    """A duration in one unit, or in two."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds >= 0.1 or seconds == 0 else f"{seconds * 1000:.0f} ms"
+    for at, (size, unit) in enumerate(UNITS):
+        if seconds >= size:
+            whole, rest = divmod(int(seconds), size)
+            smaller = rest // UNITS[at + 1][0] if at + 1 < len(UNITS) else 0
+            return f"{whole} {unit} {smaller} {UNITS[at + 1][1]}" if smaller and whole < 10 else f"{whole} {unit}"
+    return "0 s"
+
+
+def clock_time(time: datetime | None) -> str | None:
+    """A time to the millisecond, UTC, and how long ago it was."""
+    if time is None:
+        return None
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC ({ago(time)})"

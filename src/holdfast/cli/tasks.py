@@ -1,0 +1,170 @@
+"""The app's code and calls of it: `tasks`, `enqueue`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.completion import complete_queues, complete_tasks
+from holdfast.cli.output import Column, note, show_json, show_line, show_table, span
+from holdfast.cli.root import FAILED, Given, describe, holdfast, pass_given
+from holdfast.cli.values import DURATION, argument, arguments
+from holdfast.errors import BadArguments, ConfigError, ResultTimeout, RunCancelled, RunFailed, UnknownTask
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.client.handle import Run
+    from holdfast.control.tasks import TaskInfo
+    from holdfast.task.task import Request, Task
+
+COLUMNS = (
+    Column("TASK", whole=True),
+    Column("QUEUE"),
+    Column("RUNS IN", drop=3),
+    Column("TRIES", right=True, drop=1),
+    Column("TIMEOUT", drop=2),
+    Column("DEFINED"),
+)
+FOREVER = 100 * 365 * 86_400
+
+
+@holdfast.command(takes=("app", "json", "debug"))
+@pass_given
+def tasks(given: Given) -> None:
+    """List the tasks of the app's code. Asks no database.
+
+    \b
+    Examples:
+      holdfast tasks --app shop.tasks:app
+      holdfast tasks --json | jq -r '.[].name'
+    """
+    from holdfast.cli.apps import load_app
+    from holdfast.control.tasks import Tasks
+
+    found = Tasks(load_app(given.app).registry).list()
+    if given.json:
+        show_json(found)
+    else:
+        show_table(COLUMNS, [_row(task) for task in found], "no tasks: decorate a function with @app.task")
+
+
+def _row(task: TaskInfo) -> list[str]:
+    return [
+        task.name,
+        task.queue,
+        task.run_in or "-",
+        str(task.max_attempts),
+        "-" if task.timeout is None else span(task.timeout),
+        task.defined or "-",
+    ]
+
+
+@holdfast.command()
+@click.argument("task", shell_complete=complete_tasks)
+@click.argument("values", nargs=-1, metavar="[ARGUMENT]...")
+@click.option("--args", "given_args", metavar="JSON", help="All arguments: a JSON object (by name) or array.")
+@click.option("--queue", metavar="NAME", help="Into this queue.", shell_complete=complete_queues)
+@click.option("--priority", type=int, help="Larger goes first.")
+@click.option("--delay", type=DURATION, help="Not before so long, like 90, 15m, 2h or 7d.")
+@click.option("--key", metavar="TEXT", help="The same key makes no second run.")
+@click.option("--unique", metavar="TEXT", help="At most one unfinished run with this name.")
+@click.option("--tenant", metavar="NAME", help="For this tenant.")
+@click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; may be given several times.")
+@click.option(
+    "--wait", type=DURATION, is_flag=False, flag_value=str(FOREVER), metavar="[SECONDS]",
+    help="Wait for the end, at most so long, and print the result.",
+)  # fmt: skip
+@click.option("--remote", is_flag=True, help="The task's code lives elsewhere; any name and arguments will do.")
+@pass_given
+def enqueue(
+    given: Given,
+    task: str,
+    values: tuple[str, ...],
+    given_args: str | None,
+    wait: float | None,
+    remote: bool,
+    tags: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Make a run of a task, and print its id.
+
+    Each ARGUMENT is a JSON value where it is one, else text: 42 is a number, '"42"' and forty-two are texts. Put -- in
+    front of arguments that begin with a minus. With --wait the result is printed as JSON, and the exit code is 1 when
+    the run didn't end done.
+
+    \b
+    Examples:
+      holdfast enqueue shop.tasks.send_email ada@example.org hello
+      holdfast enqueue shop.tasks.charge --args '{"order_id": 42}' --wait 30
+      holdfast enqueue billing.charge 42 --key order-42 --delay 2h --remote
+    """
+    if given_args is not None and values:
+        raise click.UsageError("Give the arguments one by one, or all of them with --args, not both.")
+    positional, named = (tuple(map(argument, values)), {}) if given_args is None else arguments(given_args)
+    known = {name: value for name, value in options.items() if value is not None}
+    if tags:
+        known["tags"] = tags
+    target, callee = _find(given, task, remote)
+    with target:
+        run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
+        if wait is not None:
+            return _wait(given, run, None if wait == FOREVER else wait)
+        if given.json:
+            show_json({"id": run.id, "task": run.task})
+        else:
+            show_line(str(run.id))
+    return 0
+
+
+def _find(given: Given, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
+    """The app through which to enqueue, and the task."""
+    from holdfast.app import Holdfast
+    from holdfast.cli.apps import find_target, load_app
+    from holdfast.cli.connect import place_of
+
+    if remote:
+        place = place_of(given)
+        target = place.app if place.app and given.url is None else Holdfast(place.url, schema=place.schema)
+        return target, target.remote(name)
+    if not find_target(given.app):
+        raise ConfigError("which app has the task? give --app module:app; or --remote if its code lives elsewhere")
+    app = load_app(given.app)
+    try:
+        task = app.registry.get(name)
+    except UnknownTask as error:
+        raise UnknownTask(f"{error} (`holdfast tasks` lists them; --remote enqueues any name)") from None
+    if given.url is None or given.url == app.url:
+        return app, task
+    return Holdfast(given.url, schema=place_of(given).schema), task
+
+
+def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:
+    try:
+        return task.request(*positional, **named)
+    except BadArguments as error:
+        hint = (
+            """; a number that is meant as text is written '"42"'""" if "expected `str`" in str(error).lower() else ""
+        )
+        raise BadArguments(f"{error}{hint}") from None
+
+
+def _wait(given: Given, run: Run[Any], longest: float | None) -> int:
+    """Wait for the end and tell of it."""
+    from holdfast.model.codec import decode, encode
+
+    if not given.json:
+        note(f"run {run.id}")
+    try:
+        result = decode(encode(run.result(longest)))
+    except (RunFailed, RunCancelled, ResultTimeout) as error:
+        if given.json:
+            info = run.info()
+            show_json({"id": run.id, "task": run.task, "state": info.state, "result": None, "error": info.error})
+        click.echo(describe(error)[0], err=True)
+        return FAILED
+    if given.json:
+        show_json({"id": run.id, "task": run.task, "state": "done", "result": result, "error": None})
+    else:
+        show_json(result)
+    return 0

@@ -1,0 +1,90 @@
+"""The database as a whole: `migrate`, `prune`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.cli.output import note, show_json, show_line
+from holdfast.cli.root import FAILED, Given, holdfast, pass_given
+from holdfast.cli.values import DURATION
+
+
+@holdfast.command()
+@click.option("--check", is_flag=True, help="Change nothing; exit code 1 when the tables are behind the code.")
+@pass_given
+def migrate(given: Given, check: bool) -> int:
+    """Make the tables, or bring them up to date.
+
+    Apps do this by themselves on first use, unless they were made with migrate=False.
+
+    \b
+    Examples:
+      holdfast migrate --url postgresql://host/shop
+      holdfast migrate --check
+    """
+    from holdfast.cli.connect import changing
+
+    with changing(given, make=not check) as control:
+        applied = [] if check else control.upkeep.migrate()
+        tables = control.upkeep.tables()
+        where = control.database
+    if given.json:
+        told = {"version": tables.version, "newest": tables.newest, "pending": tables.pending}
+        show_json(told if check else told | {"applied": applied})
+    elif tables.pending:
+        show_line(f"{where}: version {tables.version} of {tables.newest}, to be applied: {', '.join(tables.pending)}")
+    else:
+        for name in applied:
+            show_line(f"applied {name}")
+        show_line(f"{where}: up to date, version {tables.version}")
+    return FAILED if tables.pending else 0
+
+
+@holdfast.command()
+@click.option(
+    "--older-than", type=DURATION, help="All that ended so long ago, like 12h or 7d, however long to be kept."
+)
+@click.option("--dry-run", is_flag=True, help="Only say how many.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@pass_given
+def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool) -> None:
+    """Delete finished runs and their history.
+
+    Those whose time to be kept is over, as workers do by themselves; or, with --older-than, all that ended so long ago.
+    Unfinished runs are never deleted. Keys are kept: the same key still makes no second run.
+
+    \b
+    Examples:
+      holdfast prune --dry-run
+      holdfast prune --older-than 7d
+      holdfast prune --older-than 0 --yes
+    """
+    from holdfast.cli.connect import changing
+
+    with changing(given) as control:
+        count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
+        if dry_run:
+            show_json({"would_prune": count}) if given.json else show_line(f"{count} runs would be deleted")
+            return
+        if count and not yes:
+            _ask(count, control.database)
+        pruned = control.upkeep.prune(older_than, _show_progress) if count or yes else 0
+    if given.json:
+        show_json({"pruned": pruned})
+    else:
+        show_line(f"{pruned} runs deleted")
+
+
+def _ask(count: int, where: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"This would delete {count} runs: say --yes, or look first with --dry-run.")
+    click.confirm(f"Delete {count} finished runs from {where}?", abort=True, err=True)
+
+
+def _show_progress(pruned: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{pruned} …\r", nl=False, err=True)
+    elif pruned and pruned % 50_000 == 0:
+        note(f"{pruned} …")

@@ -1,0 +1,55 @@
+"""Values on the command line: durations like 90s or 7d, and arguments that are JSON or text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.model.clock import LONGEST, SECOND
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
+    """A number of seconds, or a number with s, m, h or d behind it."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        found = _DURATION.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no duration: write it like 90, 90s, 15m, 2h or 7d", param, ctx)
+        seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
+        if seconds > LONGEST / SECOND:
+            self.fail(f"{value!r} is too long; the longest is 200 years", param, ctx)
+        return seconds
+
+
+DURATION = DurationType()
+
+
+def argument(text: str) -> Any:
+    """A JSON value where the text is one, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return text
+
+
+def arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A JSON array as arguments by position, or a JSON object as arguments by name."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise click.UsageError(f'--args is no JSON: {error}. Write it like --args \'{{"to": "ada"}}\'.') from None
+    if isinstance(value, list):
+        return tuple(value), {}
+    if isinstance(value, dict):
+        return (), value
+    raise click.UsageError(f"--args must be a JSON object or array, but {text[:40]} is neither.")

@@ -1,0 +1,40 @@
+"""`Control`: all that operators can see and do, by subject, as `control.runs.cancel(…)` and so on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from holdfast.control.queues import Queues
+from holdfast.control.runs import Runs
+from holdfast.control.tasks import Tasks
+from holdfast.control.upkeep import Upkeep
+from holdfast.control.workers import Workers
+from holdfast.store import Store
+from holdfast.task.registry import Registry
+
+
+class Control:
+    """An operator's door to one database. Only `tasks` needs the code; a registry is not needed for the rest."""
+
+    def __init__(self, store: Store, registry: Registry | None = None) -> None:
+        self._store = store
+        self.runs = Runs(store)
+        self.queues = Queues(store)
+        self.workers = Workers(store)
+        self.upkeep = Upkeep(store)
+        self.tasks = Tasks(Registry() if registry is None else registry)
+
+    @property
+    def database(self) -> str:
+        """The database as it may be shown: without a password."""
+        return self._store.database.shown
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

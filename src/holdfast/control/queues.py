@@ -1,0 +1,63 @@
+"""Queues for operators: what waits in them, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from holdfast.model.clock import SECOND, to_datetime_or_none
+from holdfast.model.names import check_name
+from holdfast.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as it was when it was read."""
+
+    name: str
+    paused: bool
+    paused_at: datetime | None
+    runs: dict[str, int] = field(default_factory=dict)
+    """How many unfinished runs it has, by state."""
+    oldest_ready: float | None = None
+    """Seconds since the oldest ready run was made."""
+
+
+class Queues:
+    """A queue exists as soon as someone names it: pausing one before its first run is allowed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list(self) -> list[QueueInfo]:
+        """Every queue, by name."""
+        runs: dict[str, dict[str, int]] = {}
+        oldest: dict[str, float] = {}
+        for count in self._store.queues.unfinished():
+            runs.setdefault(count.queue, {})[count.state] = count.runs
+            if count.state == "ready":
+                oldest[count.queue] = max(count.now - count.oldest, 0) / SECOND
+        return [
+            QueueInfo(
+                row.name,
+                bool(row.paused),
+                to_datetime_or_none(row.paused_at),
+                dict(sorted(runs.get(row.name, {}).items())),
+                oldest.get(row.name),
+            )
+            for row in self._store.queues.all()
+        ]
+
+    def names(self) -> set[str]:
+        """Every queue that a run was ever put into, or that was paused."""
+        return {row.name for row in self._store.queues.all()}
+
+    def pause(self, names: Iterable[str]) -> set[str]:
+        """Let no worker take runs of these queues. What runs goes on; what is ready stays so. A claim that is under way
+        in this very moment may still take its runs. The names of those that were open before."""
+        return set(self._store.queues.pause(check_name(name, "a queue") for name in names))
+
+    def resume(self, names: Iterable[str]) -> set[str]:
+        """Let workers take runs of these queues again; the names of those that were paused."""
+        return set(self._store.queues.resume(check_name(name, "a queue") for name in names))

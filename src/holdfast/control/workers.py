@@ -1,0 +1,65 @@
+"""Worker sessions for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.model.clock import SECOND, to_datetime
+from holdfast.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One session of a worker process. A dead one stays until its runs were given back."""
+
+    session: str
+    name: str
+    state: Literal["working", "idle", "dead"]
+    lease_left: float
+    """Seconds; negative when the lease is over."""
+    started_at: datetime
+    queues: Sequence[str] | None
+    """None: all."""
+    concurrency: int | None
+    runs: int
+
+
+class Workers:
+    """Who works on the database, or did until just now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list(self) -> list[WorkerInfo]:
+        """All sessions, the oldest first."""
+        return [_info(row) for row in self._store.workers.sessions()]
+
+
+def _info(row: Row) -> WorkerInfo:
+    session, name, started_at, left, idle, info, runs = row
+    said = _said(info)
+    return WorkerInfo(
+        session=session,
+        name=name,
+        state="dead" if left <= 0 else "idle" if idle and not runs else "working",
+        lease_left=left / SECOND,
+        started_at=to_datetime(started_at),
+        queues=said.get("queues"),
+        concurrency=said.get("concurrency"),
+        runs=runs,
+    )
+
+
+def _said(info: str) -> dict[str, Any]:
+    """What the worker said of itself; nothing when another release said it in another way."""
+    try:
+        said = msgspec.json.decode(info)
+    except msgspec.DecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}

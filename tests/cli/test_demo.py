@@ -1,0 +1,182 @@
+"""`holdfast demo`: a worker is killed, nothing is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+
+import pytest
+
+from holdfast.cli.demo.scene import Kill, Verdict
+from holdfast.cli.demo.screen import FIRST_RUN, FIRST_TASK, FIRST_WORKER
+from tests.support.family import running
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+JOBS = 60
+
+
+@pytest.fixture
+def start_demo(tmp_path, monkeypatch):
+    """Start the demo with its temporary folders inside the test's own."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    processes = Processes(tmp_path)
+    yield lambda *options: processes.start("-m", "holdfast.cli", "demo", "--jobs", JOBS, *options)
+    processes.close()
+
+
+def folders(tmp_path):
+    return list((tmp_path / "tmp").iterdir())
+
+
+def killed_holding(log):
+    """What the killed worker held, by the demo's own words."""
+    (numbers,) = re.findall(r"worker \d killed \(kill -9\) holding ([\d, ]+)", log)
+    return {int(number) for number in numbers.split(", ")}
+
+
+def options_for(url):
+    return ["--postgres", url] if url.startswith("postgres") else []
+
+
+def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp_path):
+    options = options_for(database_url)
+    demo = start_demo("--keep", *options)
+    assert demo.wait(90) == 0, demo.log
+    held = killed_holding(demo.log)
+    assert 1 <= len(held) <= 3
+    (folder,) = folders(tmp_path)
+    lines = [line.split() for line in (folder / "ledger").read_text().splitlines()]
+    begun = Counter(int(number) for what, number, _ in lines if what == "begun")
+    assert {int(number) for what, number, _ in lines if what == "done"} == set(range(1, JOBS + 1))
+    assert len(list((folder / "invoices").iterdir())) == JOBS
+    assert {number for number, times in begun.items() if times > 1} <= held
+    assert "Nothing was lost, and nothing that was finished ran again." in demo.log
+    assert not running(demo.pid)
+
+
+def test_the_demo_leaves_nothing_behind(database_url, start_demo, tmp_path):
+    demo = start_demo(*options_for(database_url))
+    assert demo.wait(90) == 0, demo.log
+    assert folders(tmp_path) == []
+    if database_url.startswith("postgres"):
+        assert demo_schemas(database_url) == []
+
+
+def demo_schemas(url):
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        found = connection.execute("select nspname from pg_namespace where nspname like 'holdfast%'").fetchall()
+    return [name for (name,) in found]
+
+
+def test_what_is_kept_can_be_looked_into_as_the_demo_says(database_url, start_demo):
+    demo = start_demo("--keep", *options_for(database_url))
+    assert demo.wait(90) == 0, demo.log
+    (command,) = re.findall(r"holdfast (runs --url .*)", demo.log)
+    found = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *command.split(), "--json"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "demo.invoice" in found.stdout
+
+
+@pytest.mark.parametrize("moment", ["enqueued in", "workers at work", "killed (kill -9)"])
+def test_ctrl_c_ends_everything_and_removes_the_folder(moment, start_demo, tmp_path):
+    demo = start_demo()
+    demo.wait_for(moment, 60)
+    demo.signal(signal.SIGINT)
+    assert demo.wait() == 130, demo.log
+    assert not running(demo.pid)
+    assert folders(tmp_path) == []
+    assert "Traceback" not in demo.log
+
+
+def test_sigterm_ends_it_on_postgres_too_and_drops_the_schema(postgres_url, start_demo, tmp_path):
+    demo = start_demo("--postgres", postgres_url)
+    demo.wait_for("workers at work", 60)
+    demo.signal(signal.SIGTERM)
+    assert demo.wait() == 130, demo.log
+    assert not running(demo.pid)
+    assert demo_schemas(postgres_url) == []
+
+
+def test_workers_end_when_the_demo_itself_is_killed(start_demo):
+    demo = start_demo()
+    demo.wait_for("workers at work", 60)
+    demo.signal(signal.SIGKILL)
+    wait_until(lambda: not running(demo.pid), what="the end of the workers")
+
+
+def test_without_a_terminal_there_are_plain_lines(start_demo):
+    demo = start_demo()
+    assert demo.wait(90) == 0, demo.log
+    assert "\x1b" not in demo.log
+    assert "\r" not in demo.log
+    assert [line for line in demo.log.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_url_that_is_no_postgres_is_refused(start_demo):
+    demo = start_demo("--postgres", "sqlite:///x.db")
+    assert demo.wait() == 2
+    assert "postgresql://user@host/database" in demo.log
+
+
+def test_a_server_that_is_not_there_is_one_line(start_demo, tmp_path):
+    demo = start_demo("--postgres", "postgresql://127.0.0.1:1/nothing")
+    assert demo.wait(60) == 2, demo.log
+    assert len(demo.log.splitlines()) == 1
+    assert folders(tmp_path) == []
+
+
+def test_what_to_type_next_works(tmp_path):
+    (tmp_path / "app.py").write_text(FIRST_TASK)
+    processes = Processes(tmp_path)
+    try:
+        worker = processes.start("-m", "holdfast.cli", *FIRST_WORKER.split()[1:])
+        worker.wait_for("works on", 60)
+        program = re.fullmatch(r"python -c '(.*)'", FIRST_RUN)
+        assert program is not None
+        run = processes.start("-c", program[1])
+        assert run.wait() == 0, run.log
+        assert run.log == "Hello, Ada!\n"
+    finally:
+        processes.close()
+
+
+# The verdict
+
+
+def verdict(**more):
+    kill = Kill(worker=2, at=0.0, held=frozenset({3, 4}), finished=frozenset({1, 2}))
+    everything = frozenset(range(1, 6))
+    settings = {"done_by_database": everything, "done_by_ledger": everything, "begun_again": frozenset({3})}
+    return Verdict(jobs=5, kill=kill, lease=2.0, takeover=1.5, **{**settings, **more})
+
+
+def test_what_the_dead_worker_held_may_run_again():
+    assert verdict().good
+    assert verdict().again == [3]
+
+
+def test_a_job_that_only_one_account_knows_is_lost():
+    assert verdict(done_by_ledger=frozenset({1, 2, 3, 4})).lost == [5]
+    assert verdict(done_by_database=frozenset({1, 2, 3, 5})).lost == [4]
+    assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).good
+
+
+def test_a_finished_job_that_ran_again_is_a_fault():
+    assert verdict(begun_again=frozenset({1})).finished_again == [1]
+    assert not verdict(begun_again=frozenset({1})).good
+
+
+def test_a_job_that_ran_again_for_another_reason_is_told_apart():
+    assert verdict(begun_again=frozenset({5})).others_again == [5]
+    assert verdict(begun_again=frozenset({5})).good

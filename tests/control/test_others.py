@@ -1,0 +1,224 @@
+"""Operators' view of queues, workers, tasks and the database as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Holdfast, Retry
+from holdfast.control import Control
+from holdfast.control.open import nothing_yet, open_control
+from holdfast.database.migrate import newest
+from holdfast.errors import ConfigError, SchemaBehind
+from tests.support.world import DAY, SECOND, World
+
+# Queues
+
+
+def test_queues_tell_what_waits_in_them(control, world, clock):
+    world.session("w")
+    world.running("w")
+    world.add()
+    clock.advance(30)
+    world.add()
+    world.add(queue="mail", delay=SECOND)
+    control.queues.pause(["mail"])
+    default, mail = control.queues.list()
+    assert (default.name, default.paused, default.runs) == ("default", False, {"ready": 2, "running": 1})
+    assert default.oldest_ready == 30
+    assert (mail.name, mail.paused, mail.runs, mail.oldest_ready) == ("mail", True, {"scheduled": 1}, None)
+    assert mail.paused_at is not None
+
+
+def test_pause_and_resume_say_what_they_changed(control):
+    assert control.queues.pause(["a", "b"]) == {"a", "b"}
+    assert control.queues.pause(["b"]) == set()
+    assert control.queues.resume(["a", "c"]) == {"a"}
+    assert {queue.name for queue in control.queues.list() if queue.paused} == {"b"}
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_what_can_be_no_queue_is_refused(control, name):
+    with pytest.raises(ConfigError, match="a queue"):
+        control.queues.pause([name])
+    assert control.queues.list() == []
+
+
+def test_drain_does_not_wait_for_a_paused_queue(database_url):
+    with Holdfast(database_url) as app:
+        calls = []
+        app.task(name="note", queue="mail")(lambda: calls.append("mail"))
+        app.task(name="work")(lambda: calls.append("work"))
+        control = Control(app.store)
+        control.queues.pause(["mail"])
+        paused = app.registry.get("note").enqueue()
+        app.registry.get("work").enqueue()
+        app.worker().drain(timeout=30)
+        assert calls == ["work"]
+        assert paused.info().state == "ready"
+        control.queues.resume(["mail"])
+        app.worker().drain(timeout=30)
+        assert calls == ["work", "mail"]
+
+
+def test_an_idle_worker_takes_up_a_resumed_queue(database_url):
+    with Holdfast(database_url) as app, Holdfast(database_url) as operators:
+        task = app.task(name="note", queue="mail")(lambda: "done")
+        control = Control(operators.store)
+        control.queues.pause(["mail"])
+        run = task.enqueue()
+        with app.worker():
+            control.queues.resume(["mail"])
+            assert run.result(timeout=30) == "done"
+
+
+# Workers
+
+
+def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, world, clock):
+    world.store.workers.open("old", "host:1", 10 * SECOND, '{"queues": ["mail"], "concurrency": 5}')
+    clock.advance(1)
+    world.store.workers.open("young", "host:2", 60 * SECOND, '{"queues": null, "concurrency": 100}')
+    world.running("old")
+    clock.advance(20)
+    old, young = control.workers.list()
+    assert (old.session, old.state, old.runs, old.queues, old.concurrency) == ("old", "dead", 1, ["mail"], 5)
+    assert old.lease_left == -11
+    assert (young.state, young.runs, young.queues, young.lease_left) == ("working", 0, None, 40)
+
+
+def test_a_worker_that_asked_to_be_told_of_work_and_has_none_is_idle(control, world):
+    world.session("w")
+    world.store.workers.mark_idle("w", True)
+    assert [worker.state for worker in control.workers.list()] == ["idle"]
+    world.running("w")
+    assert [worker.state for worker in control.workers.list()] == ["working"]
+
+
+@pytest.mark.parametrize("info", ["{}", "[]", "nonsense"])
+def test_what_another_release_said_of_itself_does_no_harm(control, world, info):
+    world.store.workers.open("w", "host:1", SECOND, info)
+    (worker,) = control.workers.list()
+    assert (worker.queues, worker.concurrency) == (None, None)
+
+
+# Upkeep
+
+
+def finished(world, count, **more):
+    ids = world.add_many(count, **more)
+    claims = world.claim("w", 512)
+    for claim in claims:
+        world.end("w", claim)
+    return ids
+
+
+def test_prune_deletes_what_is_due_and_leaves_the_rest(control, world, clock):
+    world.session("w", lease=100 * 86_400)
+    finished(world, 3, keep=DAY)
+    finished(world, 2, keep=10 * DAY)
+    world.add()
+    clock.advance(2 * 86_400)
+    assert control.upkeep.count_old() == 3
+    assert control.upkeep.prune() == 3
+    assert world.rows("runs") == 3
+    assert world.rows("history") == 2
+    assert control.upkeep.prune() == 0
+
+
+def test_prune_older_than_goes_by_the_end_not_by_the_time_to_be_kept(control, world, clock):
+    world.session("w", lease=100 * 86_400)
+    old = finished(world, 2, keep=300 * DAY)
+    unfinished = world.add("other")
+    clock.advance(8 * 86_400)
+    young = finished(world, 1, keep=DAY)
+    assert control.upkeep.count_old(7 * 86_400) == 2
+    assert control.upkeep.prune(7 * 86_400) == 2
+    left = {str(run.id) for run in control.runs.page()}
+    assert left == {unfinished, *young}
+    assert not left & set(old)
+
+
+def test_prune_goes_in_batches_and_tells_how_far_it_is(control, world, clock):
+    world.session("w")
+    for _ in range(3):
+        finished(world, 400)
+    told = []
+    clock.advance(1)
+    assert control.upkeep.prune(0, told.append) == 1200
+    assert told == [500, 1000, 1200]
+    assert world.rows("history") == 0
+
+
+def test_a_run_that_a_worker_is_still_at_is_not_pruned(control, world, clock):
+    world.session("w")
+    claim = world.running("w")
+    world.store.operators.cancel(claim.id, '{"code":"cancelled"}')
+    clock.advance(60)
+    assert control.upkeep.count_old(0) == 0
+    assert control.upkeep.prune(0) == 0
+    assert world.state(claim.id) == "cancelled"
+
+
+def test_a_negative_age_is_refused(control):
+    with pytest.raises(ConfigError, match="negative"):
+        control.upkeep.prune(-1)
+
+
+def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
+    with open_control(database_url, make=True) as control:
+        before = control.upkeep.tables()
+        assert before.version == 0
+        assert before.pending[0] == "0001_runs.sql"
+        with pytest.raises(SchemaBehind, match="holdfast migrate"):
+            control.runs.page()
+        assert control.upkeep.tables().version == 0
+        assert control.upkeep.migrate() == before.pending
+        assert control.upkeep.migrate() == []
+        assert control.upkeep.tables().version == newest()
+        assert control.upkeep.tables().pending == []
+        assert control.runs.page() == []
+
+
+def test_opening_makes_no_sqlite_file(sqlite_url, tmp_path):
+    with pytest.raises(ConfigError, match="there is no SQLite file"):
+        open_control(sqlite_url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_of_an_older_release_get_the_table_of_queues(database_url):
+    world = World(database_url)
+    world.add()
+    for view in ("readable_queues", "paused_lanes"):
+        world.sql(f"drop view {{schema}}{view}")
+    world.sql("drop table {schema}queues")
+    world.sql("update {schema}meta set value = '1' where name = 'schema'")
+    world.close()
+    with open_control(database_url) as control:
+        assert control.upkeep.tables().pending[0] == "0002_queues.sql"
+        with pytest.raises(SchemaBehind, match="version 1"):
+            control.queues.list()
+        control.upkeep.migrate()
+        control.queues.pause(["default"])
+        assert [(queue.name, queue.runs) for queue in control.queues.list()] == [("default", {"ready": 1})]
+
+
+def test_where_nothing_ever_happened_there_is_nothing_to_see():
+    with nothing_yet() as control:
+        assert (control.runs.page(), control.queues.list(), control.workers.list()) == ([], [], [])
+
+
+# Tasks
+
+
+def test_tasks_are_listed_as_their_authors_declared_them():
+    app = Holdfast("sqlite:///:memory:")
+
+    def work() -> None: ...
+
+    app.task(name="b", queue="mail", retry=Retry(max_attempts=7), timeout=30, deadline=60, aliases=["old"])(work)
+    app.task(name="a")(test_where_nothing_ever_happened_there_is_nothing_to_see)
+    a, b = Control(app.store, app.registry).tasks.list()
+    assert (a.name, a.queue, a.run_in, a.max_attempts, a.timeout) == ("a", "default", "thread", 3, None)
+    assert (b.name, b.queue, b.max_attempts, b.timeout, b.deadline, b.aliases) == ("b", "mail", 7, 30, 60, ("old",))
+    assert a.defined is not None
+    assert a.defined.rpartition(":")[0].endswith("tests/control/test_others.py")

@@ -1,0 +1,135 @@
+"""Operators' view of runs: finding one by its beginning, all there is to know of it, cancel and retry."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from holdfast.errors import KeyConflict, RunFinished, RunNotFound
+from tests.support.world import SECOND
+
+FIRST = "0199aaaa-0000-7000-8000-000000000001"
+SECOND_ONE = "0199aaaa-0000-7000-8000-00000000ffff"
+THIRD = "0199bbbb-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+def three(world):
+    for id in (FIRST, SECOND_ONE, THIRD):
+        run = world.new()
+        run.id = id
+        world.store.intake.add([run])
+
+
+@pytest.mark.parametrize(
+    "given", ["0199b", "0199BBBB", "0199bbbb-", "0199bbbb-0000-7", "0199bbbb00007", THIRD, f" {THIRD} "]
+)
+def test_a_run_is_found_by_as_much_of_its_id_as_no_other_has(control, three, given):
+    assert control.runs.find(given) == UUID(THIRD)
+
+
+def test_the_last_digit_can_decide(control, three):
+    assert control.runs.find(FIRST[:-1]) == UUID(FIRST)
+    assert control.runs.find(SECOND_ONE[:-1]) == UUID(SECOND_ONE)
+
+
+def test_a_beginning_that_several_runs_have_names_them(control, three):
+    with pytest.raises(RunNotFound, match="several runs begin with 0199a") as raised:
+        control.runs.find("0199a")
+    assert FIRST in str(raised.value)
+    assert SECOND_ONE in str(raised.value)
+    assert THIRD not in str(raised.value)
+
+
+def test_of_very_many_candidates_a_few_are_named(control, world):
+    world.add_many(20)
+    beginning = str(control.runs.page(limit=1)[0].id)[:4]
+    with pytest.raises(RunNotFound, match="…") as raised:
+        control.runs.find(beginning)
+    assert str(raised.value).count("ready") == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("019", "too short"),
+        ("", "no run id"),
+        ("0199c", "no run's id begins"),
+        ("xyzw1", "no run id"),
+        ("%", "no run id"),
+    ],
+)
+def test_what_can_be_no_runs_id_is_told_so(control, three, given, says):
+    with pytest.raises(RunNotFound, match=says):
+        control.runs.find(given)
+
+
+def test_a_whole_id_is_taken_as_it_is_and_missed_when_it_is_used(control, three):
+    id = control.runs.find("0199cccc-0000-7000-8000-000000000001")
+    for verb in (control.runs.details, control.runs.info, control.runs.cancel, control.runs.retry):
+        with pytest.raises(RunNotFound, match="0199cccc"):
+            verb(id)
+
+
+def test_details_tell_all_there_is_to_know(control, world, clock):
+    world.session("w")
+    id = world.add(
+        args='{"to":"ada"}', options='{"timeout":5}', unique="u", tenant="acme", tags='["a","b"]',
+        deadline_in=60 * SECOND, delay=10 * SECOND, priority=7,
+    )  # fmt: skip
+    details = control.runs.details(UUID(id))
+    assert details.args == {"to": "ada"}
+    assert details.options == {"timeout": 5}
+    assert (details.unique, details.info.tenant, details.info.tags) == ("u", "acme", ("a", "b"))
+    assert (details.due_at - details.info.created_at).total_seconds() == 10
+    assert (details.deadline - details.info.created_at).total_seconds() == 60
+    assert details.expires_at is None
+    assert [entry.kind for entry in details.history] == ["enqueued"]
+
+
+def test_details_of_a_finished_run_have_result_and_story(control, world):
+    world.session("w")
+    claim = world.running("w")
+    world.end("w", claim, result='{"n":1}')
+    details = control.runs.details(UUID(claim.id))
+    assert details.info.result == {"n": 1}
+    assert details.expires_at > details.info.finished_at
+    assert [entry.kind for entry in details.history] == ["enqueued", "started", "done"]
+
+
+def test_pages_go_on_where_the_last_one_ended(control, world):
+    ids = world.add_many(5)
+    first = control.runs.page(limit=3)
+    rest = control.runs.page(limit=3, after=first.after)
+    assert [str(run.id) for run in [*first, *rest]] == ids[::-1]
+    assert rest.after is None
+
+
+def test_cancel_keeps_its_reason_and_says_whether_it_ended_the_run(control, world):
+    id = UUID(world.add())
+    assert control.runs.cancel(id, "ordered twice")
+    assert not control.runs.cancel(id, "again")
+    info = control.runs.info(id)
+    assert (info.state, info.error.message) == ("cancelled", "ordered twice")
+
+
+def test_retry_says_whether_it_changed_anything(control, world):
+    id = UUID(world.add(unique="u"))
+    assert not control.runs.retry(id)
+    control.runs.cancel(id)
+    assert control.runs.retry(id)
+    assert control.runs.info(id).state == "ready"
+
+
+def test_what_can_not_be_retried_is_refused(control, world):
+    world.session("w")
+    claim = world.running("w")
+    world.end("w", claim)
+    with pytest.raises(RunFinished, match="is done"):
+        control.runs.retry(UUID(claim.id))
+    old = UUID(world.add(unique="u"))
+    control.runs.cancel(old)
+    world.add(unique="u")
+    with pytest.raises(KeyConflict, match="unique name"):
+        control.runs.retry(old)
