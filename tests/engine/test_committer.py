@@ -163,7 +163,10 @@ def test_a_group_is_bounded_by_count_and_bytes():
 
 
 def kill_backends(url: str, name: str) -> int:
-    query = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = %s"
+    query = (
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+        " where datname = current_database() and application_name = %s"
+    )
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(query, [name]).fetchone()[0]
 

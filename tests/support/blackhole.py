@@ -1,4 +1,4 @@
-"""A TCP proxy that can stop passing bytes on, in both directions, without closing anything: as when packets are dropped."""
+"""A TCP proxy that can stop passing bytes on, both ways, without closing anything: as when packets are dropped."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from holdfast.telemetry import log
 from holdfast.telemetry.console import Lines, coloured, show_log
 
 FILLED = {
-    "run": "0190", "task": "shop.charge", "attempt": 3, "error": ErrorInfo("error", "ValueError", "ValueError: no"), "retry_in": 1.5, "final": True,
+    "run": "0190", "task": "shop.charge", "attempt": 3, "error": ErrorInfo("error", "ValueError", "no"),
+    "retry_in": 1.5, "final": True,
     "session": "host:7:ab", "database": "sqlite:///x.db", "tasks": 2, "concurrency": 10, "running": 4, "grace": 30,
     "finished": 5, "handed_back": 1, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
     "ready": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,

@@ -1,4 +1,4 @@
-"""A worker process for fault tests: python work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S].
+"""A worker process for fault tests: work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S].
 
 Its tasks write every effect into the ledger. Those that wait do so for files beside the ledger, which the test makes.
 """

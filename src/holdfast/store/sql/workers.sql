@@ -15,18 +15,23 @@ returning lease_until
 update {schema}workers set idle = cast(:idle as smallint) where session = :session
 
 -- name: close_session
--- A worker has stopped; its row stays while a run still names it.
+-- A worker has stopped; its row stays while a run still names it. (min goes by the index; exists may walk the table, hoping to meet one.)
 delete from {schema}workers
-where session = :session and not exists (select 1 from {schema}runs where session = :session)
+where session = :session and (select min(session) from {schema}runs where session = :session) is null
 returning session
 
 -- name: dead_sessions
--- Sessions whose lease is over, and sessions that runs name but nobody knows.
+-- Sessions whose lease is over, and sessions that runs name but nobody knows. Goes from session to session by the index, not run by run.
+with recursive held(session) as (
+    select min(session) from {schema}runs where session is not null
+    union all
+    select (select min(r.session) from {schema}runs r where r.session > held.session) from held where held.session is not null
+)
 select session from (
     select session from {schema}workers where lease_until <= {moment}
     union
-    select r.session from {schema}runs r
-    where r.session is not null and not exists (select 1 from {schema}workers w where w.session = r.session)
+    select held.session from held
+    where held.session is not null and not exists (select 1 from {schema}workers w where w.session = held.session)
 ) dead
 order by session limit 50
 
@@ -73,7 +78,7 @@ returning id, records, attempt, {hint}
 -- Dead sessions that no run names any more.
 delete from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {moment}
-and not exists (select 1 from {schema}runs r where r.session = {schema}workers.session)
+and (select min(r.session) from {schema}runs r where r.session = {schema}workers.session) is null
 
 -- name: live_workers
 -- The sessions whose lease is alive.
