@@ -16,17 +16,24 @@ class Attempts(Part):
 
         Safe to repeat: an end that was recorded before the answer was lost counts.
         """
+        counted = self._write_ends(session, ends)
+        refused = [end for end in ends if end.id not in counted]
+        if refused:
+            counted |= self._recorded(session, refused)
+            refused = [end for end in refused if end.id not in counted]
+        if refused and self._ground.database.dialect.writing_ctes:
+            counted |= self._write_ends(session, refused)  # once more: see the statement
+        return counted
+
+    def _write_ends(self, session: str, ends: Sequence[End]) -> set[str]:
         rows = batch(ends)
         if self._ground.database.dialect.writing_ctes:
-            counted = {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
-        else:
-            counted = self._together("commit", lambda do: self._end(do, session, ends, rows))
-        refused = [{"id": end.id, "fence": end.fence} for end in ends if end.id not in counted]
-        if refused:
-            counted |= {
-                str(row[0]) for row in self._one("commit", "recorded_ends", session=session, rows=batch(refused))
-            }
-        return counted
+            return {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
+        return self._together("commit", lambda do: self._end(do, session, ends, rows))
+
+    def _recorded(self, session: str, ends: Sequence[End]) -> set[str]:
+        rows = batch({"id": end.id, "fence": end.fence} for end in ends)
+        return {str(row[0]) for row in self._one("commit", "recorded_ends", session=session, rows=rows)}
 
     def _end(self, do: Do, session: str, ends: Sequence[End], rows: str) -> set[str]:
         if not do("session_alive", session=session):

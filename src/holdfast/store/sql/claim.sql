@@ -8,7 +8,7 @@ limit 1
 -- name: claim
 -- only: postgres
 -- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key.
--- One statement, because round trips decide (bench jobs). Limits are literals: a parameter makes the generic plan guess a tenth of the table.
+-- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs). Limits are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
@@ -23,17 +23,14 @@ candidates as materialized (
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
 ),
 locked as materialized (
-    select r.id, r.state, r.held from candidates cross join lateral (
-        select x.id, x.state, x.held from {schema}runs x where x.id = candidates.id {lock_free}
+    select r.* from candidates cross join lateral (
+        select x.ctid as place, x.state, x.held from {schema}runs x where x.id = candidates.id {lock_free}
     ) r
-),
-free as (
-    select id from locked where state = 'ready' and held is null
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1, due_at = null,
     claimed_at = {now}, started_at = coalesce(started_at, {now})
-where id {among(free, id)}
+where ctid = any(array(select place from locked where state = 'ready' and held is null))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
 
 -- name: claim
