@@ -73,6 +73,16 @@ def test_a_process_that_leaves_by_itself_counts_as_a_crash(app):
     assert caught.value.error.code == "crashed"
 
 
+def test_what_a_dead_process_started_is_neither_waited_for_nor_left(app, mark):
+    leaving = app.task(run_in="process", max_crashes=0)(tasks.start_another)
+    with app.worker():
+        with pytest.raises(RunFailed) as caught:
+            leaving.enqueue(mark).result(timeout=60)
+        assert caught.value.error.code == "crashed"
+        (pid,) = wait_until(mark.pids)
+        wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
 def test_a_timeout_kills_even_what_holds_the_gil(app, mark):
     still = app.task(run_in="process", timeout=0.5, retry=Retry(max_attempts=2, delay=0.01))(tasks.stand_still)
     with app.worker():

@@ -31,7 +31,6 @@ from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
 from holdfast.task.task import Enqueuer, Task
 
-PARENT_GONE = 38
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -54,7 +53,7 @@ def main(requests_file: int, answers_file: int) -> None:
 def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     while (frame := read_frame(file)) is not None:
         requests.put(msgspec.json.decode(frame))
-    os._exit(PARENT_GONE)
+    os.killpg(0, signal.SIGKILL)  # the parent is gone: so are we, and what we started
 
 
 def _run(request: dict[str, Any]) -> End:

@@ -7,6 +7,8 @@ has to stop is killed; one that dies takes nobody with it. The child's side is `
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +26,7 @@ from holdfast.store import End
 OUT_OF_MEMORY = 37
 """The exit code of a child that hit its memory limit."""
 STARTS = 3
+LOOK_SECONDS = 0.5
 
 
 class Died(Exception):
@@ -44,8 +47,8 @@ class Child:
         variables = {**os.environ, "PYTHONPATH": paths}
         try:
             self._process = subprocess.Popen(
-                command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables
-            )  # fmt: skip
+                command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables, process_group=0
+            )
         finally:
             os.close(requests)
             os.close(answers)
@@ -60,14 +63,14 @@ class Child:
         """Hand over an attempt; False when the child was dead already, and author code hasn't begun."""
         try:
             write_frame(self._requests, msgspec.json.encode(request))
-            return read_frame(self._answers) == b"begun"
+            return self._answer() == b"begun"
         except OSError:
             return False
 
     def finish(self) -> dict[str, Any]:
         """Wait for what the attempt came to; raises Died when the child ended first."""
         try:
-            answer = read_frame(self._answers)
+            answer = self._answer()
         except OSError:
             answer = None
         if answer is None:
@@ -76,10 +79,18 @@ class Child:
         end: dict[str, Any] = msgspec.json.decode(answer)
         return end
 
+    def _answer(self) -> bytes | None:
+        """The next message; None when the child is gone. What it started may still hold its pipe, and is not waited
+        for."""
+        while not select.select([self._answers], [], [], LOOK_SECONDS)[0]:
+            if self._process.poll() is not None:
+                return None
+        return read_frame(self._answers)
+
     def kill(self) -> None:
-        """End it now, whatever it does."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        """End it now, whatever it does, and what it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it, and leave nothing of it behind."""
