@@ -161,3 +161,15 @@ def test_an_authors_own_payload_error_is_a_failure_like_any_other(app, ledger):
     run = outer.enqueue()
     drain(app)
     assert (run.info().state, run.info().error.code, len(ledger.lines())) == ("failed", "error", 2)
+
+
+def test_a_traceback_begins_with_the_authors_code(app):
+    @app.task(name="failing", retry=Retry(max_attempts=1))
+    def failing() -> None:
+        raise ValueError("no")
+
+    run = failing.enqueue()
+    app.worker().drain(timeout=60)
+    frames = (run.info().error.traceback or "").splitlines()
+    assert frames[0].startswith("Traceback")
+    assert __file__ in frames[1]

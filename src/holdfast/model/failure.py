@@ -6,6 +6,7 @@ Which failures are tried again is decided in `policy/outcome.py`.
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -104,9 +105,18 @@ def _cut(text: str) -> str:
     return _clean(text[:room]).encode()[:room].decode(errors="ignore") + note
 
 
+def _authors_part(exception: BaseException) -> TracebackType | None:
+    """The traceback from where the author's code begins: that our engine called it tells nobody anything."""
+    part = exception.__traceback__
+    while part is not None and part.tb_frame.f_globals.get("__name__", "").startswith("holdfast.engine."):
+        part = part.tb_next
+    return part or exception.__traceback__
+
+
 def _traceback(exception: BaseException) -> str | None:
     try:
-        chunks = traceback.TracebackException.from_exception(exception, compact=True).format()
+        told = traceback.TracebackException(type(exception), exception, _authors_part(exception), compact=True)
+        chunks = told.format()
         text = "".join(chunk if len(chunk) <= LONGEST_MESSAGE else _cut(chunk) + "\n" for chunk in chunks)
         return cut_start(_clean(text), LONGEST_TRACEBACK)
     except Exception:
