@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing.server import PostgresServer, create_database, database_of, drop_database
+from tests.support.world import Clock, World
 
 DSN = "HOLDFAST_TEST_PG_DSN"
 
@@ -142,3 +143,16 @@ def sqlite_url(tmp_path: Path) -> str:
 def database_url(request: pytest.FixtureRequest) -> str:
     """A new, empty database; the test runs once on SQLite, once on PostgreSQL."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    """A store on an empty database with a clock of the test's own, once per database."""
+    world = World(database_url)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def clock(world: World) -> Clock:
+    return world.clock

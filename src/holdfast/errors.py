@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 from uuid import UUID
 
 
@@ -39,7 +40,7 @@ from uuid import UUID
 class ErrorInfo:
     """What went wrong, as it is kept with a run.
 
-    `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `fatal`,
+    `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
     `bad_arguments`, `not_serializable`, `too_large`.
     """
 
@@ -126,6 +127,10 @@ class LeaseLost(HoldfastError):
 
 class RunNotFound(HoldfastError):
     """There is no run with that id; it may have been pruned."""
+
+    @classmethod
+    def of(cls, id: UUID | str) -> Self:
+        return cls(f"there is no run {id}; it may have been pruned")
 
 
 class RunFinished(HoldfastError):

@@ -171,7 +171,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
 
     def begin(attempts):
         def both():
-            crew.runner._begin_on_loop(attempts, [])
+            crew.runner._begin_on_loop(attempts)
             crew.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
 
         if stopped:

@@ -346,3 +346,20 @@ def test_a_sqlite_database_in_memory_works():
     world.session("w")
     assert world.end("w", world.running("w"))
     world.close()
+
+
+def test_no_thread_opens_a_sqlite_file_while_the_process_forks(sqlite_url, monkeypatch):
+    """Not even on a line that nobody had before: the child would believe that it holds the file's locks."""
+    database = open_database(sqlite_url, "holdfast")
+    opened, open_file = threading.Event(), database._open
+    monkeypatch.setattr(database, "_open", lambda: (opened.set(), open_file())[1])
+    thread = threading.Thread(target=lambda: database.line("client").run(lambda connection: None))
+    database.before_fork()
+    try:
+        thread.start()
+        assert not opened.wait(0.2)
+    finally:
+        database.after_fork(in_child=False)
+    thread.join(30)
+    assert opened.is_set()
+    database.close()

@@ -7,6 +7,7 @@ never cut. Text that users wrote is made inert: no markup, no escape sequences.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import unicodedata
@@ -81,9 +82,8 @@ def show_table(columns: Sequence[Column], rows: Rows, empty: str) -> None:
 
 
 def _plain_table(columns: Sequence[Column], rows: Rows) -> None:
-    lines = [[column.name for column in columns], *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    for line in lines:
+    widths = _natural(columns, rows)
+    for line in ([column.name for column in columns], *rows):
         cells = [
             cell.rjust(width) if column.right else cell.ljust(width)
             for column, cell, width in zip(columns, line, widths, strict=True)
@@ -109,9 +109,7 @@ def _rich_table(columns: Sequence[Column], rows: Rows) -> None:
 
 def fit(columns: Sequence[Column], rows: Rows, room: int) -> dict[int, int]:
     """The columns to be shown, with their widths. Whole ones are never cut, be the terminal as narrow as it may."""
-    natural = [
-        max(len(line[at]) for line in [[column.name for column in columns], *rows]) for at in range(len(columns))
-    ]
+    natural = _natural(columns, rows)
     least = [width if column.whole else min(width, LEAST) for column, width in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[at] + GAP for at in kept) - GAP > room and any(columns[at].drop for at in kept):
@@ -123,6 +121,11 @@ def fit(columns: Sequence[Column], rows: Rows, room: int) -> dict[int, int]:
         widths[at] = least[at] + more
         left -= more
     return widths
+
+
+def _natural(columns: Sequence[Column], rows: Rows) -> list[int]:
+    """The widths of columns that have all the room they want."""
+    return [max(len(column.name), *(len(row[at]) for row in rows)) for at, column in enumerate(columns)]
 
 
 def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
@@ -137,8 +140,6 @@ def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
 
 
 def _coloured(text: str) -> str:
-    import os
-
     style = STYLES.get(text)
     return click.style(text, fg=style) if style and not os.environ.get("NO_COLOR") else text
 
@@ -181,4 +182,9 @@ def clock_time(time: datetime | None) -> str | None:
     """A time to the millisecond, UTC, and how long ago it was."""
     if time is None:
         return None
-    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC ({ago(time)})"
+    return f"{timestamp(time)} UTC ({ago(time)})"
+
+
+def timestamp(time: datetime) -> str:
+    """A time to the millisecond, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d}"

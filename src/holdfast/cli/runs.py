@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,13 +17,13 @@ from holdfast.cli.output import (
     ago,
     clock_time,
     for_people,
-    inert,
     note,
     show_fields,
     show_json,
     show_line,
     show_table,
     span,
+    timestamp,
 )
 from holdfast.cli.root import FAILED, Given, holdfast, pass_given
 from holdfast.cli.values import DURATION
@@ -148,8 +150,6 @@ def show(given: Given, run: str) -> None:
 
 def _as_data(details: RunDetails) -> dict[str, Any]:
     """The run's own fields and the rest, side by side."""
-    from dataclasses import fields
-
     info = {field.name: getattr(details.info, field.name) for field in fields(details.info)}
     rest = {field.name: getattr(details, field.name) for field in fields(details) if field.name != "info"}
     return info | rest
@@ -191,14 +191,12 @@ def _show_details(details: RunDetails) -> None:
 
 def _json(value: Any) -> str:
     """A kept JSON value on one line, with its own letters."""
-    import json
-
     return json.dumps(value, ensure_ascii=False)
 
 
 def _told(entry: Entry) -> str:
     """One entry of a history as a line."""
-    parts = [f"{entry.at:%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03d}  {entry.kind:<11}"]
+    parts = [f"{timestamp(entry.at)}  {entry.kind:<11}"]
     if entry.attempt:
         parts.append(f"attempt {entry.attempt}")
     if entry.worker:
@@ -278,6 +276,6 @@ def _each(given: Given, runs: tuple[str, ...], act: Callable[[Control, UUID], tu
 
 def _tell(line: dict[str, Any]) -> None:
     if line["error"]:
-        note(f"{inert(line['run'])}  {line['error']}")
+        note(f"{line['run']}  {line['error']}")
     else:
         show_line(f"{line['run']}  {line['outcome']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 from uuid import UUID
 
 import msgspec
@@ -27,7 +27,7 @@ from holdfast.model.codec import decode
 from holdfast.model.failure import cancelled, from_json
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.run import FINAL, Page, RunInfo
+from holdfast.model.run import FINAL, Page, PageAsked, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.reader import Reader
 from holdfast.task.options import Options
@@ -116,7 +116,7 @@ class Client:
     def info(self, id: UUID) -> RunInfo[Any]:
         return self._reader.info(id)
 
-    def runs(self, **asked: Any) -> Page:
+    def runs(self, **asked: Unpack[PageAsked]) -> Page:
         return self._reader.page(**asked)
 
     def history(self, id: UUID) -> list[Entry]:
@@ -147,7 +147,7 @@ class Client:
         """The result, if the run has one by now; raises when it ended otherwise."""
         row = self._store.views.end(str(id))
         if row is None:
-            raise RunNotFound(f"there is no run {id}; it may have been pruned")
+            raise RunNotFound.of(id)
         state, result, error = row
         if state not in FINAL:
             return None
@@ -178,8 +178,8 @@ class Looks:
 
     def __init__(self, id: UUID, timeout: Duration | None) -> None:
         self._id = id
-        self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND
+        self._seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
         self._pause = FIRST_LOOK
 
     def pause(self) -> float:
@@ -189,7 +189,7 @@ class Looks:
             return pause
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise ResultTimeout(f"run {self._id} had no result within {self._timeout} s; it goes on, ask again")
+            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it goes on, ask again")
         return min(pause, left)
 
 

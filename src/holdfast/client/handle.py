@@ -46,8 +46,8 @@ class Run(Generic[R_co]):
         return cast(R_co, await self._client.aresult(self.id, self.task, timeout))
 
     def cancel(self, reason: str | None = None) -> bool:
-        """End the run now; True when this call ended it, False when it had ended before. A worker that is at it is
-        stopped at its next heartbeat, and can't write any more at once."""
+        """End the run now; True when this call ended it, False when it had ended before. A worker that is at it can
+        write nothing more about it from this moment on, and is stopped at its next heartbeat."""
         refuse_in_loop("cancel")
         return self._client.cancel(self.id, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from holdfast.errors import RunNotFound
@@ -13,7 +13,7 @@ from holdfast.model.clock import to_datetime_or_none
 from holdfast.model.codec import decode
 from holdfast.model.failure import cancelled
 from holdfast.model.history import Entry
-from holdfast.model.run import Page, RunInfo
+from holdfast.model.run import Page, PageAsked, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 
@@ -45,21 +45,9 @@ class Runs:
         self._store = store
         self._reader = Reader(store.views)
 
-    def page(
-        self,
-        *,
-        state: str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        tag: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> Page:
+    def page(self, **asked: Unpack[PageAsked]) -> Page:
         """Runs, newest first; give the page's `after` for the next ones."""
-        return self._reader.page(
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
-        )  # fmt: skip
+        return self._reader.page(**asked)
 
     def find(self, given: UUID | str) -> UUID:
         """The id of a run: whole, or as much of its beginning as no other run has."""

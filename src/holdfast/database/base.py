@@ -7,17 +7,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.faults import Conflict, ConnectionLost
 from holdfast.database.statements import Statement
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 
+PATIENCE = 20.0
 RECONNECT_PAUSE = 1.0
 CONFLICT_TRIES = 8
 PAUSE_SECONDS = 5.0
@@ -64,16 +65,16 @@ class Connection(ABC):
             with self._savepoint():
                 yield
             return
-        self.begin()
         self._depth = 1
-        try:
+        try:  # around begin and commit too: an interrupt may come right behind them
+            self.begin()
             yield
+            self.commit()
         except BaseException:
-            self._depth = 0
             self.rollback()
             raise
-        self._depth = 0
-        self.commit()
+        finally:
+            self._depth = 0
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:
@@ -84,7 +85,8 @@ class Connection(ABC):
             yield
         except BaseException:
             self._depth -= 1
-            self.script(f"ROLLBACK TO {name}")
+            with suppress(StoreError):  # the outer one is over: then there is nothing to take back
+                self.script(f"ROLLBACK TO {name}")
             raise
         self._depth -= 1
         self.script(f"RELEASE {name}")
@@ -107,11 +109,11 @@ class Line:
         with self._lock:
             connection = self._open()
             with connection.transaction():
-                self._held = True
+                outer, self._held = self._held, True
                 try:
                     yield connection
                 finally:
-                    self._held = False
+                    self._held = outer
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
@@ -133,6 +135,12 @@ class Line:
                     losses += 1
                     if losses == LOSS_TRIES:
                         raise
+                except HoldfastError:
+                    raise
+                except BaseException:  # an interrupt: who knows where it left the connection
+                    if not self._held:
+                        self.close()
+                    raise
 
     def _open(self) -> Connection:
         """The connection; after a refusal the next try is made no sooner than a second later."""
@@ -196,10 +204,22 @@ class Database(ABC):
     shown: str
     """The URL as it may be shown: without a password."""
 
+    def __init__(self) -> None:
+        self._lines: dict[str, Line] = {}
+        self._lock = threading.Lock()
+
     @abstractmethod
-    def line(self, purpose: str, patience: float = 20.0) -> Line:
-        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `read`. A transaction on it that stays
-        idle for longer than `patience` seconds is ended by the server."""
+    def line(self, purpose: str, patience: float = PATIENCE) -> Line:
+        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`. A transaction on it
+        that stays idle for longer than `patience` seconds is ended by the server."""
+
+    def _line(self, name: str, connect: Callable[[], Connection]) -> Line:
+        """The line of that name, the same one each time."""
+        found = self._lines.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            return self._lines.setdefault(name, Line(connect))
 
     @abstractmethod
     def watch(self) -> Watch: ...
@@ -219,9 +239,12 @@ class Database(ABC):
     @abstractmethod
     def table_exists(self, connection: Connection, table: str) -> bool: ...
 
-    @abstractmethod
     def close(self) -> None:
         """Close every line."""
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            line.close()
 
     @abstractmethod
     def cut_stuck(self, longest: float) -> int:

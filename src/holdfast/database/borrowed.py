@@ -71,12 +71,6 @@ def borrow(connection: object) -> Borrowed | BorrowedAsync:
     raise ConfigError(f"{TAKEN}; this is a {type(connection).__module__}.{type(connection).__name__}")
 
 
-def _texts(statement: Statement, values: Mapping[str, Any]) -> list[Any]:
-    """Values in order, as text of unknown type, as psycopg takes them."""
-    given = [values[name] for name in statement.parameters]
-    return [value if value is None or isinstance(value, str) else str(value) for value in given]
-
-
 def _check_psycopg(connection: Any) -> None:
     if connection.closed:
         raise ConfigError(CLOSED)
@@ -95,7 +89,7 @@ class _Psycopg(Borrowed):
         import psycopg
 
         with psycopg.RawCursor(self._connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            cursor.execute(statement.sql.encode(), _texts(statement, values))
+            cursor.execute(statement.sql.encode(), statement.texts(values))
             return cursor.fetchall() if cursor.description else []
 
 
@@ -107,7 +101,7 @@ class _AsyncPsycopg(BorrowedAsync):
         import psycopg
 
         async with psycopg.AsyncRawCursor(self._connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            await cursor.execute(statement.sql.encode(), _texts(statement, values))
+            await cursor.execute(statement.sql.encode(), statement.texts(values))
             return await cursor.fetchall() if cursor.description else []
 
 
@@ -155,7 +149,7 @@ class _SqlAlchemy(Borrowed):
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         from sqlalchemy import text
 
-        result = self._connection.execute(text(statement.named), {name: values[name] for name in statement.parameters})
+        result = self._connection.execute(text(statement.named), statement.by_name(values))
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
@@ -170,8 +164,7 @@ class _AsyncSqlAlchemy(BorrowedAsync):
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         from sqlalchemy import text
 
-        given = {name: values[name] for name in statement.parameters}
-        result = await self._connection.execute(text(statement.named), given)
+        result = await self._connection.execute(text(statement.named), statement.by_name(values))
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
@@ -195,7 +188,7 @@ class _Django(Borrowed):
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         with self._connection.cursor() as cursor:
-            cursor.execute(pyformat(statement), {name: values[name] for name in statement.parameters})
+            cursor.execute(pyformat(statement), statement.by_name(values))
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
 
 

@@ -13,6 +13,8 @@
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
 | `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
 | `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
+| `{limit}` | the size that a statement is asked for, as a literal |
+| `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
 | `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
 """
@@ -24,6 +26,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from holdfast.errors import ConfigError
+
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+"""A statement's parameter. No statement has a colon inside a literal, and none uses `::`."""
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
@@ -79,6 +84,7 @@ class PostgresDialect(Dialect):
     _serial = "bigint generated always as identity primary key"
     _run_key = "id uuid primary key, seq bigint generated always as identity"
     _clustered = ""
+    _old_snapshot = "current_setting('transaction_isolation') <> 'read committed'"
     _hint = (
         "(select cast(pg_notify('{channel}', '') as text)"
         " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}))"
@@ -141,6 +147,7 @@ class SqliteDialect(Dialect):
     _serial = "integer primary key autoincrement"
     _run_key = "seq integer primary key autoincrement, id text not null unique"
     _clustered = "without rowid"
+    _old_snapshot = "1 = 0"
     _hint = "null"
 
     @staticmethod
@@ -170,7 +177,3 @@ class SqliteDialect(Dialect):
 
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:  # noqa: ARG002 - SQLite takes names
         return text
-
-
-PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-"""A statement's parameter. No statement has a colon inside a literal, and none uses `::`."""

@@ -22,6 +22,8 @@ def open_database(url: str, schema: str) -> Database:
 
         return SqliteDatabase(sqlite_path(url))
     if scheme in ("postgresql", "postgres"):
+        if "://" not in url:
+            raise ConfigError(f"a PostgreSQL URL begins with postgresql://; write {FORMS}")
         try:
             from holdfast.database.postgres import PostgresDatabase
         except ModuleNotFoundError as error:

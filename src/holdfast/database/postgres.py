@@ -21,7 +21,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
-from holdfast.database.base import Connection, Database, Line, Row, Watch, cut_if_stuck
+from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
 from holdfast.database.fork import abandon, watch_over
@@ -35,34 +35,33 @@ LOCK_SECONDS = 10
 LISTENER_CHECK_SECONDS = 10.0
 PREPARE_AFTER = 2
 
-_TRY_AGAIN = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
-_CONNECT_ANEW = (
-    pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout,
-    pg.ReadOnlySqlTransaction,  # a server that was the primary until a moment ago
-)  # fmt: skip
-_TRY_LATER = (pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled)
+_MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
+    ((pg.SerializationFailure, pg.DeadlockDetected), Conflict),
+    ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout), ConnectionLost),
+    ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # a server that was the primary until a moment ago
+    ((pg.LockNotAvailable, pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
+    ((pg.UniqueViolation,), Duplicate),
+    ((psycopg.DataError, psycopg.IntegrityError), DataFault),
+)
 _REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
+
+
+def _as_ours(error: psycopg.Error, what: str) -> StoreError:
+    """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
+    for kinds, meaning in _MEANINGS:
+        if isinstance(error, kinds):
+            return meaning(f"{what}: {error}")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return ConnectionLost(f"{what}: the connection was lost ({_first_line(error)})")
+    return StoreError(f"{what}: {error}")
 
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """The driver's errors as ours. Which ones are final and which may pass is decided here and nowhere else."""
     try:
         yield
-    except _TRY_AGAIN as error:
-        raise Conflict(f"{what}: {error}") from error
-    except _CONNECT_ANEW as error:
-        raise ConnectionLost(f"{what}: {error}") from error
-    except _TRY_LATER as error:
-        raise StoreUnavailable(f"{what}: {error}") from error
-    except pg.UniqueViolation as error:
-        raise Duplicate(f"{what}: {error}") from error
-    except (psycopg.DataError, psycopg.IntegrityError) as error:
-        raise DataFault(f"{what}: {error}") from error
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise ConnectionLost(f"{what}: the connection was lost ({_first_line(error)})") from error
     except psycopg.Error as error:
-        raise StoreError(f"{what}: {error}") from error
+        raise _as_ours(error, what) from error
 
 
 class PostgresConnection(Connection):
@@ -89,12 +88,10 @@ class PostgresConnection(Connection):
         self.busy_since = time.monotonic()
         try:
             cursor = self._cursor
-            cursor.execute(statement.sql, [_as_text(values[name]) for name in statement.parameters])
+            cursor.execute(statement.sql, statement.texts(values))
             return cursor.fetchall() if cursor.description else []
-        except psycopg.Error:
-            with _translated(f"{self._what} ({statement.name})"):
-                raise
-            raise AssertionError from None
+        except psycopg.Error as error:
+            raise _as_ours(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
@@ -133,11 +130,6 @@ class PostgresConnection(Connection):
             return any(True for _ in self._psycopg.notifies(timeout=longest, stop_after=1))
 
 
-def _as_text(value: Any) -> Any:
-    """Parameters go as text of unknown type, so that a statement has one plan whatever size its numbers have."""
-    return value if value is None or isinstance(value, str) else str(value)
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -151,12 +143,12 @@ class PostgresWatch(Watch):
         self._checked = 0.0
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
-        if self._connection is None:
-            self._connection = self._database.connect("listener", 20.0)
-            self._connection.listen(self._database.dialect.channel)
-            self._checked = time.monotonic()
-            return True  # what came before the LISTEN was not heard
         try:
+            if self._connection is None:
+                self._connection = self._database.connect("listener", PATIENCE)
+                self._connection.listen(self._database.dialect.channel)
+                self._checked = time.monotonic()
+                return True  # what came before the LISTEN was not heard
             return self._listen(longest, stop)
         except StoreError:
             self.close()
@@ -190,6 +182,7 @@ class PostgresDatabase(Database):
     dialect: PostgresDialect
 
     def __init__(self, url: str, schema: str) -> None:
+        super().__init__()
         self.dialect = PostgresDialect(schema)
         check_postgres_url(url)
         self.shown = without_password(url)
@@ -199,18 +192,12 @@ class PostgresDatabase(Database):
             reason = _first_line(error).replace(url, self.shown)
             raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
         check_ports(self._given.get("port"), self.shown)
-        self._lines: dict[str, Line] = {}
         self._watches: weakref.WeakSet[PostgresWatch] = weakref.WeakSet()
-        self._lock = threading.Lock()
         watch_over(self)
 
-    def line(self, purpose: str, patience: float = 20.0) -> Line:
+    def line(self, purpose: str, patience: float = PATIENCE) -> Line:
         name = "client" if purpose == "read" else purpose
-        found = self._lines.get(name)
-        if found is not None:
-            return found
-        with self._lock:
-            return self._lines.setdefault(name, Line(lambda: self.connect(name, patience)))
+        return self._line(name, lambda: self.connect(name, patience))
 
     def watch(self) -> Watch:
         watch = PostgresWatch(self)
@@ -253,12 +240,6 @@ class PostgresDatabase(Database):
     def table_exists(self, connection: Connection, table: str) -> bool:
         query = Statement("table_exists", "select to_regclass($1) is not null", ("table",))
         return bool(connection.execute(query, {"table": f'"{self.dialect.schema}".{table}'})[0][0])
-
-    def close(self) -> None:
-        with self._lock:
-            lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.close()
 
     def before_fork(self) -> None:
         """Nothing: the child leaves our connections alone."""

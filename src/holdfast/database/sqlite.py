@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from holdfast.database.base import Connection, Database, Line, Row, Watch
+from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault
 from holdfast.database.fork import abandon, watch_over
@@ -34,27 +34,29 @@ _TRY_LATER = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyErr
 _BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
 
 
+def _as_ours(error: apsw.Error, what: str) -> StoreError:
+    """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
+    if isinstance(error, _BAD_VALUE):
+        return DataFault(f"{what}: {error}")
+    if isinstance(error, _TRY_LATER):
+        return StoreUnavailable(f"{what} can't be used just now: {error}; is there room, and may it be written?")
+    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
+        return StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file")
+    if isinstance(error, apsw.ConnectionClosedError):
+        return ConnectionLost(f"{what} was closed")
+    if isinstance(error, apsw.InterruptError):
+        return ConnectionLost(f"{what}: the call took too long and was interrupted")
+    return StoreError(f"{what}: {error}")
+
+
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """The driver's errors as ours."""
     try:
         yield
-    except (apsw.BusyError, apsw.LockedError) as error:
-        raise Conflict(f"{what}: another process is writing and didn't finish in time ({error})") from error
-    except _BAD_VALUE as error:
-        raise DataFault(f"{what}: {error}") from error
-    except _TRY_LATER as error:
-        raise StoreUnavailable(
-            f"{what} can't be used just now: {error}; is there room, and may it be written?"
-        ) from error
-    except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file") from error
-    except apsw.ConnectionClosedError as error:
-        raise ConnectionLost(f"{what} was closed") from error
-    except apsw.InterruptError as error:
-        raise ConnectionLost(f"{what}: the call took too long and was interrupted") from error
     except apsw.Error as error:
-        raise StoreError(f"{what}: {error}") from error
+        raise _as_ours(error, what) from error
 
 
 class SqliteConnection(Connection):
@@ -71,14 +73,12 @@ class SqliteConnection(Connection):
                 self._apsw.execute(f"PRAGMA {pragma}")
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        self._refuse_if_over()
+        self.refuse_if_over()
         self.busy_since = time.monotonic()
         try:
             return self._apsw.execute(statement.sql, values).fetchall()
-        except apsw.Error:
-            with _translated(f"{self._what} ({statement.name})"):
-                raise
-            raise AssertionError from None
+        except apsw.Error as error:
+            raise _as_ours(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
@@ -116,11 +116,11 @@ class SqliteConnection(Connection):
 
     @contextmanager
     def _callers_turn(self) -> Iterator[None]:
-        self._refuse_if_over()
+        self.refuse_if_over()
         try:
             yield
         except (apsw.InterruptError, apsw.ThreadingViolationError):
-            self._refuse_if_over()
+            self.refuse_if_over()
             raise
 
     def expire(self) -> None:
@@ -133,14 +133,11 @@ class SqliteConnection(Connection):
                 return
             time.sleep(LOOK_SECONDS)
 
-    def settle(self) -> None:
-        """The transaction is about to end: as it should, or because it took too long."""
-        self._refuse_if_over()
-
     def renew(self) -> None:
         self._over = False
 
-    def _refuse_if_over(self) -> None:
+    def refuse_if_over(self) -> None:
+        """Raise when the transaction was ended because it took too long."""
         if self._over:
             raise StoreUnavailable(
                 f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
@@ -220,45 +217,45 @@ class SqliteDatabase(Database):
     """One file, or `:memory:`, where everything shares one connection."""
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         if _version() < OLDEST:
             raise ConfigError(f"SQLite {apsw.sqlitelibversion()} can lose committed data: install apsw 3.51.3 or later")
         self.dialect = SqliteDialect()
         self._in_memory = path == ":memory:"
         self._path = path if self._in_memory else str(Path(path).absolute())
         self.shown = f"sqlite:///{path}"
-        self._lines: dict[str, Line] = {}
-        self._lock = threading.Lock()
         self._paused: list[Line] = []
-        watch_over(self)
         self._holder: int | None = None  # the thread that has a transaction of its own on the writer
+        watch_over(self)
 
-    def line(self, purpose: str, patience: float = 20.0) -> Line:  # noqa: ARG002 - no server to run out of it
+    def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
         apart = purpose in ("heartbeat", "watch") or (purpose == "read" and not self.in_callers_transaction())
         name = "all" if self._in_memory else purpose if apart else "write"
-        found = self._lines.get(name)
-        if found is not None:
-            return found
-        with self._lock:
-            return self._lines.setdefault(name, Line(self._open))
+        return self._line(name, self._open)
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
         """The writer, for a caller's tables and our verbs together, on this thread, for at most five seconds."""
+        nested = self.in_callers_transaction()
         with self.line("client").hold() as connection:
             assert isinstance(connection, SqliteConnection)
+            if nested:  # the outermost has the timer
+                yield SqliteTransaction(connection)
+                connection.refuse_if_over()
+                return
             timer = threading.Timer(LONGEST_TRANSACTION, connection.expire)
             timer.daemon = True
-            outer, self._holder = self._holder, threading.get_ident()
+            self._holder = threading.get_ident()
             timer.start()
             try:
                 yield SqliteTransaction(connection)
                 timer.cancel()
-                connection.settle()
+                connection.refuse_if_over()
             finally:
                 timer.cancel()
                 timer.join()
                 connection.renew()
-                self._holder = outer
+                self._holder = None
 
     def in_callers_transaction(self) -> bool:
         return self._holder == threading.get_ident()
@@ -293,16 +290,12 @@ class SqliteDatabase(Database):
         )
         return bool(connection.execute(query, {"table": f"holdfast_{table}"}))
 
-    def close(self) -> None:
-        with self._lock:
-            lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.close()
-
     def before_fork(self) -> None:
-        """Close everything, but for what this very thread has in a transaction."""
+        """Close everything, but for what this very thread has in a transaction, and let no thread make a new line: a
+        file that is opened now would be believed to be locked in the child, whose writes could then be lost."""
         if not self._in_memory:
-            self._paused = [line for line in list(self._lines.values()) if line.pause()]
+            self._lock.acquire()
+            self._paused = [line for line in self._lines.values() if line.pause()]
 
     def after_fork(self, *, in_child: bool) -> None:
         for line in self._paused:
@@ -311,6 +304,8 @@ class SqliteDatabase(Database):
         if in_child:
             abandon(self._lines)
             self._lines, self._lock, self._holder = {}, threading.Lock(), None
+        elif not self._in_memory:
+            self._lock.release()
 
     def cut_stuck(self, longest: float) -> int:
         return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))
@@ -320,7 +315,7 @@ class _NoWatch(Watch):
     """A database in memory has no other processes; its own enqueues wake the worker directly."""
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
-        return not stop.wait(min(longest, LOOK_SECONDS))
+        return not stop.wait(min(longest, 10 * LOOK_SECONDS))
 
     def close(self) -> None:
         pass

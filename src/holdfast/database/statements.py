@@ -12,9 +12,11 @@ A file holds statements like this; the comment lines below the name are its purp
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from holdfast.database.dialect import PARAMETER, Dialect
 
@@ -31,6 +33,16 @@ class Statement:
     parameters: tuple[str, ...]
     named: str = ""
     """The same with `:name` parameters, for other libraries' connections."""
+
+    def texts(self, values: Mapping[str, Any]) -> list[str | None]:
+        """The values of the parameters in order. They go as text of unknown type, so that a statement has one plan
+        whatever size its numbers have."""
+        given = [values[name] for name in self.parameters]
+        return [value if value is None or isinstance(value, str) else str(value) for value in given]
+
+    def by_name(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the parameters, and no others."""
+        return {name: values[name] for name in self.parameters}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,16 @@ from holdfast.policy.outcome import Outcome, after_failure, after_timeout, paylo
 from holdfast.store import Claim, End
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
+from holdfast.telemetry import log
 
 Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back"]
 """Why author code is told to stop."""
+
+
+class Cancellable(Protocol):
+    """A timer."""
+
+    def cancel(self) -> None: ...
 
 
 class Killable(Protocol):
@@ -54,7 +61,7 @@ class Attempt:
         self.signature = task.signature
         self.lock = threading.Lock()
         self.handle: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: Cancellable | None = None
         self.child: Killable | None = None
         self.order: Order | None = None
         self.begun = False  # its coroutine runs: one that doesn't yet would be cancelled without a trace
@@ -63,7 +70,10 @@ class Attempt:
         self.retry = task.declaration.retry
         self.timeout = task.declaration.timeout
         if claim.options is not None:
-            self._apply(decode(claim.options))
+            try:
+                self._apply(decode(claim.options))
+            except Exception as error:  # written by other code: then the declaration holds
+                log.options_unreadable(claim.id, task.name, claim.attempt, error)
 
     def _apply(self, options: dict[str, Any]) -> None:
         """What was asked for at enqueue comes before the task's declaration."""
@@ -75,6 +85,10 @@ class Attempt:
     @property
     def in_thread(self) -> bool:
         return self.task.declaration.run_in == "thread"
+
+    @property
+    def on_loop(self) -> bool:
+        return self.task.declaration.run_in == "loop"
 
     @property
     def in_process(self) -> bool:
@@ -102,8 +116,12 @@ class Attempt:
 
     def failed(self, exception: BaseException) -> End:
         """What follows from an exception of the author's code."""
-        outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
-        return self._end(outcome, describe(exception, outcome.code))
+        try:
+            outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
+            return self._end(outcome, describe(exception, outcome.code))
+        except BaseException as trouble:  # an exception that can't even be looked at
+            message = f"it can't be described: looking at it raised {type(trouble).__name__}"
+            return self._end(Outcome("error"), ErrorInfo("error", type(exception).__name__, message))
 
     def misfit(self, exception: TaskError | PayloadError) -> End:
         """The kept arguments don't fit the code of this worker; trying again can't help before either changes."""

@@ -66,6 +66,7 @@ class Claimer(Loop):
         self._committer = committer
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
+        self._processes_first = False
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -80,16 +81,22 @@ class Claimer(Loop):
         self.rounds_without_work = 0
         if not self._duty.add(session, attempts):
             return 0.0  # they are recovered with the session
-        self._runner.begin(attempts)
+        begun = self._runner.begin(attempts)
         self._note_busy(session)
-        return 0.0
+        return 0.0 if begun else POLL
 
     def _claim(self, session: Session) -> list[Claim]:
         """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
-        claims = self._store.claims.claim(session.id, self._lanes.ordinary, self._runner.free())
-        if self._lanes.processes:
-            free = min(self._runner.free_processes(), self._runner.free() - len(claims))
-            claims += self._store.claims.claim(session.id, self._lanes.processes, free)
+        if not self._lanes.processes:
+            return self._store.claims.claim(session.id, self._lanes.ordinary, self._runner.free())
+        self._processes_first = not self._processes_first  # in turns, so that neither starves where slots are few
+        claims: list[Claim] = []
+        for in_processes in (self._processes_first, not self._processes_first):
+            free = self._runner.free() - len(claims)
+            if in_processes:
+                free = min(free, self._runner.free_processes())
+            lanes = self._lanes.processes if in_processes else self._lanes.ordinary
+            claims += self._store.claims.claim(session.id, lanes, free)
         return claims
 
     def _claimable(self) -> list[int]:

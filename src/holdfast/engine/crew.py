@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.committer import Committer
@@ -52,7 +53,10 @@ class Crew:
         self._telling: set[str] = set()
         self._info = json.dumps({"queues": settings.queues, "concurrency": settings.concurrency})
         lease = settings.lease
-        self.runner = Runner(settings.concurrency, self._ended, self._let_go, self._slot_freed, self.duty.__len__)
+        self.alarms = Alarms()
+        self.runner = Runner(
+            settings.concurrency, self._ended, self._let_go, self._slot_freed, self.duty.__len__, self.alarms
+        )
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.duty, self._failed, self._written)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
@@ -129,7 +133,11 @@ class Crew:
         """A run has ended failed: tell whoever asked to be told. Not durable; the history is."""
         if self._wants_failures:
             self._telling.add(run)
-            self.runner.run_in_thread(lambda: self._tell_failed(run))
+            try:
+                self.runner.run_in_thread(lambda: self._tell_failed(run))
+            except RuntimeError:  # no thread to be had
+                self._telling.discard(run)
+                log.hook_failed(f"on_failure, for run {run},")
 
     @property
     def telling(self) -> bool:

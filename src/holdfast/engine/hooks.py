@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from holdfast.engine.aside import aside
+from holdfast.errors import ConfigError
 from holdfast.telemetry import log
 
 Hook: TypeAlias = Callable[..., Any]
+
+NOTHING = object()
 
 
 class Hooks:
@@ -34,16 +37,18 @@ class Lifespan:
         for hook in self._hooks.on_start:
             if inspect.isasyncgenfunction(hook):
                 stream = hook()
-                self._keep(hook, await anext(stream))
+                self._keep(hook, await anext(stream, NOTHING))
                 self._open.append(stream)
             elif inspect.isgeneratorfunction(hook):
                 generator = hook()
-                self._keep(hook, await asyncio.to_thread(next, generator))
+                self._keep(hook, await aside(next, generator, NOTHING))
                 self._open.append(generator)
             else:
                 await _call(hook)
 
     def _keep(self, hook: Hook, value: Any) -> None:
+        if value is NOTHING:
+            raise ConfigError(f"the on_start function {hook.__name__} ended without a yield")
         if isinstance(value, Mapping):
             self._hooks.resources.update(value)
         elif value is not None:
@@ -66,7 +71,7 @@ class Lifespan:
                 if isinstance(opened, AsyncIterator):
                     await anext(opened, None)
                 else:
-                    await asyncio.to_thread(next, opened, None)
+                    await aside(next, opened, None)
             except Exception:
                 log.hook_failed("on_start, after its yield,")
 
@@ -83,4 +88,4 @@ async def _call(hook: Hook, *args: Any) -> None:
     if inspect.iscoroutinefunction(hook):
         await hook(*args)
     else:
-        await asyncio.to_thread(hook, *args)
+        await aside(hook, *args)

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
@@ -35,8 +36,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 def main(requests_file: int, answers_file: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _leave_signals_to_the_parent()
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests_file, requests), daemon=True).start()
     while True:
@@ -45,9 +45,24 @@ def main(requests_file: int, answers_file: int) -> None:
         end = _run(request)
         kept = {field.name: getattr(end, field.name) for field in dataclasses.fields(end)}
         answer = {name: kept[name] for name in ("kind", "state", "result", "error", "delay", "failed")}
-        sys.stdout.flush()
-        sys.stderr.flush()
         write_frame(answers_file, msgspec.json.encode(answer))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # a full disk, a closed pipe: not the task's fault
+                stream.flush()
+
+
+def _leave_signals_to_the_parent() -> None:
+    """Do nothing on Ctrl-C and SIGTERM. Handlers, because what is ignored stays ignored in programs that a task starts,
+    which then couldn't be terminated."""
+    ours = (signal.SIGINT, signal.SIGTERM)
+
+    def restore() -> None:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in ours:
+        signal.signal(number, lambda _number, _frame: None)
+    os.register_at_fork(after_in_child=restore)
 
 
 def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:

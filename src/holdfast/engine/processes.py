@@ -49,6 +49,10 @@ class Child:
             self._process = subprocess.Popen(
                 command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables, process_group=0
             )
+        except BaseException:
+            os.close(self._requests)
+            os.close(self._answers)
+            raise
         finally:
             os.close(requests)
             os.close(answers)
@@ -82,7 +86,9 @@ class Child:
     def _answer(self) -> bytes | None:
         """The next message; None when the child is gone. What it started may still hold its pipe, and is not waited
         for."""
-        while not select.select([self._answers], [], [], LOOK_SECONDS)[0]:
+        waiting = select.poll()
+        waiting.register(self._answers, select.POLLIN)
+        while not waiting.poll(LOOK_SECONDS * 1000):
             if self._process.poll() is not None:
                 return None
         return read_frame(self._answers)
@@ -117,13 +123,14 @@ class Processes:
         child = self._begin(attempt)
         if child is None:
             return attempt.failed(RuntimeError("no process could be started for it"))
+        answer: dict[str, Any] | None = None
         try:
             answer = child.finish()
         except Died as died:
             return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)))
         finally:
             attempt.child = None
-            self._put_back(child)
+            self._put_back(child, dead=answer is None)  # one that is still at it must never serve another attempt
         claim = attempt.claim
         return End(claim.id, claim.seq, claim.fence, **answer)
 
@@ -134,10 +141,15 @@ class Processes:
             attempt.child = child
             if attempt.order is not None:  # told to stop meanwhile
                 child.kill()
-            if child.begin(_request(attempt)):
+            begun = False
+            try:
+                begun = child.begin(_request(attempt))
+            finally:
+                if not begun:
+                    attempt.child = None
+                    self._put_back(child, dead=True)
+            if begun:
                 return child
-            attempt.child = None
-            self._put_back(child, dead=True)
             if attempt.order is not None:
                 return None
         return None

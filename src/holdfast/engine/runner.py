@@ -6,11 +6,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast.engine.attempt import Attempt, Order
+from holdfast.engine.alarms import Alarms
+from holdfast.engine.attempt import Attempt, Cancellable, Order
 from holdfast.engine.processes import Processes
 from holdfast.engine.threads import Threads
 from holdfast.errors import PayloadError, TaskError
@@ -32,8 +32,10 @@ class Runner:
         let_go: Callable[[Attempt], None],
         slot_freed: Callable[[], None],
         in_hand: Callable[[], int],
+        alarms: Alarms,
     ) -> None:
         self.concurrency = concurrency
+        self._alarms = alarms
         self._ended = ended
         self._let_go = let_go
         self._slot_freed = slot_freed
@@ -77,36 +79,39 @@ class Runner:
 
     # Starting
 
-    def begin(self, attempts: list[Attempt]) -> None:
-        """Start attempts; each takes a slot until its author code is over."""
+    def begin(self, attempts: list[Attempt]) -> bool:
+        """Start attempts; each takes a slot until its author code is over. False when some had to be handed back."""
         with self._lock:
             self._taken += len(attempts)
             self._in_processes += sum(attempt.in_process for attempt in attempts)
-        on_loop = [attempt for attempt in attempts if attempt.task.declaration.run_in == "loop"]
-        timed = [
-            attempt for attempt in attempts if attempt.timeout is not None or attempt.claim.deadline_in is not None
-        ]
-        if on_loop or timed:
-            self.loop.call_soon_threadsafe(self._begin_on_loop, on_loop, timed)
-        for attempt in attempts:
-            if attempt.task.declaration.run_in == "thread":
-                self._threads.run(partial(self._run_in_thread, attempt))
-            elif attempt.in_process:
-                self._threads.run(partial(self._run_in_process, attempt))
+        on_loop = [attempt for attempt in attempts if attempt.on_loop]
+        if on_loop:
+            self.loop.call_soon_threadsafe(self._begin_on_loop, on_loop)
+        begun = [self._begin_beside(attempt) for attempt in attempts if not attempt.on_loop]
+        return all(begun)
 
-    def _begin_on_loop(self, attempts: list[Attempt], timed: list[Attempt]) -> None:
-        for attempt in timed:
-            self._set_timer(attempt)
+    def _begin_on_loop(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
+            self._set_timer(attempt, self.loop.call_later)
             attempt.handle = self.loop.create_task(self._run_on_loop(attempt))
 
-    def _set_timer(self, attempt: Attempt) -> None:
+    def _begin_beside(self, attempt: Attempt) -> bool:
+        """Begin an attempt in a thread or a process; where no thread can be had it is handed back."""
+        self._set_timer(attempt, self._alarms.set)
+        try:
+            self._threads.run(partial(self._run_in_thread if attempt.in_thread else self._run_in_process, attempt))
+        except RuntimeError as error:
+            log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+            self._over(attempt, attempt.handed_back(lingers=False))
+            return False
+        return True
+
+    def _set_timer(self, attempt: Attempt, at: Callable[[float, Callable[[], None]], Cancellable]) -> None:
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
         known = [(micros / 1_000_000, order) for micros, order in limits if micros is not None]
-        seconds, order = min(known)
-        with attempt.lock:
-            if not attempt.over:
-                attempt.timer = self.loop.call_later(max(seconds, 0.0), self._stop_on_loop, attempt, order)
+        if known:
+            seconds, order = min(known)
+            attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
         attempt.begun = True
@@ -147,8 +152,7 @@ class Runner:
 
     def _forget_timer(self, attempt: Attempt) -> None:
         if attempt.timer is not None:  # not left until it would have fired: it keeps the arguments in memory
-            with suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(attempt.timer.cancel)
+            attempt.timer.cancel()
 
     @staticmethod
     def _call(attempt: Attempt) -> tuple[tuple[Any, ...], dict[str, Any]] | End:
@@ -185,23 +189,24 @@ class Runner:
         self._slot_freed()
 
     def stop(self, attempts: Iterable[Attempt], order: Order) -> None:
-        """Tell author code to stop, from any thread. Coroutines are cancelled; threads can only be waited for."""
+        """Tell author code to stop, from any thread. Coroutines are cancelled, processes killed; threads can only be
+        waited for."""
         told = [attempt for attempt in attempts if attempt.tell(order)]
-        if told:
-            self.loop.call_soon_threadsafe(self._cancel, told)
-
-    def _stop_on_loop(self, attempt: Attempt, order: Order) -> None:
-        if attempt.tell(order):
-            self._cancel([attempt])
+        on_loop = [attempt for attempt in told if attempt.on_loop]
+        if on_loop:
+            self.loop.call_soon_threadsafe(self._cancel, on_loop)
+        for attempt in told:
+            if attempt.child is not None:
+                attempt.child.kill()
+            if not attempt.on_loop and order != "hand back":  # a worker that stops says itself when it gives up
+                self._alarms.set(0.0 if attempt.in_thread else LINGER, partial(self.give_up, attempt))
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             if attempt.begun and attempt.handle is not None:
                 attempt.handle.cancel()
-            if attempt.child is not None:
-                attempt.child.kill()
-            if attempt.order != "hand back":  # a worker that stops says itself when it gives up
-                self.loop.call_later(0.0 if attempt.in_thread else LINGER, self.give_up, attempt)
+            if attempt.order != "hand back":
+                self.loop.call_later(LINGER, self.give_up, attempt)
 
     def give_up(self, attempt: Attempt, lingers: bool = True) -> None:
         """Author code that was told to stop didn't. Its run goes on without it; as long as it lingers, nobody may start

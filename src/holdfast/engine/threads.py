@@ -11,6 +11,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from holdfast.telemetry import log
+
 
 class Threads:
     """Runs each call in a thread of its own, reusing idle ones. The caller sees to it that there aren't too many."""
@@ -19,17 +21,28 @@ class Threads:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = 0
         self._started = 0
+        self._owed = 0  # calls that wait for a thread that is busy now
         self._lock = threading.Lock()
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run the call soon. It must not raise."""
+        """Run the call soon. Where the system gives no more threads it waits for one that becomes free; RuntimeError
+        when there is none at all."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
-                self._started += 1
-                threading.Thread(target=self._serve, name=f"holdfast-thread-{self._started}", daemon=True).start()
+                self._start_or_wait()
         self._calls.put(call)
+
+    def _start_or_wait(self) -> None:
+        try:
+            threading.Thread(target=self._serve, name=f"holdfast-thread-{self._started + 1}", daemon=True).start()
+        except RuntimeError:
+            if not self._started:
+                raise
+            self._owed += 1
+        else:
+            self._started += 1
 
     def close(self) -> None:
         """Let the threads end when they are idle."""
@@ -38,7 +51,13 @@ class Threads:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            contextvars.Context().run(call)
+            try:
+                contextvars.Context().run(call)
+            except BaseException:
+                log.loop_failed("thread")
             del call
             with self._lock:
-                self._idle += 1
+                if self._owed:
+                    self._owed -= 1
+                else:
+                    self._idle += 1

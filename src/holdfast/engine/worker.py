@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from queue import SimpleQueue
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from holdfast.engine.aside import aside
 from holdfast.engine.crew import Crew
 from holdfast.engine.event_loop import LoopThread
 from holdfast.engine.loop import FIRST_PAUSE
@@ -30,6 +31,7 @@ from holdfast.telemetry import log
 
 FLUSH = 30.0
 LOOK = 0.02
+SIGNAL_LOOK = 0.5
 
 
 class Worker:
@@ -60,7 +62,7 @@ class Worker:
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
             self._start_with_own_loop()
-            self._told.get()
+            self._wait_until_told()
             self._stop(exiting=True)
         self._exit_if_stuck()
 
@@ -86,6 +88,18 @@ class Worker:
         """Not added up: systemd signals a worker whose supervisor tells it the same in its own way."""
         return max(self._asked, self._signalled) > 1
 
+    def _wait_until_told(self) -> None:
+        """Wake up now and then: a signal that came while the process was frozen may have gone to another thread, and
+        its handler runs only when the main thread does."""
+        while True:
+            with suppress(Empty):
+                return self._told.get(timeout=SIGNAL_LOOK)
+
+    async def _await_until_told(self) -> None:
+        told = asyncio.create_task(asyncio.to_thread(self._told.get))
+        while not told.done():
+            await asyncio.wait([told], timeout=SIGNAL_LOOK)
+
     # The awaited forms: author code runs on the loop that awaits
 
     async def __aenter__(self) -> Self:
@@ -93,17 +107,17 @@ class Worker:
         return self
 
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        await self._stop_here(exiting=False)
+        await self._stop_surely(exiting=False)
 
     async def arun(self) -> None:
         """As `run`, with author code on the running loop."""
         with self._signals():
             await self._start_here()
             try:
-                await asyncio.to_thread(self._told.get)
+                await self._await_until_told()
             finally:
                 self._told.put(None)  # ends the thread that waits, when it was us who were cancelled
-                await self._stop_here(exiting=True)
+                await self._stop_surely(exiting=True)
         self._exit_if_stuck()
 
     async def adrain(self, timeout: Duration | None = None) -> int:
@@ -111,10 +125,10 @@ class Worker:
         limit = _deadline(timeout)
         await self._start_here(drain=True)
         try:
-            while not await asyncio.to_thread(self._drained, limit):
+            while not await aside(self._drained, limit):
                 await asyncio.sleep(LOOK)
         finally:
-            await self._stop_here(exiting=False)
+            await self._stop_surely(exiting=False)
         return self._crew.committer.ended
 
     # Starting
@@ -133,14 +147,14 @@ class Worker:
             raise
 
     async def _start_here(self, *, drain: bool = False) -> None:
-        await asyncio.to_thread(self._begin)
+        await aside(self._begin)
         try:
             self._crew.runner.use(asyncio.get_running_loop())
             await self._crew.lifespan.start()
-            await asyncio.to_thread(self._start_loops, drain=drain)
+            await aside(self._start_loops, drain=drain)
         except BaseException:
             await self._crew.lifespan.abort()
-            await asyncio.to_thread(self._abort)
+            await aside(self._abort)
             raise
 
     def _begin(self) -> None:
@@ -162,6 +176,7 @@ class Worker:
         assert session is not None
         log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
         crew.heartbeat.start()
+        crew.alarms.start()
         crew.warden.start()
         crew.committer.start()
         for loop in crew.housekeepers:
@@ -190,16 +205,38 @@ class Worker:
         self._finish_or_cancel()
         if not self._stuck_loop():
             self._write_and_tell()
-            own_loop.call(self._crew.lifespan.stop())
+            hooks = asyncio.run_coroutine_threadsafe(self._crew.lifespan.stop(), own_loop.loop)
+            if not self._crew.wait_until(hooks.done, self._hook_seconds(), self._hurried):
+                log.hooks_slow()
         lingers = self._close(exiting=exiting)
         if not lingers and not (exiting and self._crew.runner.taken):
             own_loop.stop(LINGER)
 
     async def _stop_here(self, *, exiting: bool) -> None:
-        await asyncio.to_thread(self._finish_or_cancel)
-        await asyncio.to_thread(self._write_and_tell)
-        await self._crew.lifespan.stop()
-        await asyncio.to_thread(self._close, exiting=exiting)
+        await aside(self._finish_or_cancel)
+        await aside(self._write_and_tell)
+        hooks = asyncio.ensure_future(self._crew.lifespan.stop())
+        if not await aside(self._crew.wait_until, hooks.done, self._hook_seconds(), self._hurried):
+            log.hooks_slow()
+        await aside(self._close, exiting=exiting)
+
+    async def _stop_surely(self, *, exiting: bool) -> None:
+        """Stop to the end, also when whoever waits for it is cancelled: that only hurries it."""
+        stopping = asyncio.ensure_future(self._stop_here(exiting=exiting))
+        cancelled = False
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                cancelled = True
+                self._asked += 2
+        stopping.result()
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _hook_seconds(self) -> float:
+        """How long stop hooks may take: what runs had the same."""
+        return max(self._crew.settings.grace, LINGER)
 
     def _finish_or_cancel(self) -> None:
         """Claim no more, give what runs its grace, then tell it to stop."""
@@ -255,7 +292,7 @@ class Worker:
     def _end_session(self) -> None:
         crew = self._crew
         self._flush()
-        for loop in (*crew.housekeepers, crew.committer, crew.warden, crew.heartbeat):
+        for loop in (*crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
             loop.stop(LINGER)
         session = crew.duty.session
         if session is not None:
@@ -270,7 +307,7 @@ class Worker:
     def _abort(self) -> None:
         """The start failed half way."""
         crew = self._crew
-        for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.warden, crew.heartbeat):
+        for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
             loop.stop(LINGER)
         session = crew.duty.session
         if session is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.flaws import MAX_DEPTH, MAX_DIGITS, Flaw, find_flaw
+from holdfast.model.flaws import MAX_DEPTH, MAX_DIGITS, find_flaw
 
 MAX_PAYLOAD = 2 * 1024 * 1024
 """The largest payload, in bytes of JSON."""
@@ -146,8 +146,8 @@ def _check_finite(value: Any, what: str) -> None:
         suspicious = _NOT_FINITE_PACKED.search(_pack(value)) is not None
     except Exception:  # integers over 64 bits, which MessagePack lacks
         suspicious = True
-    if suspicious and (flaw := find_flaw(value, _replace)) is not None:
-        raise _flawed(what, flaw)
+    if suspicious:
+        _raise_flaw(value, what)
 
 
 def _check_long(data: bytes, value: Any, what: str) -> None:
@@ -181,17 +181,12 @@ def _peels_deeper(data: bytes, depth: int) -> bool:
 
 def _raise_flaw(value: Any, what: str) -> None:
     if (flaw := find_flaw(value, _replace)) is not None:
-        raise _flawed(what, flaw)
-
-
-def _flawed(what: str, flaw: Flaw) -> NotSerializable:
-    return NotSerializable(f"{what}: {flaw}")
+        raise NotSerializable(f"{what}: {flaw}")
 
 
 def _refusal(value: Any, what: str, error: Exception) -> NotSerializable:
-    flaw = find_flaw(value, _replace)
-    if flaw is not None:
-        return _flawed(what, flaw)
+    if (flaw := find_flaw(value, _replace)) is not None:
+        return NotSerializable(f"{what}: {flaw}")
     if isinstance(error, RecursionError):
         return NotSerializable(f"{what}: nested too deep for the stack that is left")
     return NotSerializable(f"{what}: can't be written as JSON: {error}")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, ErrorInfo
-from holdfast.model.names import dotted_name
+from holdfast.model.names import type_name
 
 LONGEST_MESSAGE = 4 * 1024  # bytes
 LONGEST_TRACEBACK = 16 * 1024
@@ -30,8 +30,8 @@ def to_json(info: ErrorInfo) -> str:
     parts = {
         "code": _clean(info.code),
         "type": _clean(info.type),
-        "message": cut_end(_clean(info.message), LONGEST_MESSAGE),
-        "traceback": None if info.traceback is None else cut_start(_clean(info.traceback), LONGEST_TRACEBACK),
+        "message": cut_end(info.message, LONGEST_MESSAGE),
+        "traceback": None if info.traceback is None else cut_start(info.traceback, LONGEST_TRACEBACK),
     }
     return msgspec.json.encode(parts).decode()
 
@@ -55,20 +55,21 @@ def from_json(text: str) -> ErrorInfo:
             None if kept is None else str(kept),
         )
     except Exception:
-        return ErrorInfo("error", "unknown", cut_end(_clean(str(text)), LONGEST_MESSAGE))
+        return ErrorInfo("error", "unknown", cut_end(str(text), LONGEST_MESSAGE))
 
 
 def cut_end(text: str, limit: int) -> str:
-    """The beginning of a text, in at most `limit` bytes of UTF-8."""
-    if len(text) <= limit and len(text.encode()) <= limit:
-        return text
+    """The beginning of a text, cleaned, in at most `limit` bytes of UTF-8."""
+    if len(text) <= limit and len((clean := _clean(text)).encode()) <= limit:
+        return clean
     note = f"… (cut; {len(text):,} characters in all)"
     room = limit - len(note.encode())
-    return text[:room].encode()[:room].decode(errors="ignore") + note
+    return _clean(text[:room]).encode()[:room].decode(errors="ignore") + note  # a text may have hundreds of megabytes
 
 
 def cut_start(text: str, limit: int) -> str:
-    """The end of a text, in at most `limit` bytes of UTF-8."""
+    """The end of a text, cleaned, in at most `limit` bytes of UTF-8."""
+    text = _clean(text)
     if len(text) <= limit and len(text.encode()) <= limit:
         return text
     note = f"(cut; {len(text):,} characters in all) …\n"
@@ -83,26 +84,16 @@ def _clean(text: str) -> str:
 
 def _type_name(exception: BaseException) -> str:
     try:
-        kind = type(exception)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else dotted_name(kind)
-        return _clean(name)[:_LONGEST_TYPE]
-    except Exception:
+        return _clean(type_name(type(exception)))[:_LONGEST_TYPE]
+    except BaseException:
         return "unknown"
 
 
 def _message(exception: BaseException) -> str:
     try:
-        text = str(exception)
-        return _cut(text) if len(text) > LONGEST_MESSAGE else cut_end(_clean(text), LONGEST_MESSAGE)
-    except Exception as error:
+        return cut_end(str(exception), LONGEST_MESSAGE)
+    except BaseException as error:
         return f"(the message can't be read: its __str__ raised {type(error).__name__})"
-
-
-def _cut(text: str) -> str:
-    """Cut first, clean then: a message may have hundreds of megabytes."""
-    note = f"… (cut; {len(text):,} characters in all)"
-    room = LONGEST_MESSAGE - len(note.encode())
-    return _clean(text[:room]).encode()[:room].decode(errors="ignore") + note
 
 
 def _authors_part(exception: BaseException) -> TracebackType | None:
@@ -117,7 +108,9 @@ def _traceback(exception: BaseException) -> str | None:
     try:
         told = traceback.TracebackException(type(exception), exception, _authors_part(exception), compact=True)
         chunks = told.format()
-        text = "".join(chunk if len(chunk) <= LONGEST_MESSAGE else _cut(chunk) + "\n" for chunk in chunks)
-        return cut_start(_clean(text), LONGEST_TRACEBACK)
-    except Exception:
+        text = "".join(
+            chunk if len(chunk) <= LONGEST_MESSAGE else cut_end(chunk, LONGEST_MESSAGE) + "\n" for chunk in chunks
+        )
+        return cut_start(text, LONGEST_TRACEBACK)
+    except BaseException:
         return None

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.names import type_name
+
 MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python reads 4300 by default, the sign of a negative one included
 
@@ -130,7 +132,7 @@ def _look_at_stranger(place: _Place, inner: list[_Place], replace: Callable[[Any
     try:
         inner.append(_Place(replace(place.value), place.parent, place.step))
     except Exception:
-        return f"a value of type {_type_name(place.value)}, which can't be written as JSON,"
+        return f"a value of type {type_name(type(place.value))}, which can't be written as JSON,"
     return None
 
 
@@ -140,8 +142,3 @@ def _encodes(value: Any) -> bool:
     except Exception:
         return False
     return True
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

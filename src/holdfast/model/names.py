@@ -47,6 +47,11 @@ def dotted_name(thing: Any) -> str:
     return f"{module_name(thing)}.{thing.__qualname__}"
 
 
+def type_name(kind: type[Any]) -> str:
+    """A class for people: builtins by their name alone, others with their module."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else dotted_name(kind)
+
+
 def module_name(thing: Any) -> str:
     """The module of a class or function; that of a script is named as an import of its file would name it."""
     name = getattr(thing, "__module__", None) or "__main__"

@@ -85,13 +85,17 @@ class Retry:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Retry:
         """The Retry that `to_json` wrote, perhaps in another release: unknown parts are ignored, missing default."""
-        retry = cls(
-            max_attempts=data.get("max_attempts", 3),
-            delay=data.get("delay", SECOND) / SECOND,
-            factor=data.get("factor", 2),
-            max_delay=data.get("max_delay", 300 * SECOND) / SECOND,
-            jitter=data.get("jitter", 0.25),
-        )
+        retry = cls()
+        kept = {
+            "max_attempts": data.get("max_attempts"),
+            "delay_micros": data.get("delay"),
+            "factor": data.get("factor"),
+            "max_delay_micros": data.get("max_delay"),
+            "jitter": data.get("jitter"),
+        }
+        for name, value in kept.items():  # checked when it was made, and never refused again
+            if isinstance(value, int | float):
+                object.__setattr__(retry, name, value)
         on = data.get("on")
         object.__setattr__(retry, "on", None if on is None else tuple(on))
         object.__setattr__(retry, "never_on", tuple(data.get("never_on") or ()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, get_args
 from uuid import UUID
 
 from holdfast.errors import ErrorInfo
@@ -58,6 +58,18 @@ class RunInfo(Generic[R_co]):
     def final(self) -> bool:
         """Whether the run has ended."""
         return self.state in FINAL
+
+
+class PageAsked(TypedDict, total=False):
+    """Which runs a page shall have: filters, how many at most, and the run after which to go on."""
+
+    state: str | None
+    task: str | None
+    queue: str | None
+    tenant: str | None
+    tag: str | None
+    limit: int
+    after: str | None
 
 
 class Page(list[RunInfo[Any]]):

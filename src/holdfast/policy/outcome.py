@@ -46,5 +46,5 @@ def payload_code(error: PayloadError) -> str:
 def _chosen_delay(exception: RetryAfter, retry: Retry, failures: int, random: Random) -> int:
     try:
         return to_micros(exception.delay, "RetryAfter")
-    except (ConfigError, ValueError, OverflowError):  # a delay that is none: then the task's own
+    except (ConfigError, ValueError, OverflowError, AttributeError):  # a delay that is none: then the task's own
         return delay_before_retry(retry, failures, random)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Generator, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -74,7 +73,7 @@ class Intake(Part):
         connection.check()
         lanes = await asyncio.to_thread(self._lanes.ids, {(run.queue, run.task) for run in runs})
         steps = self._borrowed_plan(connection, runs, lanes)
-        with _Ending() as ending:
+        try:
             name, values = next(steps)
             while True:
                 try:
@@ -83,7 +82,8 @@ class Intake(Part):
                     name, values = steps.throw(error)
                 else:
                     name, values = steps.send(rows)
-        return ending.value
+        except StopIteration as end:
+            return list(end.value)
 
     def _filled(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
         return self._ground.statements.get(name), {**values, "now": self._ground.clock()}
@@ -108,7 +108,7 @@ class Intake(Part):
 
 def carry_out(steps: Plan, do: Do) -> list[str]:
     """Drive a plan to its end."""
-    with _Ending() as ending:
+    try:
         name, values = next(steps)
         while True:
             try:
@@ -117,22 +117,8 @@ def carry_out(steps: Plan, do: Do) -> list[str]:
                 name, values = steps.throw(error)
             else:
                 name, values = steps.send(rows)
-    return ending.value
-
-
-class _Ending:
-    """Takes the value with which a generator ends."""
-
-    value: list[str]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> bool:
-        if isinstance(e, StopIteration):
-            self.value = e.value
-            return True
-        return False
+    except StopIteration as end:
+        return list(end.value)
 
 
 def _check_identity(ours: str) -> Generator[Call, list[Row], None]:

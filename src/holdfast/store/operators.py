@@ -58,6 +58,6 @@ def _lock(do: Do, id: str, rows: str) -> tuple[str, str | None]:
     """Lock one run; its state and unique name."""
     found = do("lock_runs", rows=rows)
     if not found:
-        raise RunNotFound(f"there is no run {id}; it may have been pruned")
-    _, state, _, unique_name = found[0]
+        raise RunNotFound.of(id)
+    state, unique_name = found[0]
     return state, unique_name

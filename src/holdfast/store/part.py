@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.database import Connection, Database, Line, Row, Statements
+from holdfast.database.base import PATIENCE
 from holdfast.database.fork import watch_over
 from holdfast.database.migrate import check, prepare
 from holdfast.model.clock import Clock
@@ -37,7 +38,7 @@ class Ground:
         self.database = database
         self.statements = Statements("holdfast.store.sql", database.dialect)
         self.clock = clock
-        self.patience = 20.0
+        self.patience = PATIENCE
         self._migrate = migrate
         self._prepared = False
         self._identity: str | None = None

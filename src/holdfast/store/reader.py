@@ -41,7 +41,7 @@ class Reader:
     def row(self, id: UUID) -> RunRow:
         row = self._views.run(str(id))
         if row is None:
-            raise RunNotFound(f"there is no run {id}; it may have been pruned")
+            raise RunNotFound.of(id)
         return row
 
     def info(self, id: UUID) -> RunInfo[Any]:
@@ -53,7 +53,7 @@ class Reader:
             task=row.task,
             queue=row.queue,
             priority=row.priority,
-            state=row.state,  # type: ignore[arg-type]
+            state=row.state,
             attempt=row.attempt,
             crashes=row.crashes,
             created_at=to_datetime(row.created_at),

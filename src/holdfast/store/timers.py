@@ -10,11 +10,11 @@ class Timers(Part):
 
     def promote_due(self) -> int:
         """Scheduled runs whose time has come become ready; how many, at most 500 a call."""
-        return len(self._one("client", "promote_due"))
+        return len(self._one("housekeeping", "promote_due"))
 
     def unhold(self) -> int:
         """Runs that waited for the worker of a predecessor to let go become claimable; how many."""
-        return len(self._one("client", "unhold_successors"))
+        return len(self._one("housekeeping", "unhold_successors"))
 
     def fail_overdue(self, error: str) -> list[str]:
         """Unfinished runs past their deadline fail; their ids, at most 500 a call."""
@@ -31,11 +31,11 @@ class Timers(Part):
             do("add_history", rows=batch(records))
             return [row["run"] for row in records]
 
-        return self._together("client", work)
+        return self._together("housekeeping", work)
 
     def next_due(self) -> int | None:
         """Microseconds until the next run is due or overdue; None when nothing is scheduled."""
-        return min((left for left in self._one("client", "next_due")[0] if left is not None), default=None)
+        return min((left for left in self._one("housekeeping", "next_due")[0] if left is not None), default=None)
 
     def prune(self) -> tuple[int, bool]:
         """Delete finished runs whose time is over: how many, and whether there may be more."""
@@ -45,4 +45,4 @@ class Timers(Part):
             do("prune_history", rows=batch({"id": str(id)} for (id,) in pruned))
             return len(pruned), len(pruned) == BATCH
 
-        return self._together("client", work)
+        return self._together("housekeeping", work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.database import Row
+from holdfast.model.run import RunState
 from holdfast.store.part import Part
 
 
@@ -14,7 +15,7 @@ class RunRow(NamedTuple):
     id: str
     queue: str
     task: str
-    state: str
+    state: RunState
     priority: int
     attempt: int
     crashes: int

@@ -6,8 +6,6 @@ from holdfast.database import Row
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import Recovered
 
-NOTHING = Recovered(0, [], 0, [])
-
 
 class Workers(Part):
     """Sessions, alive and dead."""
@@ -37,16 +35,16 @@ class Workers(Part):
 
     def dead(self) -> list[str]:
         """Sessions whose lease is over, or that nobody knows though runs name them."""
-        return [row[0] for row in self._one("client", "dead_sessions")]
+        return [row[0] for row in self._one("housekeeping", "dead_sessions")]
 
     def next_expiry(self) -> int | None:
         """Microseconds until the next lease would be over."""
-        left: int | None = self._one("client", "next_expiry")[0][0]
+        left: int | None = self._one("housekeeping", "next_expiry")[0][0]
         return left
 
     def recover(self, sessions: list[str], crashed_error: str) -> Recovered:
         """Give back up to 500 runs of these sessions, as far as they are still dead under the lock."""
-        return self._together("client", lambda do: self._recover(do, sessions, crashed_error))
+        return self._together("housekeeping", lambda do: self._recover(do, sessions, crashed_error))
 
     def _recover(self, do: Do, sessions: list[str], crashed_error: str) -> Recovered:
         given = batch({"session": session} for session in sessions)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import TaskError
-from holdfast.model.clock import Duration
-from holdfast.model.retry import Retry
-from holdfast.task.options import Declaration, Place, check_declaration
+from holdfast.task.options import Declaration, Settings, check_declaration
 from holdfast.task.registry import Registry, task_name
 from holdfast.task.signature import Signature
 from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncTask, _SyncTask
@@ -34,36 +32,12 @@ def declare(
     enqueuer: Enqueuer,
     registry: Registry,
     name: str | None = None,
-    aliases: Sequence[str] = (),
-    queue: str = "default",
-    priority: int = 0,
-    retry: Retry | None = None,
-    timeout: Duration | None = None,
-    deadline: Duration | None = None,
-    run_in: Place | None = None,
-    limits: Sequence[str] = (),
-    max_crashes: int = 3,
-    keep: Duration | None = None,
-    memory: int | None = None,
+    **settings: Unpack[Settings],
 ) -> Task[..., Any]:
     """Make a task of a function and register it."""
     _check_function(fn)
     is_async = inspect.iscoroutinefunction(fn)
-    declaration = check_declaration(
-        task_name(fn) if name is None else name,
-        is_async=is_async,
-        aliases=aliases,
-        queue=queue,
-        priority=priority,
-        retry=retry,
-        timeout=timeout,
-        deadline=deadline,
-        run_in=run_in,
-        limits=limits,
-        max_crashes=max_crashes,
-        keep=keep,
-        memory=memory,
-    )
+    declaration = check_declaration(task_name(fn) if name is None else name, is_async=is_async, **settings)
     if declaration.run_in == "process" and "<" in fn.__qualname__:
         raise TaskError(f"task {declaration.name}: a process must be able to import it; move it to the module's level")
     kind: type[Task[..., Any]] = _AsyncTask if is_async else _SyncTask

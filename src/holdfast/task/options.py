@@ -5,10 +5,10 @@ Which of the two wins, and what it means for the row, is decided where a run is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
@@ -19,6 +19,7 @@ Place: TypeAlias = Literal["loop", "thread", "process"]
 
 DEFAULT_RETRY = Retry()
 LARGEST_PRIORITY = 1_000_000
+MOST_CRASHES = 1_000_000
 LEAST_MEMORY = 128 * 1024 * 1024  # less than that, and not even the interpreter starts
 MOST_NAMES = 100  # tags, limits or aliases
 
@@ -83,6 +84,22 @@ class Declaration:
     memory: int | None = None
 
 
+class Settings(TypedDict, total=False):
+    """What `@app.task(…)` takes beside the name."""
+
+    aliases: Sequence[str]
+    queue: str
+    priority: int
+    retry: Retry | None
+    timeout: Duration | None
+    deadline: Duration | None
+    run_in: Place | None
+    limits: Sequence[str]
+    max_crashes: int
+    keep: Duration | None
+    memory: int | None
+
+
 def check_declaration(
     name: str,
     *,
@@ -111,7 +128,7 @@ def check_declaration(
         deadline=None if deadline is None else _some_time(deadline, f"{where}: deadline"),
         run_in=_place(run_in, is_async, where),
         limits=_names(limits, f"{where}: limits"),
-        max_crashes=_count(max_crashes, f"{where}: max_crashes"),
+        max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else to_micros(keep, f"{where}: keep"),
         memory=None if memory is None else _memory(memory, run_in, f"{where}: memory"),
     )
@@ -137,27 +154,27 @@ def _memory(value: Any, run_in: Place | None, what: str) -> int:
     return value
 
 
-def _name(value: Any, what: str) -> str:
-    return check_name(value, what)
-
-
 def _key(value: Any, what: str) -> str:
     return check_name(value, what, LONGEST_KEY)
 
 
 def _priority(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
-    if abs(value) > LARGEST_PRIORITY:
-        raise ConfigError(f"{what} must be within ±{LARGEST_PRIORITY:,}, but is {value}")
-    return int(value)
+    number = _int(value, what)
+    if abs(number) > LARGEST_PRIORITY:
+        raise ConfigError(f"{what} must be within ±{LARGEST_PRIORITY:,}, but is {number}")
+    return number
 
 
-def _count(value: Any, what: str) -> int:
+def _crashes(value: Any, what: str) -> int:
+    number = _int(value, what)
+    if not 0 <= number <= MOST_CRASHES:
+        raise ConfigError(f"{what} must be between 0 and {MOST_CRASHES:,}, but is {number}")
+    return number
+
+
+def _int(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
-    if not 0 <= value <= LARGEST_PRIORITY:
-        raise ConfigError(f"{what} must be between 0 and {LARGEST_PRIORITY:,}, but is {value}")
     return int(value)
 
 
@@ -199,13 +216,13 @@ def _deadline(value: int | _Moment | None) -> dict[str, int | None]:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "queue": _name,
+    "queue": check_name,
     "priority": _priority,
     "delay": to_micros,
     "run_at": time_to_micros,
     "key": _key,
     "unique": _key,
-    "tenant": _name,
+    "tenant": check_name,
     "retry": _retry,
     "timeout": _some_time,
     "deadline": _time_or_duration,

@@ -63,8 +63,7 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON text of a call's arguments; raises BadArguments when they don't fit the parameters."""
-        if self._decoder is None:
-            self.resolve()
+        self.resolve()
         text = encode(self._bind(args, kwargs), self._what_arguments)
         if self._typed:
             self._read(text, "")
@@ -81,8 +80,7 @@ class Signature:
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with."""
-        if self._decoder is None:
-            self.resolve()
+        self.resolve()
         values = self._read(text, _MISFIT)
         if values[-1] is not _UNSET:
             values = self._read(self._by_name(text), _MISFIT)
@@ -94,13 +92,10 @@ class Signature:
 
     def decode_result(self, text: str) -> Any:
         """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
-        if self._decoder is None:
-            self.resolve()
+        self.resolve()
         if self._result_decoder is not None:
-            try:
+            with suppress(msgspec.MsgspecError, RecursionError):
                 return self._result_decoder.decode(text)
-            except (msgspec.MsgspecError, RecursionError):
-                return decode(text)
         return decode(text)
 
     def _sort_parameters(self) -> None:
@@ -174,8 +169,11 @@ class Signature:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            return BadArguments(f"task {self.task_name}{self._signature}: {error}")
-        return BadArguments(f"task {self.task_name}{self._signature}: the arguments don't fit")
+            return self._refusal(str(error))
+        return self._refusal("the arguments don't fit")
+
+    def _refusal(self, why: str) -> BadArguments:
+        return BadArguments(f"task {self.task_name}{self._signature}: {why}")
 
     def _read(self, text: str, prefix: str) -> tuple[Any, ...]:
         """The values of the parameters in order, UNSET where missing; the last is what stood under `*`."""
@@ -183,18 +181,17 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise BadArguments(f"task {self.task_name}{self._signature}: {prefix}{_by_parameter(error)}") from error
+            raise self._refusal(prefix + _by_parameter(error)) from error
 
     def _by_name(self, text: str) -> str:
         """The same arguments with those under `*` bound to the parameters at their positions."""
         kept: dict[str, Any] = decode(text, dict[str, msgspec.Raw])
         given: list[msgspec.Raw] = decode(bytes(kept.pop(POSITIONAL)), list[msgspec.Raw])
         twice = [name for name in self._names[: len(given)] if name in kept]
-        if twice or (len(given) > len(self._names) and self._var_positional is None):
-            raise BadArguments(
-                f"task {self.task_name}{self._signature}: {_MISFIT}"
-                + (f"multiple values for {twice[0]!r}" if twice else f"too many positional values ({len(given)})")
-            )
+        if twice:
+            raise self._refusal(f"{_MISFIT}multiple values for {twice[0]!r}")
+        if len(given) > len(self._names) and self._var_positional is None:
+            raise self._refusal(f"{_MISFIT}too many positional values ({len(given)})")
         kept.update(zip(self._names, given, strict=False))
         if len(given) > len(self._names) and self._var_positional is not None:
             kept[self._var_positional] = given[len(self._names) :]
@@ -252,7 +249,7 @@ class Signature:
         return args, kwargs
 
     def _missing(self, name: str) -> BadArguments:
-        return BadArguments(f"task {self.task_name}{self._signature}: {_MISFIT}missing a required argument: {name!r}")
+        return self._refusal(f"{_MISFIT}missing a required argument: {name!r}")
 
 
 class UntypedSignature:

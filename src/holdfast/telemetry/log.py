@@ -44,6 +44,14 @@ def attempt_crashed(run: str, task: str, attempt: int, error: object, *, final: 
         _tell(logging.WARNING, run, task, attempt, "crashed, ready again: %s", error)
 
 
+def options_unreadable(run: str, task: str, attempt: int, error: object) -> None:
+    _tell(logging.WARNING, run, task, attempt, "has options that can't be read, the task's own hold: %s", error)
+
+
+def no_thread(run: str, task: str, attempt: int, error: object) -> None:
+    _tell(logging.ERROR, run, task, attempt, "handed back, no thread could be started for it: %s", error)
+
+
 def attempt_refused(run: str, task: str, attempt: int) -> None:
     what = "isn't ours any more (cancelled, or taken over): its result is dropped"
     _tell(logging.WARNING, run, task, attempt, what)
@@ -133,6 +141,10 @@ def database_back(loop: str) -> None:
 
 def loop_failed(loop: str) -> None:
     logger.exception("%s: unexpected error; going on", loop)
+
+
+def hooks_slow() -> None:
+    logger.warning("the stop hooks take longer than the grace; the worker stops without waiting for them")
 
 
 def hook_failed(hook: str) -> None:

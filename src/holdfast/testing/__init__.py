@@ -1,1 +1,1 @@
-"""What tests need: here for users' tests, in `server` for Holdfast's own. Never imported by the library itself."""
+"""What tests and benchmarks need: a PostgreSQL server to throw away. Never imported by the rest of the library."""

@@ -51,12 +51,13 @@ select {name_lock(names.unique_name)} from (
 
 -- name: hold_successors
 -- New runs whose unique name's last run has ended while its worker is still at it are held until that worker has let go.
--- A statement of its own: the insert may have waited for the one that ended that run, and looks with eyes from before.
+-- A statement of its own: the insert may have waited for the one that ended that run, and looks with eyes from before. In a caller's
+-- transaction that sees only its own beginning, all are held: the timekeeper looks again, with fresh eyes.
 update {schema}runs set held = 'quiescing'
-where id {among(:rows, id uuid)} and exists (
+where id {among(:rows, id uuid)} and ({old_snapshot} or exists (
     select 1 from {schema}runs old
     where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null
-)
+))
 
 -- name: find_unique
 -- The unfinished runs of these unique names.

@@ -1,6 +1,6 @@
 -- name: lock_runs
--- Locks runs in the order of arrival and tells their states.
-select r.id, r.state, r.session, r.unique_name
+-- Locks runs in the order of arrival and tells their states and unique names.
+select r.state, r.unique_name
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock}
 

@@ -40,7 +40,7 @@ order by session limit 50
 select min(lease_until) - {moment} from {schema}workers
 
 -- name: lock_dead
--- Locks the rows of dead sessions against their own committers, re-checked; answers those that others hold or that live, too, as not ours.
+-- Locks the rows of dead sessions against their own committers. Those that others hold, or that live after all, are left out.
 select session from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
 

@@ -1,0 +1,36 @@
+"""Blocking calls of the worker itself, awaited: each in a thread of its own, not in the loop's pool, which author code
+may have filled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Run a blocking call beside the loop and wait for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def run() -> None:
+        set_outcome: Callable[[Any], None] = future.set_result
+        try:
+            outcome: Any = call(*args, **kwargs)
+        except StopIteration as error:  # which no future can carry
+            set_outcome, outcome = future.set_exception, RuntimeError(f"{call} raised {error!r}")
+        except BaseException as error:
+            set_outcome, outcome = future.set_exception, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, set_outcome, outcome)
+
+    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    return await future
