@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,3 +80,15 @@ def start_another(mark: str) -> None:
         _mark(mark)
         time.sleep(600)
     os.abort()
+
+
+def terminate_a_program() -> int:
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    return program.wait()
+
+
+def close_stdout(mark: str) -> str:
+    _mark(mark)
+    sys.stdout.close()
+    return "done"

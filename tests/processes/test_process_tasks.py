@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +121,33 @@ def test_signals_to_the_whole_group_do_not_end_the_children(app):
     unharmed = app.task(run_in="process", max_crashes=0)(tasks.signal_own_group)
     with app.worker():
         assert unharmed.enqueue().result(timeout=60) == "alive"
+
+
+def test_programs_that_a_task_starts_can_be_terminated(app):
+    starting = app.task(run_in="process")(tasks.terminate_a_program)
+    with app.worker():
+        assert starting.enqueue().result(timeout=60) == -signal.SIGTERM
+
+
+def test_a_closed_stdout_does_not_cost_a_run_its_result(app, mark):
+    closing = app.task(run_in="process", max_crashes=0)(tasks.close_stdout)
+    with app.worker():
+        assert closing.enqueue(mark).result(timeout=60) == "done"
+    assert len(mark.pids()) == 1
+
+
+def test_a_worker_with_very_many_open_files_runs_processes(app):
+    own_pid = app.task(run_in="process", retry=Retry(max_attempts=1))(tasks.own_pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with app.worker():
+            assert own_pid.enqueue().result(timeout=60) != os.getpid()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_that_died_while_idle_is_not_the_next_runs_fault(app, children):

@@ -188,3 +188,42 @@ def test_a_sqlalchemy_connection_to_something_else_is_refused(note):
     with sqlalchemy.create_engine("sqlite://").connect() as connection:
         with pytest.raises(ConfigError, match=r"app\.transaction"):
             note.options(connection=connection).enqueue("a")
+
+
+def test_a_unique_successor_waits_also_when_the_callers_transaction_sees_only_its_beginning(app, postgres_url):
+    released, began = threading.Event(), []
+
+    @app.task(name="work")
+    def work(n: int) -> int:
+        began.append(n)
+        if n == 1:
+            released.wait(60)
+        return n
+
+    first = work.options(unique="one").enqueue(1)
+    with app.worker(lease=1.5), psycopg.connect(postgres_url) as connection:
+        wait_until(lambda: began)
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select 1 from holdfast.runs")
+        first.cancel()
+        second = work.options(unique="one", connection=connection).enqueue(2)
+        connection.commit()
+        assert second != first
+        wait_until(lambda: "cancelled" in [entry.kind for entry in first.history()])
+        assert second.info().state == "ready"
+        assert began == [1]
+        released.set()
+        assert second.result(timeout=60) == 2
+
+
+def test_a_callers_open_transaction_does_not_stop_the_worker_of_the_same_process(app, note, postgres_url):
+    with app.worker(), psycopg.connect(postgres_url) as connection:
+        note.options(connection=connection, key="k").enqueue("a")
+        rival = threading.Thread(target=lambda: note.options(key="k").enqueue("a"))
+        rival.start()
+        with Holdfast(postgres_url) as other:
+            late = other.remote("note").options(delay=0.05).enqueue("promoted meanwhile")
+            assert late.result(timeout=60) == "promoted meanwhile"
+        connection.commit()
+        rival.join(60)
+    assert not rival.is_alive()

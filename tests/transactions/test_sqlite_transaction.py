@@ -143,3 +143,18 @@ async def test_it_is_refused_in_a_running_loop(app):
 def test_on_postgresql_it_is_refused_and_names_the_other_way(postgres_url):
     with Holdfast(postgres_url) as app, pytest.raises(ConfigError, match="connection="):
         app.transaction()
+
+
+def test_nothing_is_written_after_an_outer_transaction_expired_inside_an_inner_one(app, note, monkeypatch):
+    monkeypatch.setattr(sqlite, "LONGEST_TRANSACTION", 0.2)
+    with pytest.raises(StoreUnavailable, match="took longer than"):
+        with app.transaction() as outer:
+            outer.execute("insert into orders (item) values ('before')")
+            with pytest.raises(StoreUnavailable):
+                with app.transaction() as inner:
+                    wait_until(lambda: not _still_open(inner))
+                    inner.execute("insert into orders (item) values ('inside')")
+            note.enqueue("after")
+    monkeypatch.undo()
+    assert orders(app) == []
+    assert app.runs() == []

@@ -37,7 +37,7 @@ class KnownLanes:
         tasks = self._registry.names()
         known = {
             lane: tasks[task]
-            for lane, (queue, task) in self._store.lanes.refresh().items()
+            for lane, (queue, task) in self._store.lanes.refresh("claim").items()
             if task in tasks and (self._queues is None or queue in self._queues)
         }
         self._seen = time.monotonic()
