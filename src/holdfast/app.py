@@ -27,6 +27,7 @@ from holdfast.store import Store
 from holdfast.store.reader import run_id
 from holdfast.task.declare import Decorate, declare, declare_remote
 from holdfast.task.options import Place
+from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request, Task, _AsyncTask, _SyncTask
 
@@ -88,6 +89,9 @@ class Holdfast:
     ) -> Decorate: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Make a task of a function: `@app.task`, or `@app.task(queue=…, retry=…)`."""
+        known = ("name", *TaskSettings.__annotations__)
+        for unknown in settings.keys() - set(known):
+            raise ConfigError(f"a task has no setting {unknown!r}; the settings are {', '.join(known)}")
         if fn:
             return declare(*fn, enqueuer=self._client, registry=self.registry, **settings)
         return lambda fn: declare(fn, enqueuer=self._client, registry=self.registry, **settings)

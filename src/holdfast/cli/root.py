@@ -134,7 +134,7 @@ def holdfast(ctx: click.Context) -> int:
     Examples:
       holdfast worker --app shop.tasks:app
       holdfast runs --state failed
-      holdfast show 0199a3f2
+      holdfast show 0199a3f2-6c1e
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)

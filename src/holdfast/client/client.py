@@ -133,24 +133,24 @@ class Client:
 
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         looks = Looks(id, timeout)
-        while not (end := self.look(id, task)):
-            time.sleep(looks.pause())
+        while not isinstance(end := self.look(id, task), Finished):
+            time.sleep(looks.pause(end))
         return end.result
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         looks = Looks(id, timeout)
-        while not (end := await asyncio.to_thread(self.look, id, task)):
-            await asyncio.sleep(looks.pause())
+        while not isinstance(end := await asyncio.to_thread(self.look, id, task), Finished):
+            await asyncio.sleep(looks.pause(end))
         return end.result
 
-    def look(self, id: UUID, task: str) -> Finished | None:
-        """The result, if the run has one by now; raises when it ended otherwise."""
+    def look(self, id: UUID, task: str) -> Finished | str:
+        """The result, if the run has one by now, else its state; raises when it ended otherwise."""
         row = self._store.views.end(str(id))
         if row is None:
             raise RunNotFound.of(id)
         state, result, error = row
         if state not in FINAL:
-            return None
+            return str(state)
         if state == "done":
             return Finished(self._decode_result(task, result))
         info = from_json(error) if error else ErrorInfo("error", state, "")
@@ -182,14 +182,15 @@ class Looks:
         self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
         self._pause = FIRST_LOOK
 
-    def pause(self) -> float:
-        """How long to wait before the next look; ResultTimeout when there is no time left."""
+    def pause(self, state: str) -> float:
+        """How long to wait before the next look at a run in that state; ResultTimeout when there is no time left."""
         pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_LOOK)
         if self._deadline is None:
             return pause
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it goes on, ask again")
+            hint = ": is a worker alive that knows its task and works on its queue?" if state == "ready" else ""
+            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it is still {state}{hint}")
         return min(pause, left)
 
 

@@ -31,7 +31,8 @@ class Lanes(Part):
         return known
 
     def refresh(self, line: str = "read") -> dict[int, Pair]:
-        """All lanes there are, by id, read on a line of the caller's choice. Those of a transaction that may still be taken back are not remembered."""
+        """All lanes there are, by id, read on a line of the caller's choice. Those of a transaction that may still be
+        taken back are not remembered."""
         found = {int(id): (queue, task) for id, queue, task in self._one(line, "all_lanes")}
         if not self._ground.database.in_callers_transaction():
             self._ids.update(_by_pair(found))  # never replaced: another thread may know more

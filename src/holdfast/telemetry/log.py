@@ -88,7 +88,10 @@ def worker_started(session: str, database: str, tasks: int, concurrency: int) ->
 def worker_stopping(session: str, running: int, grace: float) -> None:
     fields = {"session": session}
     if running:
-        logger.info("worker %s stops: %s %g s to finish", session, _have(running), grace, extra=fields)
+        logger.info(
+            "worker %s stops: %s %g s to finish; a second signal hurries it",
+            session, _have(running), grace, extra=fields,
+        )  # fmt: skip
     else:
         logger.info("worker %s stops: it has nothing in hand", session, extra=fields)
 
