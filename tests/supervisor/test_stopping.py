@@ -77,8 +77,9 @@ def test_a_stop_during_the_start_is_a_clean_stop(start):
 
 
 def test_a_worker_that_does_not_stop_is_killed_after_a_while(start):
-    supervisor = start("hasty.py", 1, 0.1, HANG_AT_STOP="yes")
+    supervisor = start("hasty.py", 1, 0.1)
     supervisor.wait_for(" works on ", 60)
+    os.kill(children(supervisor.pid)[0].pid, signal.SIGSTOP)
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 1, supervisor.log
     assert "didn't stop in time and is killed" in supervisor.log

@@ -17,12 +17,6 @@ if "WRITE_AT_IMPORT" in os.environ:
     sys.stderr.write(os.environ["WRITE_AT_IMPORT"])
 
 
-@app.on_stop
-def stop():
-    if "HANG_AT_STOP" in os.environ:
-        time.sleep(1000)
-
-
 @app.task(name="nap")
 def nap(n: int, seconds: float) -> None:
     ledger.write("begun", n, os.getpid())
