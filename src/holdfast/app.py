@@ -228,6 +228,8 @@ class Holdfast:
 
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
+    if not isinstance(requests, Iterable):
+        raise ConfigError(f"enqueue_many takes a list of requests, not a {type(requests).__name__}")
     checked = list(requests)
     for at, request in enumerate(checked):
         if not isinstance(request, Request):

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Holdfast, Retry, RetryAfter, RunFailed
+from holdfast.database import Statement
 from holdfast.engine.aside import aside
 from holdfast.errors import ConfigError
 from tests.processes import tasks
@@ -59,9 +60,7 @@ def test_options_that_cannot_be_read_leave_the_declaration_in_force(app):
     neighbours = [work.enqueue(n) for n in range(3)]
     odd = work.options(timeout=5).enqueue(9)
     table = "holdfast_runs" if "sqlite" in app.url else "holdfast.runs"
-    from holdfast.database.statements import Statement
-
-    spoil = Statement("spoil", f"update {table} set options = '[1]' where options is not null", ())
+    spoil = Statement("spoil", f"""update {table} set options = '{{"retry":5}}' where options is not null""", ())
     app.store.database.line("client").run(lambda connection: connection.execute(spoil, {}))
     assert app.worker().drain(timeout=60) == 4
     assert [run.result(timeout=5) for run in (*neighbours, odd)] == [0, 1, 2, 9]

@@ -141,3 +141,10 @@ def test_a_schema_name_that_is_a_plain_word_works_whatever_it_means_in_sql(postg
 )
 def test_a_url_is_shown_without_its_password(url, expected):
     assert without_password(url) == expected
+
+
+@pytest.mark.parametrize("url", ["postgresql:/ada:s3cret@host/shop", "postgresql:ada:s3cret@host/shop"])
+def test_a_postgresql_url_without_its_slashes_is_refused_without_showing_its_password(url):
+    with pytest.raises(ConfigError, match="begins with postgresql://") as caught:
+        open_database(url, "holdfast")
+    assert "s3cret" not in str(caught.value)

@@ -116,6 +116,12 @@ def test_a_wrong_row_is_named_and_nothing_is_enqueued(task, ledger, row, words):
     assert ledger.groups == []
 
 
+def test_what_is_no_list_of_calls_is_refused_with_words(task, ledger):
+    with pytest.raises(BadArguments, match="takes a list of tuples, not a NoneType"):
+        task(send).enqueue_many(None)
+    assert ledger.groups == []
+
+
 @pytest.mark.parametrize("option", ["key", "unique"])
 def test_one_key_for_many_calls_is_refused_and_for_one_call_it_is_fine(task, ledger, option):
     mail = task(send).options(**{option: "k"})

@@ -135,6 +135,8 @@ class Task(Generic[P, R_co]):
         return f"<task {self.name}>"
 
     def _requests(self, calls: Iterable[tuple[Any, ...]]) -> list[Request[R_co]]:
+        if not isinstance(calls, Iterable):
+            raise BadArguments(f"task {self.name}: enqueue_many takes a list of tuples, not a {type(calls).__name__}")
         requests = [self._row(at, call) for at, call in enumerate(calls)]
         for option in ("key", "unique"):
             if len(requests) > 1 and getattr(self._options, option) is not None:
