@@ -10,14 +10,20 @@ from holdfast.errors import (
     RetryAfter,
     RunCancelled,
     RunFailed,
+    StepFailed,
+    WaitTimeout,
 )
 from holdfast.model.retry import Retry
 from holdfast.model.run import RunInfo
+from holdfast.task.context import Context
+from holdfast.task.current import idempotency_key
+from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Context",
     "Fatal",
     "Holdfast",
     "HoldfastError",
@@ -30,5 +36,9 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunInfo",
+    "StepFailed",
+    "SyncContext",
     "Task",
+    "WaitTimeout",
+    "idempotency_key",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
 from holdfast.client.blocking import refuse_in_loop
@@ -25,11 +25,13 @@ from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.reader import run_id
+from holdfast.task.context import Context
 from holdfast.task.declare import Decorate, declare, declare_remote
 from holdfast.task.options import Place
 from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.registry import Registry
-from holdfast.task.task import Request, Task, _AsyncTask, _SyncTask
+from holdfast.task.sync_context import SyncContext
+from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +47,7 @@ class Holdfast:
 
     `url`: `$HOLDFAST_URL` if it isn't given, else `sqlite:///holdfast.db` in the current folder. Nothing is read or
     written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
-    with tasks. `keep` is how long finished runs stay, for tasks that don't say.
+    with tasks. `keep` is how long finished runs stay, for tasks that don't say, and events that nobody waits for.
     """
 
     def __init__(
@@ -61,11 +63,16 @@ class Holdfast:
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(open_database(self.url, schema), migrate=migrate, clock=clock)
-        self._client = Client(self.store, self.registry, to_micros(keep, "keep"))
+        self._keep = to_micros(keep, "keep")
+        self._client = Client(self.store, self.registry, self._keep)
         self._hooks = Hooks()
 
     # Tasks
 
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> _AsyncDurable[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[Concatenate[SyncContext, P], R], /) -> _SyncDurable[P, R]: ...
     @overload
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> _AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -110,6 +117,16 @@ class Holdfast:
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
         return await self._client.aenqueue(_checked_requests(requests))
+
+    def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
+        """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;
+        True when it was this one."""
+        refuse_in_loop("emit")
+        return self._client.emit(event, payload, tenant)
+
+    async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
+        """Let an event happen; True when it was the first one of its name."""
+        return await asyncio.to_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
@@ -176,8 +193,10 @@ class Holdfast:
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / SECOND,
+            keep_events=self._keep,
         )
-        crew = Crew(self.store, self.registry, self._hooks, settings, lambda id: self._client.info(UUID(id)))
+        client = self._client
+        crew = Crew(self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client)
         return Worker(crew, self.registry)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.database import DataFault
-from holdfast.engine.committer import LARGEST_GROUP, Command, group_size
+from holdfast.engine.committer import LARGEST_GROUP, Over, group_size
 from holdfast.errors import StoreUnavailable
 from holdfast.store import End
 from tests.support.waiting import wait_until
@@ -152,14 +152,14 @@ def test_an_attempt_keeps_its_slot_until_its_end_is_written(app, ledger, monkeyp
 
 
 def test_a_group_is_bounded_by_count_and_bytes():
-    def command(size: int) -> Command:
-        return Command(None, End("id", 1, 1, "done", "done", result="x" * size))  # type: ignore[arg-type]
+    def command(size: int) -> Over:
+        return Over(None, End("id", 1, 1, "done", "done", result="x" * size))  # type: ignore[arg-type]
 
     assert group_size([]) == 0
     assert group_size([command(1)] * 2000) == LARGEST_GROUP
     assert group_size([command(2 * 1024 * 1024)] * 100) == 4
     assert group_size([command(9 * 1024 * 1024)] * 2) == 1
-    assert group_size([Command(None, None)] * 3) == 3  # type: ignore[arg-type]
+    assert group_size([Over(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
 def kill_backends(url: str, name: str) -> int:

@@ -136,7 +136,7 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
     claim = postgres.running("w", unique="u")
     canceller = Hand(postgres)
     rows = f'[{{"id":"{claim.id}"}}]'
-    canceller.do("lock_runs", rows=rows)
+    canceller.do("hold_runs", rows=rows)
     assert canceller.do("cancel_runs", rows=rows, error=CANCELLED)
     successor = Background(postgres, lambda: postgres.add(unique="u"))
     canceller.commit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 from uuid import UUID
 
@@ -23,19 +23,24 @@ from holdfast.errors import (
     UnknownTask,
 )
 from holdfast.model.clock import SECOND, Duration, to_micros
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled, from_json
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.run import FINAL, Page, PageAsked, RunInfo
+from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.run import FINAL, Chunk, Page, PageAsked, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.reader import Reader
+from holdfast.task.current import refuse_in_body
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
 
 FIRST_LOOK = 0.002
 LONGEST_LOOK = 0.25
+INSTEAD_OF_ENQUEUE = (
+    "write `await ctx.enqueue(task, …)` for an independent run, `ctx.spawn` for a child, or call it inside a step"
+)
 
 
 class Client:
@@ -44,16 +49,18 @@ class Client:
     def __init__(self, store: Store, registry: Registry, keep: int) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views, self._decode_result)
+        self._reader = Reader(store.views, self.decode_result)
         self._keep = keep
 
     # Making runs
 
     def enqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
+        refuse_in_body("enqueue", INSTEAD_OF_ENQUEUE)
         refuse_in_loop("enqueue")
         return self.make(requests)
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
+        refuse_in_body("aenqueue", INSTEAD_OF_ENQUEUE)
         borrowed = self._borrowed(requests)
         if borrowed is None:
             return await asyncio.to_thread(self.make, requests)
@@ -61,7 +68,7 @@ class Client:
             raise ConfigError(
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
-        ids = await self._store.intake.aadd_on(borrowed, [self._new_run(request) for request in requests])
+        ids = await self._store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
         return self._handles(ids, requests)
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
@@ -69,7 +76,7 @@ class Client:
         borrowed = self._borrowed(requests)
         if isinstance(borrowed, BorrowedAsync):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
-        new = [self._new_run(request) for request in requests]
+        new = [self.new_run(request) for request in requests]
         ids = self._store.intake.add(new) if borrowed is None else self._store.intake.add_on(borrowed, new)
         return self._handles(ids, requests)
 
@@ -87,7 +94,11 @@ class Client:
             raise ConfigError(FOREIGN_SQLITE)
         return borrow(given[0])
 
-    def _new_run(self, request: Request[Any]) -> NewRun:
+    def handle(self, id: UUID, task: str) -> Run[Any]:
+        return Run(id, task, self)
+
+    def new_run(self, request: Request[Any]) -> NewRun:
+        """The row of a request, with an id of its own."""
         declared, asked = request.declaration, request.options
         _refuse_what_comes_later(asked.limits or declared.limits)
         deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
@@ -122,7 +133,7 @@ class Client:
     def history(self, id: UUID) -> list[Entry]:
         return self._reader.history(id)
 
-    def _decode_result(self, task: str, text: str) -> Any:
+    def decode_result(self, task: str, text: str) -> Any:
         """Typed by the task's code where this app has it, else plain JSON."""
         try:
             return self._registry.get(task).signature.decode_result(text)
@@ -152,7 +163,7 @@ class Client:
         if state not in FINAL:
             return str(state)
         if state == "done":
-            return Finished(self._decode_result(task, result))
+            return Finished(self.decode_result(task, result))
         info = from_json(error) if error else ErrorInfo("error", state, "")
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)
@@ -165,6 +176,64 @@ class Client:
 
     def retry(self, id: UUID) -> None:
         self._store.operators.retry(str(id))
+
+    def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
+        if args is not None and not isinstance(args, tuple | list):
+            raise ConfigError(f"fork: args must be a tuple of the task's arguments, not a {type(args).__name__}")
+        text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
+        if from_step is not None:
+            check_name(from_step, "from_step", LONGEST_KEY)
+        fork = new_id()
+        self._store.forks.fork(str(id), str(fork), from_step, text)
+        return self.handle(fork, task)
+
+    def send(self, id: UUID, topic: str, payload: Any) -> None:
+        refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
+        text = encode(payload, f"the message on topic {topic!r}")
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text)
+
+    def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
+        name = check_name(event, "the name of an event")
+        text = encode(payload, f"the payload of event {event!r}")
+        return self._store.events.emit(None if tenant is None else check_name(tenant, "tenant"), name, text)
+
+    # Following what a run writes
+
+    def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
+        looks = Looks(id, None)
+        while True:
+            chunks, over = self.look_at_chunks(id, after)
+            yield from chunks
+            if over:
+                return
+            if chunks:
+                after = chunks[-1].seq
+                looks = Looks(id, None)
+            else:
+                time.sleep(looks.pause(""))
+
+    async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
+        looks = Looks(id, None)
+        while True:
+            chunks, over = await asyncio.to_thread(self.look_at_chunks, id, after)
+            for chunk in chunks:
+                yield chunk
+            if over:
+                return
+            if chunks:
+                after = chunks[-1].seq
+                looks = Looks(id, None)
+            else:
+                await asyncio.sleep(looks.pause(""))
+
+    def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
+        """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a
+        run wrote before its end is there when its end is."""
+        row = self._store.views.end(str(id))
+        if row is None:
+            raise RunNotFound.of(id)
+        rows = self._store.views.chunks(str(id), after)
+        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL and not rows
 
 
 class Finished(NamedTuple):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
 from holdfast.client.blocking import refuse_in_loop
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
-from holdfast.model.run import RunInfo
+from holdfast.model.run import Chunk, RunInfo
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
@@ -64,6 +65,34 @@ class Run(Generic[R_co]):
     async def aretry(self) -> None:
         """Send a failed or cancelled run back to ready, with new budgets."""
         await asyncio.to_thread(self._client.retry, self.id)
+
+    def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
+        """A new run with the checkpoints that this one made before a step, which is named as in the code or by its key;
+        without one it begins at the beginning. `args`: other arguments."""
+        refuse_in_loop("fork")
+        return self._client.fork(self.id, self.task, from_step, args)
+
+    async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
+        """A new run with the checkpoints that this one made before a step."""
+        return await asyncio.to_thread(self._client.fork, self.id, self.task, from_step, args)
+
+    def send(self, topic: str, payload: Any = None) -> None:
+        """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
+        refuse_in_loop("send")
+        self._client.send(self.id, topic, payload)
+
+    async def asend(self, topic: str, payload: Any = None) -> None:
+        """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
+        await asyncio.to_thread(self._client.send, self.id, topic, payload)
+
+    def stream(self, after: int = 0) -> Iterator[Chunk]:
+        """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
+        refuse_in_loop("stream")
+        return self._client.stream(self.id, after)
+
+    def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
+        """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
+        return self._client.astream(self.id, after)
 
     def history(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""

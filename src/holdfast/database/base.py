@@ -115,6 +115,22 @@ class Line:
                 finally:
                     self._held = outer
 
+    @contextmanager
+    def hold_open(self) -> Iterator[Connection]:
+        """Keep the line to this thread; whatever is lost meanwhile is opened anew the next time."""
+        with self._lock:
+            connection = self._open()
+            outer, self._held = self._held, True
+            try:
+                yield connection
+            except HoldfastError as error:
+                if isinstance(error, ConnectionLost):
+                    self._held = outer
+                    self.close()
+                raise
+            finally:
+                self._held = outer
+
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
         conflicts = losses = 0
@@ -210,8 +226,8 @@ class Database(ABC):
 
     @abstractmethod
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`. A transaction on it
-        that stays idle for longer than `patience` seconds is ended by the server."""
+        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`,
+        `author-1`. A transaction on it that stays idle for longer than `patience` seconds is ended by the server."""
 
     def _line(self, name: str, connect: Callable[[], Connection]) -> Line:
         """The line of that name, the same one each time."""
@@ -227,6 +243,11 @@ class Database(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the caller's that our verbs on the same thread join, where the driver has that."""
+
+    @abstractmethod
+    def authors_transaction(self, line: Line) -> AbstractContextManager[Any]:
+        """A transaction for author code and our record of it, on a line of its own where the driver has several; what
+        it gives is for the author's own SQL."""
 
     def in_callers_transaction(self) -> bool:
         """Whether this thread is inside `transaction()`: what it writes may still be taken back."""

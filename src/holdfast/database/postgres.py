@@ -113,6 +113,30 @@ class PostgresConnection(Connection):
         with suppress(psycopg.Error):
             self._psycopg.execute("ROLLBACK")
 
+    @contextmanager
+    def lent(self) -> Iterator[psycopg.Connection[Any]]:
+        """The connection for author code, inside a transaction. Its errors reach the author as they are; those of the
+        commit are ours."""
+        connection = self._psycopg
+        connection.cursor_factory = psycopg.Cursor
+        block = connection.transaction()
+        try:
+            with _translated(self._what):
+                block.__enter__()
+            self._depth = 1
+            try:
+                yield connection
+            except BaseException as error:
+                self._depth = 0
+                with suppress(psycopg.Error):
+                    block.__exit__(type(error), error, error.__traceback__)
+                raise
+            self._depth = 0
+            with _translated(self._what):
+                block.__exit__(None, None, None)
+        finally:
+            connection.cursor_factory = psycopg.RawCursor
+
     def close(self) -> None:
         with suppress(psycopg.Error):
             self._psycopg.close()
@@ -209,6 +233,14 @@ class PostgresDatabase(Database):
             "app.transaction() is for SQLite; on PostgreSQL enqueue in your own transaction: task.options(connection=…)"
         )
 
+    @contextmanager
+    def authors_transaction(self, line: Line) -> Iterator[Any]:
+        """Author code gets the psycopg connection, with its usual cursors; `commit` and `rollback` are ours."""
+        with line.hold_open() as connection:
+            assert isinstance(connection, PostgresConnection)
+            with connection.lent() as theirs:
+                yield theirs
+
     def connect(self, purpose: str, patience: float) -> PostgresConnection:
         """A new connection with our settings; what the URL says comes before our defaults, except what we rely on."""
         milliseconds = {
@@ -216,6 +248,8 @@ class PostgresDatabase(Database):
             "lock_timeout": LOCK_SECONDS * 1000,
             "idle_in_transaction_session_timeout": int(patience * 1000),
         }
+        if purpose.startswith("author"):  # its time is the author's
+            milliseconds = dict.fromkeys(milliseconds, 0)
         settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
         defaults = {

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,9 @@ class SqliteDatabase(Database):
                 timer.join()
                 connection.renew()
                 self._holder = None
+
+    def authors_transaction(self, line: Line) -> AbstractContextManager[Any]:  # noqa: ARG002 - there is one writer
+        return self.transaction()
 
     def in_callers_transaction(self) -> bool:
         return self._holder == threading.get_ident()

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from holdfast.errors import ErrorInfo, PayloadError, TaskError
-from holdfast.model.codec import decode
+from holdfast.model.clock import SECOND
+from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.store import Claim, End
+from holdfast.store.commands import Kept
+from holdfast.store.rows import EndKind, EndState
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 
-Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back"]
-"""Why author code is told to stop."""
+if TYPE_CHECKING:
+    from holdfast.engine.score import Score
+
+NOTHING_KEPT = Kept()
+
+Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
+"""Why author code is told to stop. The last two it brought about itself: it waits, or asked to begin anew."""
 
 
 class Cancellable(Protocol):
@@ -42,19 +52,29 @@ class Attempt:
         "claim",
         "ended",
         "handle",
+        "kept",
         "lock",
         "order",
         "over",
+        "restart_args",
         "retry",
+        "score",
         "session",
         "signature",
         "task",
+        "threads_over",
         "timeout",
         "timer",
+        "waits_for",
     )
 
-    def __init__(self, claim: Claim, task: Task[..., Any], session: str) -> None:
+    def __init__(self, claim: Claim, task: Task[..., Any], session: str, kept: Kept | None = None) -> None:
         self.claim = claim
+        self.kept = kept or NOTHING_KEPT
+        self.score: Score | None = None  # of a durable function that has begun
+        self.waits_for: list[str] = []
+        self.restart_args: str | None = None
+        self.threads_over: Callable[[], None] | None = None  # called when the last thread of its steps has ended
         self.task = task
         self.session = session
         assert isinstance(task.signature, Signature), f"{task.name} has no code here"
@@ -69,6 +89,8 @@ class Attempt:
         self.over = False  # author code has stopped
         self.retry = task.declaration.retry
         self.timeout = task.declaration.timeout
+        if self.timeout is not None:
+            self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
             try:
                 self._apply(decode(claim.options))
@@ -80,7 +102,11 @@ class Attempt:
         if "retry" in options:
             self.retry = Retry.from_json(options["retry"])
         if "timeout" in options:
-            self.timeout = options["timeout"]
+            self.timeout = max(options["timeout"] - self.claim.spent, 0)
+
+    @property
+    def durable(self) -> bool:
+        return self.task.durable
 
     @property
     def in_thread(self) -> bool:
@@ -133,7 +159,7 @@ class Attempt:
         return End(claim.id, claim.seq, claim.fence, "crashed", "ready", error=to_json(error))
 
     def timed_out(self, *, lingers: bool) -> End:
-        seconds = (self.timeout or 0) / 1_000_000
+        seconds = ((self.timeout or 0) + self.claim.spent) / SECOND
         error = ErrorInfo("timeout", "TimeoutError", f"the attempt took longer than its timeout of {seconds:g} s")
         return self._end(after_timeout(self.retry, self.claim.failures, random.random), error, "timed_out", lingers)
 
@@ -148,8 +174,43 @@ class Attempt:
         """The end of an attempt that was told to stop; None where the run isn't ours any more."""
         if order == "lost":
             return None
-        ends = {"timeout": self.timed_out, "deadline": self.overdue, "hand back": self.handed_back}
+        ends = {
+            "timeout": self.timed_out, "deadline": self.overdue, "hand back": self.handed_back,
+            "suspend": self.suspended, "restart": self.restarted,
+        }  # fmt: skip
         return ends[order](lingers=lingers)
+
+    def suspended(self, *, lingers: bool) -> End:
+        """It waits: it gives up its slot, and keeps its attempt."""
+        waits_for = encode({"waits_for": self.waits_for})
+        return replace(self._plain("waiting", "waiting", lingers), waits_for=waits_for)
+
+    def restarted(self, *, lingers: bool) -> End:
+        """It asked to begin anew with other arguments."""
+        return replace(self._plain("restarted", "ready", lingers), args=self.restart_args)
+
+    def undone(self) -> End:
+        """All compensations have run: it ends as it was to."""
+        return self._plain("undone", "cancelled" if self.claim.ending == "cancelled" else "failed", lingers=False)
+
+    def undo_failed(self, key: str, error: ErrorInfo) -> End:
+        """A compensation can't be run: that is for people to see to."""
+        told = ErrorInfo("undo", error.type, f"the undo of {key} failed ({error.code}): {error}", error.traceback)
+        return self._end(Outcome("undo"), told)
+
+    def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:
+        claim = self.claim
+        return End(claim.id, claim.seq, claim.fence, kind, state, lingers=int(lingers))
+
+    def complete(self, end: End) -> End:
+        """What an end means for this run: whether it concerns its family, and whether it has to undo first."""
+        if not self.durable and self.claim.parent is None:
+            return end
+        end.family = True
+        undos = self.score.undos if self.score is not None else bool(self.claim.undos)
+        if end.kind == "failed" and undos and self.claim.ending is None:
+            return replace(end, kind="undoing", state="ready")
+        return end
 
     def _end(
         self,

@@ -12,6 +12,7 @@ from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
 from holdfast.store import Claim, Store
+from holdfast.store.commands import Kept
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -77,7 +78,8 @@ class Claimer(Loop):
         claims = self._claim(session)
         if not claims:
             return self._found_nothing(session)
-        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
+        kept = self._load(claims)
+        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, kept.get(claim.id)) for claim in claims]
         self.rounds_without_work = 0
         if not self._duty.add(session, attempts):
             return 0.0  # they are recovered with the session
@@ -98,6 +100,11 @@ class Claimer(Loop):
             lanes = self._lanes.processes if in_processes else self._lanes.ordinary
             claims += self._store.claims.claim(session.id, lanes, free)
         return claims
+
+    def _load(self, claims: list[Claim]) -> dict[str, Kept]:
+        """What durable functions that were claimed before have behind them."""
+        again = [claim for claim in claims if claim.fence > 1 and self._lanes.tasks[claim.lane].durable]
+        return self._store.journal.load([(claim.id, claim.generation) for claim in again]) if again else {}
 
     def _claimable(self) -> list[int]:
         """The lanes that there are free slots for."""

@@ -11,69 +11,96 @@ no delay, and a busy one shares the cost of a commit among many.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
+from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
 from holdfast.errors import ErrorInfo
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
+from holdfast.store.commands import LOST, Record, payload_size, wants_to_be_alone
 from holdfast.telemetry import log
 
 LARGEST_GROUP = 500
 LARGEST_BYTES = 8 * 1024 * 1024
 
 
-class Command(NamedTuple):
+class Over(NamedTuple):
     """An attempt, and how it ended; without an end: it is over on this worker, long after its run."""
 
     attempt: Attempt
     end: End | None
 
 
-def group_size(waiting: list[Command]) -> int:
-    """How many of the commands fit into one group: so many, or so many bytes."""
+Task: TypeAlias = Over | Ask
+"""What waits to be written."""
+
+
+def size_of(task: Task) -> int:
+    """About how many bytes of payload it has."""
+    if isinstance(task, Ask):
+        return payload_size(task.command)
+    return 0 if task.end is None else len(task.end.result or "") + len(task.end.error or "")
+
+
+def group_size(waiting: list[Task]) -> int:
+    """How many of them fit into one group: so many, or so many bytes."""
     size = 0
-    for at, (_, end) in enumerate(waiting[:LARGEST_GROUP]):
-        size += 0 if end is None else len(end.result or "") + len(end.error or "")
+    for at, task in enumerate(waiting[:LARGEST_GROUP]):
+        size += size_of(task)
         if at and size > LARGEST_BYTES:
             return at
     return min(len(waiting), LARGEST_GROUP)
 
 
 class Committer(Loop):
-    """Writes the ends of attempts."""
+    """Writes what attempts say, and their ends."""
 
     name = "committer"
 
-    def __init__(self, store: Store, duty: Duty, failed: Callable[[str], None], written: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        duty: Duty,
+        failed: Callable[[str], None],
+        written: Callable[[], None],
+        lost: Callable[[list[Attempt]], None],
+    ) -> None:
         super().__init__()
         self._store = store
         self._duty = duty
         self._failed = failed
         self._written = written
-        self._waiting: list[Command] = []
+        self._lost = lost
+        self._waiting: list[Task] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = 0
         self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
         self._lock = threading.Lock()
         self.ended = 0
         self.handed_back = 0
 
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Where answers to coroutines are given."""
+        self._loop = loop
+
     def end(self, attempt: Attempt, end: End) -> None:
-        self._submit(Command(attempt, end))
+        self.submit(Over(attempt, end))
 
     def let_go(self, attempt: Attempt) -> None:
-        self._submit(Command(attempt, None))
+        self.submit(Over(attempt, None))
 
-    def _submit(self, command: Command) -> None:
+    def submit(self, task: Task) -> None:
         with self._lock:
             first = not self._waiting
-            self._waiting.append(command)
+            self._waiting.append(task)
         if first:
             self.wake()
 
@@ -94,21 +121,74 @@ class Committer(Loop):
             self._write(group)
         except BaseException:
             with self._lock:
-                self._waiting[:0] = [c for c in group if c.end is None or id(c.attempt) not in self._told]
+                self._waiting[:0] = [task for task in group if not self._is_told(task)]
             raise
         finally:
             self._writing = 0
             self._written()
         return 0.0
 
-    def _write(self, group: list[Command]) -> None:
+    def _is_told(self, task: Task) -> bool:
+        if isinstance(task, Ask):
+            return id(task) in self._told
+        return task.end is not None and id(task.attempt) in self._told
+
+    def _write(self, group: list[Task]) -> None:
         session = self._duty.session
         current = session.id if session else None
-        dropped = [command.attempt for command in group if command.attempt.session != current]
-        self._duty.remove(dropped)
-        ours = [command for command in group if command.attempt.session == current]
-        if current is None or not ours:
+        dropped = [task for task in group if task.attempt.session != current]
+        self._duty.remove(task.attempt for task in dropped if isinstance(task, Over))
+        if current is None:
             return
+        asks = [task for task in group if isinstance(task, Ask) and task.attempt.session == current]
+        if asks:
+            self._write_asks(current, asks)
+        self._write_overs(
+            current, [task for task in group if isinstance(task, Over) and task.attempt.session == current]
+        )
+
+    def _write_asks(self, session: str, asks: list[Ask]) -> None:
+        """What attempts say. The outcomes of waits go first: nobody waits for them to be durable, so nothing that came
+        after them may be before them."""
+        plain: list[Ask] = []
+        alone: list[Ask] = []
+        others: list[Ask] = []
+        for ask in asks:
+            if isinstance(ask.command, Record) and not ask.command.waited:
+                plain.append(ask)
+            else:
+                (alone if wants_to_be_alone(ask.command) else others).append(ask)
+        journal = self._store.journal
+        if others:
+            self._write_halved(others, lambda some: journal.write(session, [ask.command for ask in some]))
+        if plain:
+            self._write_halved(plain, lambda some: journal.record(session, [ask.command for ask in some]))
+        for ask in alone:
+            self._write_halved([ask], lambda some: [journal.enqueue(session, some[0].command)])
+
+    def _write_halved(self, asks: list[Ask], write: Callable[[Any], Sequence[Answer]]) -> None:
+        try:
+            answers = write(asks)
+        except DataFault as fault:
+            if len(asks) > 1:
+                half = len(asks) // 2
+                self._write_halved(asks[:half], write)
+                self._write_halved(asks[half:], write)
+                return
+            answers = [fault]
+        self._told.update(id(ask) for ask in asks)
+        self._answer(list(zip(asks, answers, strict=True)))
+
+    def _answer(self, answers: list[tuple[Ask, Answer]]) -> None:
+        lost = {id(ask.attempt): ask.attempt for ask, answer in answers if answer is LOST}
+        if lost:
+            self._lost(list(lost.values()))
+        on_loop = [pair for pair in answers if pair[0].on_loop]
+        if on_loop and self._loop is not None:
+            self._loop.call_soon_threadsafe(_tell_all, on_loop)
+        _tell_all([pair for pair in answers if not pair[0].on_loop])
+
+    def _write_overs(self, current: str, ours: list[Over]) -> None:
         ends = [(attempt, end) for attempt, end in ours if end is not None and end.kind != "crashed"]
         if ends:
             self._write_ends(current, ends)
@@ -182,6 +262,12 @@ class Committer(Loop):
         claim = attempt.claim
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
+        elif end.kind in ("waiting", "restarted"):
+            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+        elif end.kind in ("undone", "undoing"):
+            log.attempt_undone(claim.id, attempt.task.name, claim.attempt, end.kind)
+            if end.kind == "undone" and end.state == "failed":
+                self._failed(claim.id)
         elif end.kind == "handed_back":
             self.handed_back += 1
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
@@ -190,3 +276,8 @@ class Committer(Loop):
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
             if end.kind == "failed":
                 self._failed(claim.id)
+
+
+def _tell_all(answers: list[tuple[Ask, Answer]]) -> None:
+    for ask, answer in answers:
+        ask.answer(answer)

@@ -11,40 +11,53 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.alarms import Alarms
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import Attempt, Order
 from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.committer import Committer
+from holdfast.engine.desk import Ask, Waiting
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
+from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
+from holdfast.engine.score import Clerk
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.timekeeper import Timekeeper
+from holdfast.model.clock import SECOND
 from holdfast.store import Store
+from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a worker works. Times are seconds."""
+    """How a worker works. Times are seconds, but for how long events are kept: microseconds."""
 
     queues: Sequence[str] | None = None
     concurrency: int = 100
     lease: float = 60.0
     grace: float = 30.0
+    keep_events: int = 30 * 24 * 3600 * SECOND
 
 
 class Crew:
     """The organs of a worker and the few nerves between them."""
 
     def __init__(
-        self, store: Store, registry: Registry, hooks: Hooks, settings: Settings, read_info: Callable[[str], Any]
+        self,
+        store: Store,
+        registry: Registry,
+        hooks: Hooks,
+        settings: Settings,
+        read_info: Callable[[str], Any],
+        clerk: Clerk,
     ) -> None:
         self.store = store
+        self.clerk = clerk
         self.settings = settings
         self.duty = Duty()
         self.lifespan = Lifespan(hooks)
@@ -57,20 +70,22 @@ class Crew:
         self.runner = Runner(
             settings.concurrency, self._ended, self._let_go, self._slot_freed, self.duty.__len__, self.alarms
         )
+        self.runner.serve(self)
         self.lanes = KnownLanes(store, registry, settings.queues)
-        self.committer = Committer(store, self.duty, self._failed, self._written)
+        self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
+        self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
         pulse = Pulse(self.duty, lease)
         self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, pulse, self._new_session, self.lose)
         self.warden = Warden(store, self.duty, lease, pulse, self.lose)
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
-        self.pruner = Pruner(store)
+        self.pruner = Pruner(store, settings.keep_events)
         self.listener = Listener(store, self._heard)
 
     @property
     def housekeepers(self) -> list[Loop]:
-        return [self.listener, self.recoverer, self.pruner, self.timekeeper]
+        return [self.listener, self.recoverer, self.pruner, self.lookout, self.timekeeper]
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
@@ -108,6 +123,41 @@ class Crew:
     def _new_session(self) -> Session:
         return Session(worker_name(), self._info)
 
+    # What durable functions need (`Desk`)
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The event loop for author code."""
+        self.runner.use(loop)
+        self.committer.use(loop)
+
+    def submit(self, ask: Ask) -> None:
+        self.committer.submit(ask)
+
+    def run_in_thread(self, call: Callable[[], None]) -> None:
+        self.runner.run_in_thread(call)
+
+    def watch(self, waiting: Waiting) -> None:
+        self.lookout.watch(waiting)
+        self.timekeeper.wake()
+
+    def stop(self, attempt: Attempt, order: Order) -> None:
+        self.runner.stop([attempt], order)
+
+    def has_room(self) -> bool:
+        return self.runner.free() > 0
+
+    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
+        text = self.store.transactions.run(attempt.session, command, work)
+        if text is None:
+            self._lost([attempt])
+        return text
+
+    def _lost(self, attempts: list[Attempt]) -> None:
+        """Something that was said about these runs was refused: they are somebody else's, or were ended."""
+        for attempt in attempts:
+            log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        self.runner.stop(attempts, "lost")
+
     def _ended(self, attempt: Attempt, end: Any) -> None:
         self.committer.end(attempt, end)
 
@@ -119,13 +169,16 @@ class Crew:
             self.claimer.wake()
 
     def _written(self) -> None:
+        self.lookout.stir()
         if self.runner.free() > 0:
             self.claimer.wake()
 
     def _promoted(self) -> None:
+        self.lookout.stir()
         self.claimer.wake()
 
     def _heard(self) -> None:
+        self.lookout.stir()
         self.claimer.wake()
         self.timekeeper.wake()
 

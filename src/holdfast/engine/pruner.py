@@ -1,4 +1,4 @@
-"""Deletes finished runs whose time to be kept is over."""
+"""Deletes finished runs, and events, whose time to be kept is over."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ class Pruner(Loop):
 
     name = "pruner"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, keep_events: int) -> None:
         super().__init__()
         self._store = store
+        self._keep_events = keep_events
         self._pruned = 0
 
     def tick(self) -> float:
         pruned, more = self._store.timers.prune()
         self._pruned += pruned
+        more = self._store.timers.prune_events(self._keep_events) or more
         if more:
             return BETWEEN_BATCHES
         if self._pruned:

@@ -6,15 +6,24 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Cancellable, Order
+from holdfast.engine.blocking import BlockingConductor
+from holdfast.engine.conductor import Conductor
+from holdfast.engine.desk import Desk
+from holdfast.engine.past import Past
+from holdfast.engine.playing import play, play_plainly
 from holdfast.engine.processes import Processes
+from holdfast.engine.score import Score
 from holdfast.engine.threads import Threads
 from holdfast.errors import PayloadError, TaskError
 from holdfast.store import End
+from holdfast.store.commands import Held
+from holdfast.task.current import Scope, scope
 from holdfast.telemetry import log
 
 LINGER = 1.0
@@ -47,6 +56,11 @@ class Runner:
         self._threads = Threads()
         self._processes = Processes()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._desk: Desk
+
+    def serve(self, desk: Desk) -> None:
+        """What durable functions need of the worker."""
+        self._desk = desk
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for coroutines and timers."""
@@ -116,22 +130,52 @@ class Runner:
     async def _run_on_loop(self, attempt: Attempt) -> None:
         attempt.begun = True
         call = self._call(attempt)
+        conductor: Conductor | None = None
         if isinstance(call, End):
             end = call
+        elif attempt.durable:
+            conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
+            end = await play(conductor, call)
         else:
+            scope.set(Scope(attempt.claim.id))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
                 end = attempt.failed(error)
         if attempt.timer is not None:
             attempt.timer.cancel()
-        self._over(attempt, end)
+        if conductor is not None and conductor.threads:
+            self._report_and_wait(attempt, end)
+        else:
+            self._over(attempt, end)
+
+    def _report_and_wait(self, attempt: Attempt, end: End) -> None:
+        """Author code has ended, but for threads of its steps that outlived their timeouts: the run goes on without
+        them, and nobody may start it before they have ended."""
+        attempt.threads_over = partial(self._over, attempt, end)
+        with attempt.lock:
+            report: End | None = replace(end, lingers=1)
+            if attempt.order is not None:
+                report = attempt.stopped(attempt.order, lingers=True)
+            attempt.ended = report is not None
+        if report is not None:
+            self._ended(attempt, attempt.complete(report))
+
+    def _score(self, attempt: Attempt) -> Score:
+        claim = attempt.claim
+        past = Past(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        dry = claim.ending is not None
+        attempt.score = Score(claim, past, self._desk.clerk, self._desk.store.journal, dry=dry)
+        return attempt.score
 
     def _run_in_thread(self, attempt: Attempt) -> None:
         call = self._call(attempt)
         if isinstance(call, End):
             end = call
+        elif attempt.durable:
+            end = play_plainly(BlockingConductor(attempt, self._score(attempt), self._desk), call)
         else:
+            scope.set(Scope(attempt.claim.id))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -180,7 +224,7 @@ class Runner:
                 report = end if counts else attempt.stopped(attempt.order, lingers=False)  # type: ignore[arg-type]
                 attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, report)
+            self._ended(attempt, attempt.complete(report))
         else:
             self._let_go(attempt)
         with self._lock:
@@ -198,6 +242,8 @@ class Runner:
         for attempt in told:
             if attempt.child is not None:
                 attempt.child.kill()
+            if order in ("suspend", "restart") and attempt.in_thread:
+                continue  # it is its own thread that ends now
             if not attempt.on_loop and order != "hand back":  # a worker that stops says itself when it gives up
                 self._alarms.set(0.0 if attempt.in_thread else LINGER, partial(self.give_up, attempt))
 
@@ -218,7 +264,7 @@ class Runner:
             attempt.ended = end is not None
         log.attempt_unstoppable(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if end is not None:
-            self._ended(attempt, end)
+            self._ended(attempt, attempt.complete(end))
 
 
 def _not_begun(attempt: Attempt) -> End | None:

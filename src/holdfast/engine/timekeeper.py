@@ -16,7 +16,7 @@ SHORTEST = 0.001
 
 
 class Timekeeper(Loop):
-    """Promotes what is due and fails what is overdue, in small batches, and sleeps until the next is."""
+    """Promotes what is due, wakes who waited for it, fails what is overdue, in small batches, and then sleeps."""
 
     name = "timekeeper"
 
@@ -30,7 +30,7 @@ class Timekeeper(Loop):
     def tick(self) -> float:
         timers = self._store.timers
         overdue = timers.fail_overdue(self._overdue)  # first: what is overdue must not begin
-        changed = timers.promote_due() + timers.unhold()
+        changed = timers.promote_due() + timers.unhold() + timers.wake_due() + timers.wake_waiters()
         if changed:
             self._promoted()
         for run in overdue:

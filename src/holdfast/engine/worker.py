@@ -137,7 +137,7 @@ class Worker:
         self._begin()
         self._own_loop = LoopThread()
         try:
-            self._crew.runner.use(self._own_loop.loop)
+            self._crew.use(self._own_loop.loop)
             self._own_loop.call(self._crew.lifespan.start())
             self._start_loops(drain=drain)
         except BaseException:
@@ -149,7 +149,7 @@ class Worker:
     async def _start_here(self, *, drain: bool = False) -> None:
         await aside(self._begin)
         try:
-            self._crew.runner.use(asyncio.get_running_loop())
+            self._crew.use(asyncio.get_running_loop())
             await self._crew.lifespan.start()
             await aside(self._start_loops, drain=drain)
         except BaseException:

@@ -47,6 +47,24 @@ def _replace(value: Any) -> Any:
     raise TypeError(f"objects of type {type(value).__qualname__} can't be written as JSON")
 
 
+def _replace_in_order(value: Any) -> Any:
+    """The same with the members of sets sorted: pydantic writes them as a list, in the order of the process."""
+    dumped = _replace(value)
+    if is_model(type(value)):
+        return _in_order(dumped, value.model_dump(by_alias=True, round_trip=True))
+    return dumped
+
+
+def _in_order(dumped: Any, plain: Any) -> Any:
+    if isinstance(dumped, list) and isinstance(plain, set | frozenset):
+        return sorted(dumped, key=_encode_sorted)
+    if isinstance(dumped, dict) and isinstance(plain, dict) and len(dumped) == len(plain):
+        return {key: _in_order(item, plain[was]) for (key, item), was in zip(dumped.items(), plain, strict=True)}
+    if isinstance(dumped, list) and isinstance(plain, list | tuple) and len(dumped) == len(plain):
+        return [_in_order(item, was) for item, was in zip(dumped, plain, strict=True)]
+    return dumped
+
+
 def _restore(kind: type[Any], value: Any) -> Any:
     """Make the object that `_replace` stood for."""
     if kind is object:
@@ -89,8 +107,15 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
 
 
 def canonical(value: Any, what: str = "the value") -> str:
-    """The one JSON text of a value: keys sorted, no spaces, times in UTC."""
-    return canonical_text(encode(value, what))
+    """The one JSON text of a value: keys and the members of sets sorted, no spaces, times in UTC."""
+    encode(value, what)  # for its checks
+    try:
+        ordered = msgspec.to_builtins(value, str_keys=True, enc_hook=_replace_in_order, order="deterministic")
+    except TypeError as error:
+        raise NotSerializable(
+            f"{what}: a set whose members can't be sorted has no one order to be known by; give a list: {error}"
+        ) from error
+    return canonical_text(_encode(ordered).decode())
 
 
 def canonical_text(text: str) -> str:

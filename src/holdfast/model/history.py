@@ -18,6 +18,12 @@ KINDS: dict[str, str] = {
     "handed_back": "the attempt's worker stopped cleanly and gave the run back; the attempt isn't charged",
     "cancelled": "the run was cancelled; data has the reason",
     "retried": "an operator sent the ended run back to be tried anew",
+    "waiting": "the run gave up its slot to wait; data has what for",
+    "resumed": "what the run waited for came, and its attempt went on on a worker",
+    "restarted": "the run began anew with other arguments, its checkpoints dropped",
+    "undoing": "the run failed or was cancelled and has compensations to run first; data has the error",
+    "forked": "the run was made of another one's checkpoints; data has which",
+    "drift": "a replay asked for steps with other arguments than are on record; data has the recorded ones",
     "let_go": "the last attempt of a run that had already ended is over on its worker",
 }
 

@@ -32,6 +32,16 @@ class Progress:
     note: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of what a run wrote for its followers. Give `seq` as `after` to go on behind it; pieces that a step wrote
+    and wrote again after a crash differ in `attempt`."""
+
+    seq: int
+    attempt: int
+    data: Any
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(Generic[R_co]):
     """A run as it was when it was read. `result` is None until the state is `done`."""

@@ -1,11 +1,19 @@
-"""The ends of attempts: fenced, set-based, each with its record."""
+"""The ends of attempts: fenced, set-based, each with its record.
+
+Most runs are alone: their ends are one statement. The end of a run with a parent, or of a durable function, may concern
+others (`family.py`) and is a transaction with the parent locked first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from holdfast.store.family import Ended, HeldRun, hold_with_parents, ids, settle
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import End
+
+FINAL = ("done", "failed", "cancelled")
 
 
 class Attempts(Part):
@@ -16,6 +24,16 @@ class Attempts(Part):
 
         Safe to repeat: an end that was recorded before the answer was lost counts.
         """
+        alone = [end for end in ends if not end.family]
+        family = [end for end in ends if end.family]
+        counted = self._end_alone(session, alone) if alone else set()
+        if family:
+            counted |= self._together("commit", lambda do: _end_family(do, session, family))
+            refused = [end for end in family if end.id not in counted]
+            counted |= self._recorded(session, refused) if refused else set()
+        return counted
+
+    def _end_alone(self, session: str, ends: Sequence[End]) -> set[str]:
         counted = self._write_ends(session, ends)
         refused = [end for end in ends if end.id not in counted]
         if refused:
@@ -26,7 +44,7 @@ class Attempts(Part):
         return counted
 
     def _write_ends(self, session: str, ends: Sequence[End]) -> set[str]:
-        rows = batch(ends)
+        rows = batch(map(_row, ends))
         if self._ground.database.dialect.writing_ctes:
             return {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
         return self._together("commit", lambda do: self._end(do, session, ends, rows))
@@ -54,14 +72,18 @@ class Attempts(Part):
         def work(do: Do) -> tuple[set[str], list[str]]:
             if not do("session_alive", session=session):
                 return set(), []
-            crashed = do("crash_attempts", session=session, rows=batch(ends))
+            runs = hold_with_parents(do, [end.id for end in ends])
+            rows = [{"id": end.id, "fence": end.fence, "error": end.error} for end in ends]
+            crashed = do("crash_attempts", session=session, rows=batch(rows))
             errors = {end.id: end.error for end in ends}
             records = [
                 record(str(id), n, "crashed", attempt, fence=fence, session=session, since=since, data=errors[str(id)])
                 for id, n, attempt, fence, since, _, _ in crashed
             ]
             do("add_history", rows=batch(records))
-            return {row["run"] for row in records}, [str(row[0]) for row in crashed if row[5] == "failed"]
+            failed = [str(row[0]) for row in crashed if row[5] == "failed"]
+            settle(do, [_ended(runs[id], "failed") for id in failed])
+            return {row["run"] for row in records}, failed
 
         return self._together("commit", work)
 
@@ -77,3 +99,63 @@ class Attempts(Part):
             return len(rows)
 
         return self._together("commit", work)
+
+
+def _end_family(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+    if not do("session_alive", session=session):
+        return set()
+    runs = hold_with_parents(do, [end.id for end in ends])
+    ours = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
+    if not ours:
+        return set()
+    rows = do("end_family", rows=batch({**_row(end), "notes": _notes(end)} for end in ours.values()))
+    do("add_history", rows=batch(entry for row in rows for entry in _records(ours[str(row[0])], session, row)))
+    _drop_what_is_over(do, runs, ours)
+    settle(
+        do, [_ended(runs[end.id], end.state) for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
+    )
+    return set(ours)
+
+
+def _records(end: End, session: str, row: Sequence[Any]) -> list[dict[str, Any]]:
+    """What is written down of an end: what drifted, and how it ended."""
+    _, last, _, attempt, claimed_at, error, _ = row
+    entries = []
+    if end.drift is not None:
+        entries.append(record(end.id, last - 1, "drift", attempt, session=session, data=end.drift))
+    kind = end.state if end.kind == "undone" else end.kind
+    data = error if end.kind == "undone" else end.waits_for if end.kind == "waiting" else end.error
+    entries.append(record(end.id, last, kind, attempt, fence=end.fence, session=session, since=claimed_at, data=data))
+    return entries
+
+
+def _notes(end: End) -> int:
+    return 1 if end.drift is None else 2
+
+
+def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -> None:
+    forgotten = [
+        {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget
+    ]
+    if forgotten:
+        do("forget_failures", rows=batch(forgotten))
+    restarted = [end.id for end in ends.values() if end.kind == "restarted"]
+    if restarted:
+        do("drop_generation", rows=ids(restarted))
+    over = restarted + [end.id for end in ends.values() if end.kind == "done"]
+    if over:
+        do("drop_generation_waits", rows=ids(over))
+
+
+def _ended(run: HeldRun, state: str) -> Ended:
+    return Ended(run.id, state in FINAL, state == "done", run.parent, run.spawn_key, run.place)
+
+
+def _row(end: End) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": end.id, "seq": end.seq, "fence": end.fence, "kind": end.kind, "state": end.state, "failed": end.failed,
+        "lingers": end.lingers,
+    }  # fmt: skip
+    optional = {"result": end.result, "error": end.error, "delay": end.delay, "args": end.args}
+    row.update((name, value) for name, value in optional.items() if value is not None)
+    return row

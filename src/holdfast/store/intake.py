@@ -228,12 +228,13 @@ def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Iterator[str]:
         if rows and (len(rows) == BATCH or size > BATCH_BYTES):
             yield batch(rows)
             rows, size = [], len(run.args)
-        rows.append(_row(run, lanes))
+        rows.append(new_row(run, lanes))
     if rows:
         yield batch(rows)
 
 
-def _row(run: NewRun, lanes: dict[Pair, int]) -> dict[str, Any]:
+def new_row(run: NewRun, lanes: dict[Pair, int]) -> dict[str, Any]:
+    """A new run as statements take it."""
     row: dict[str, Any] = {
         "id": run.id,
         "lane": lanes[run.queue, run.task],

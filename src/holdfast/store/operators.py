@@ -1,63 +1,129 @@
-"""What operators and applications do to a run from outside: cancel and retry."""
+"""What operators and applications do to a run from outside: cancel, retry, send, fork."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count
 from uuid import UUID
 
 from holdfast.database import Conflict, Duplicate
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
-from holdfast.store.part import Do, Part, batch, ended, record
+from holdfast.model.ids import new_id
+from holdfast.model.run import FINAL
+from holdfast.store.family import HeldRun, cancel, chunks, hold_with_parents, ids, settle
+from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.waking import wake
 
 
 class Operators(Part):
-    """Cancel and retry."""
+    """Cancel, retry, send."""
 
     def cancel(self, id: str, error: str) -> bool:
-        """End an unfinished run as cancelled; False when it had ended before."""
+        """End an unfinished run as cancelled, or let it undo first, and its children with it; False when it had ended
+        before."""
 
         def work(do: Do) -> bool:
-            rows = batch([{"id": id}])
-            state, _ = _lock(do, id, rows)
-            cancelled = do("cancel_runs", rows=rows, error=error)
-            records = [
-                ended(state, record(str(id), n, "cancelled", attempt, session=session, since=since, data=error))
-                for id, n, attempt, session, since in cancelled
-            ]
-            do("add_history", rows=batch(records))
-            return bool(cancelled)
+            run = _hold(do, id)
+            ends = cancel(do, {id: run}, error)
+            settle(do, ends)
+            return bool(ends)
 
         return self._together("client", work)
 
     def retry(self, id: str) -> bool:
-        """A failed or cancelled run goes back to ready; False when it is unfinished anyway."""
+        """A failed or cancelled run goes back to ready, with the children that ended so with it; False when it is
+        unfinished anyway."""
 
         def work(do: Do) -> bool:
-            rows = batch([{"id": id}])
-            state, unique_name = _lock(do, id, rows)
-            if state in ("done", "skipped"):
-                raise RunFinished(f"run {id} is {state}; only failed and cancelled runs can be retried")
-            retried = do("retry_runs", rows=rows)
-            if state in ("failed", "cancelled") and not retried:
-                holder = do("find_unique", rows=batch([{"unique_name": unique_name}]))
-                if not holder:
-                    raise Conflict(f"run {id} can't be retried: its unique name changed hands just now; try again")
-                raise KeyConflict(
-                    f"run {id} can't be retried: run {holder[0][0]} has its unique name and is unfinished",
-                    UUID(str(holder[0][0])),
-                )
-            do("add_history", rows=batch(record(str(id), n, "retried", 0) for id, n, _ in retried))
-            return bool(retried)
+            run = _hold(do, id)
+            if run.state in ("done", "skipped"):
+                raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
+            if run.state not in FINAL:
+                return False
+            if not _retry(do, [id]):
+                _refuse_retry(do, id)
+            return True
 
         try:
             return self._together("client", work)
         except Duplicate:  # a run of its unique name was being made meanwhile: now it can be seen
             return self._together("client", work)
 
+    def send(self, id: str, topic: str, payload: str) -> None:
+        """A message to an unfinished run: to the receive that waits for it, or to a later one."""
+        by = str(new_id())
+        tries = count(1)
 
-def _lock(do: Do, id: str, rows: str) -> tuple[str, str | None]:
-    """Lock one run; its state and unique name."""
-    found = do("lock_runs", rows=rows)
+        def work(do: Do) -> None:
+            run = _hold(do, id)
+            if next(tries) > 1 and do("sent_by", run=id, sent_by=by):
+                return  # the answer got lost
+            if run.state in FINAL:
+                raise RunFinished(f"run {id} is {run.state}; messages go to unfinished runs")
+            do(
+                "add_messages",
+                rows=batch([{"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": by}]),
+            )
+            _deliver(do, run, topic)
+
+        self._together("client", work)
+
+
+def _hold(do: Do, id: str) -> HeldRun:
+    """Lock one run, after its parent."""
+    found = hold_with_parents(do, [id])
     if not found:
         raise RunNotFound.of(id)
-    state, unique_name = found[0]
-    return state, unique_name
+    return found[id]
+
+
+def _deliver(do: Do, run: HeldRun, topic: str) -> None:
+    """Give the first message of a topic that nobody took to the first who waits for one."""
+    waiting = do("first_receiver", run=run.id, topic=topic)
+    if not waiting:
+        return
+    generation, key = waiting[0]
+    n, payload = do("first_message", run=run.id, topic=topic)[0]
+    do("take_messages", rows=batch([{"run": run.id, "n": n, "key": key}]))
+    settled = {"run": run.id, "generation": generation, "key": key, "outcome": "message", "value": payload}
+    do("settle_waits", rows=batch([settled]))
+    wake(do, [run.id])
+
+
+def _retry(do: Do, runs: Iterable[str]) -> bool:
+    """Retry locked runs, and below them the children that ended so with them; whether the first ones were."""
+    retried = do("retry_runs", rows=ids(runs))
+    again = [str(id) for id, *_ in retried]
+    if not again:
+        return False
+    do("add_history", rows=batch(record(str(id), n, "retried", 0) for id, n, _, _ in retried))
+    finished = [str(id) for id, _, ending, _ in retried if ending is None]  # the others go on undoing
+    if finished:
+        do("drop_undone", rows=ids(finished))
+        do("drop_undone_marks", rows=ids(finished))
+    for some in chunks(_children_to_retry(do, finished)):
+        _retry(do, some)
+    return True
+
+
+def _children_to_retry(do: Do, parents: list[str]) -> list[str]:
+    """Children that failed or were cancelled, and of whose end their parent has nothing on record."""
+    if not parents:
+        return []
+    joined = {(str(run), key.rpartition("#")[0]) for run, key in do("joined_keys", rows=ids(parents))}
+    return [
+        str(id)
+        for id, parent, spawn_key in do("ended_children", rows=ids(parents))
+        if (str(parent), f"$join:{spawn_key.partition(':')[2]}") not in joined
+    ]
+
+
+def _refuse_retry(do: Do, id: str) -> None:
+    unique_name = do("unique_name_of", id=id)[0][0]
+    holder = do("find_unique", rows=batch([{"unique_name": unique_name}]))
+    if not holder:
+        raise Conflict(f"run {id} can't be retried: its unique name changed hands just now; try again")
+    raise KeyConflict(
+        f"run {id} can't be retried: run {holder[0][0]} has its unique name and is unfinished",
+        UUID(str(holder[0][0])),
+    )

@@ -16,7 +16,7 @@ from holdfast.model.failure import from_json
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import check_name
-from holdfast.model.run import STATES, Page, RunInfo
+from holdfast.model.run import STATES, Page, Progress, RunInfo
 from holdfast.store.story import tell
 from holdfast.store.views import RunRow, Views
 
@@ -64,6 +64,8 @@ class Reader:
             worker=row.session,
             tenant=row.tenant,
             tags=() if row.tags is None else tuple(decode(row.tags)),
+            parent=None if row.parent is None else UUID(row.parent),
+            progress=None if row.progress is None else decode(row.progress, Progress),
         )
 
     def page(

@@ -43,6 +43,12 @@ class Claim(NamedTuple):
     deadline_in: int | None
     args: str
     options: str | None
+    generation: int = 0
+    tenant: str | None = None
+    parent: str | None = None
+    spent: int = 0
+    undos: int = 0
+    ending: str | None = None
 
 
 class Owned(NamedTuple):
@@ -53,7 +59,10 @@ class Owned(NamedTuple):
     state: str
 
 
-EndKind: TypeAlias = Literal["done", "failed", "retrying", "timed_out", "handed_back", "crashed"]
+EndKind: TypeAlias = Literal[
+    "done", "failed", "retrying", "timed_out", "handed_back", "crashed", "waiting", "restarted", "undoing", "undone"
+]
+EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
 
 @dataclass(slots=True)
@@ -62,18 +71,27 @@ class End:
 
     `crashed`: the process of its author code died; the store decides whether the run is tried again.
     `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
+    `family`: the run has a parent, or is a durable function, so that its end concerns more than its own row.
+    `waiting`: it suspends; `restarted`: it begins anew with other arguments; `undoing`: it failed and has compensations
+    to run; `undone`: it has run them, and ends as it was to. `forget`: the numbers of checkpoints that don't count for
+    the next attempt. `drift`: what a replay did differently from what is on record, as JSON.
     """
 
     id: str
     seq: int
     fence: int
     kind: EndKind
-    state: Literal["done", "failed", "scheduled", "ready"]
+    state: EndState
     result: str | None = None
     error: str | None = None
     delay: int | None = None
     failed: int = 0
     lingers: int = 0
+    family: bool = False
+    args: str | None = None
+    forget: tuple[int, ...] = ()
+    drift: str | None = None
+    waits_for: str | None = None
 
 
 class Recovered(NamedTuple):

@@ -6,12 +6,16 @@ from holdfast.database import Database
 from holdfast.model.clock import Clock, database_clock
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
+from holdfast.store.events import Events
+from holdfast.store.forks import Forks
 from holdfast.store.intake import Intake
+from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
 from holdfast.store.timers import Timers
+from holdfast.store.transactions import Transactions
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
@@ -27,6 +31,10 @@ class Store:
         self.intake = Intake(ground, self.lanes)
         self.claims = Claims(ground)
         self.attempts = Attempts(ground)
+        self.journal = Journal(ground, self.lanes)
+        self.transactions = Transactions(ground, self.journal)
+        self.events = Events(ground)
+        self.forks = Forks(ground)
         self.workers = Workers(ground)
         self.timers = Timers(ground)
         self.operators = Operators(ground)

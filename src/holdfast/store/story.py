@@ -12,6 +12,9 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.history import Entry
 from holdfast.store.views import RunRow
 
+_PLAIN = ("waiting", "drift", "forked")
+"""Kinds whose data is no error."""
+
 
 def tell(run: RunRow, records: list[Row]) -> list[Entry]:
     """All entries, in order."""
@@ -20,12 +23,14 @@ def tell(run: RunRow, records: list[Row]) -> list[Entry]:
 
 def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
     yield Entry("enqueued", to_datetime(run.created_at), 0, None, {"task": run.task, "queue": run.queue})
+    waited = False
     for _n, at, kind, attempt, session, since, data in records:
         if since is not None:
-            yield Entry("started", to_datetime(since), attempt, session)
+            yield Entry("resumed" if waited else "started", to_datetime(since), attempt, session)
+            waited = kind == "waiting"
         yield Entry(kind, to_datetime(at), attempt, session, _data(kind, data))
-    if run.state == "running" and run.claimed_at is not None:
-        yield Entry("started", to_datetime(run.claimed_at), run.attempt, run.session)
+    if run.running and run.claimed_at is not None:
+        yield Entry("resumed" if waited else "started", to_datetime(run.claimed_at), run.attempt, run.session)
 
 
 def _data(kind: str, text: str | None) -> dict[str, Any]:
@@ -37,4 +42,4 @@ def _data(kind: str, text: str | None) -> dict[str, Any]:
         return {"unreadable": text}
     if kind == "cancelled":
         return {"reason": kept.get("message") or None}
-    return {"error": kept}
+    return kept if kind in _PLAIN else {"error": kept}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.store.part import BATCH, Do, Part, batch, ended, record
+from holdfast.store.family import end_from_outside, held_runs, hold, ids, settle
+from holdfast.store.part import BATCH, Do, Part, batch
+from holdfast.store.waking import find_waiters, settle_waiters, wake
 
 
 class Timers(Part):
@@ -20,29 +22,80 @@ class Timers(Part):
         """Unfinished runs past their deadline fail; their ids, at most 500 a call."""
 
         def work(do: Do) -> list[str]:
-            was = {str(id): state for id, state in do("pick_overdue")}
-            if not was:
+            picked = do("pick_overdue")
+            if not picked:
                 return []
-            rows = do("fail_overdue", rows=batch({"id": id} for id in was), error=error)
-            records = [
-                ended(was[str(id)], record(str(id), n, "failed", attempt, session=session, since=since, data=error))
-                for id, n, attempt, session, since in rows
-            ]
-            do("add_history", rows=batch(records))
-            return [row["run"] for row in records]
+            hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
+            runs = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked)))
+            ends = end_from_outside(do, runs, do("fail_overdue", rows=ids(runs), error=error), "failed", error)
+            settle(do, ends)
+            return [end.id for end in ends if end.final]
 
         return self._together("housekeeping", work)
 
     def next_due(self) -> int | None:
-        """Microseconds until the next run is due or overdue; None when nothing is scheduled."""
+        """Microseconds until a run or a wait is due, or a run overdue; None when nothing is by time."""
         return min((left for left in self._one("housekeeping", "next_due")[0] if left is not None), default=None)
+
+    def wake_due(self) -> int:
+        """Waits whose time has come are settled, and their runs woken; how many waits, at most a batch."""
+        if not self._one("housekeeping", "pick_due_waits", limit=1):
+            return 0
+
+        def work(do: Do) -> int:
+            runs = [str(row[0]) for row in do("pick_due_waits", limit=BATCH)]
+            free = held_runs(do("hold_free_runs", rows=ids(runs)))
+            settled = do("settle_due", rows=ids(free))
+            wake(do, {str(row[0]) for row in settled})
+            return len(settled)
+
+        return self._together("housekeeping", work)
+
+    def wake_waiters(self) -> int:
+        """Events with more waiters than their emit could wake: the next of them; how many."""
+        if not self._one("housekeeping", "any_more"):
+            return 0
+
+        def work(do: Do) -> int:
+            payloads: dict[str, str] = dict(do("pick_events"))
+            waiters, more = find_waiters(do, payloads)
+            hold(do, {waiter.run for waiter in waiters})
+            woken = settle_waiters(do, payloads, waiters)
+            wake(do, woken)
+            if not more:
+                do("settle_events", rows=batch({"target": target} for target in payloads))
+            return len(waiters)
+
+        return self._together("housekeeping", work)
 
     def prune(self) -> tuple[int, bool]:
         """Delete finished runs whose time is over: how many, and whether there may be more."""
 
         def work(do: Do) -> tuple[int, bool]:
-            pruned = do("prune_runs")
-            do("prune_history", rows=batch({"id": str(id)} for (id,) in pruned))
-            return len(pruned), len(pruned) == BATCH
+            pruned = [str(id) for (id,) in do("prune_descendants")]
+            if len(pruned) < BATCH:
+                pruned += [str(id) for (id,) in do("prune_runs")]
+            prune_rest(do, pruned)
+            return len(pruned), len(pruned) >= BATCH
 
         return self._together("housekeeping", work)
+
+    def prune_events(self, age: int) -> bool:
+        """Delete events that nobody waits for or touched for so long; whether there may be more."""
+
+        def work(do: Do) -> bool:
+            old = [{"target": target} for (target,) in do("old_events", age=age)]
+            if old:
+                do("prune_events", rows=batch(old))
+                do("keep_events", rows=batch(old))
+            return len(old) == BATCH
+
+        return self._together("housekeeping", work)
+
+
+def prune_rest(do: Do, runs: list[str]) -> None:
+    """What belonged to runs that are gone."""
+    if runs:
+        gone = ids(runs)
+        for statement in ("prune_history", "prune_checkpoints", "prune_waits", "prune_messages", "prune_chunks"):
+            do(statement, rows=gone)

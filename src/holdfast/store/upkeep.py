@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.store.part import BATCH, Do, Part, batch
+from holdfast.store.part import BATCH, Do, Part
+from holdfast.store.timers import prune_rest
 
 BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
 
@@ -30,8 +31,12 @@ class Upkeep(Part):
         """Delete runs that ended longer ago than that: how many, and what to give as `after` for the next ones."""
 
         def work(do: Do) -> tuple[int, str | None]:
+            families = [str(id) for (id,) in do("prune_older_descendants", age=age)]
+            if families:
+                prune_rest(do, families)
+                return len(families), after
             pruned = [str(id) for (id,) in do("prune_older", age=age, after=after)]
-            do("prune_history", rows=batch({"id": id} for id in pruned))
+            prune_rest(do, pruned)
             return len(pruned), max(pruned) if len(pruned) == BATCH else None
 
         return self._together("client", work)

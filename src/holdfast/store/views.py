@@ -30,6 +30,38 @@ class RunRow(NamedTuple):
     due_at: int | None
     claimed_at: int | None
     held: str | None
+    parent: str | None
+    progress: str | None
+    undoing: int
+
+    @property
+    def running(self) -> bool:
+        """Whether an attempt is under way, also one that undoes."""
+        return self.state == "running" or (self.undoing == 1 and self.session is not None)
+
+
+class StepRow(NamedTuple):
+    """A checkpoint as people see it."""
+
+    n: int
+    key: str
+    kind: str
+    value: str | None
+    undo: int
+    took: int | None
+    at: int
+
+
+class WaitRow(NamedTuple):
+    """What a run waits for, or has just got."""
+
+    key: str
+    kind: str
+    target: str | None
+    pending: int | None
+    due_at: int | None
+    since: int
+    outcome: str | None
 
 
 class MoreRow(NamedTuple):
@@ -78,6 +110,22 @@ class Views(Part):
             "read", "list_runs", state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=size, after=after
         )
         return [RunRow._make(row) for row in rows]
+
+    def steps(self, id: str) -> list[StepRow]:
+        """What a durable function has recorded, in order, since its last restart."""
+        return [StepRow._make(row) for row in self._one("read", "run_steps", id=id)]
+
+    def waits(self, id: str) -> list[WaitRow]:
+        """What a run waits for."""
+        return [WaitRow._make(row) for row in self._one("read", "run_waits", id=id)]
+
+    def children(self, id: str, size: int) -> list[RunRow]:
+        """The first children of a run."""
+        return [RunRow._make(row) for row in self._one("read", "run_children", id=id, size=size)]
+
+    def chunks(self, id: str, after: int) -> list[Row]:
+        """What a run wrote for its followers: n, attempt, data; at most a page."""
+        return self._one("read", "run_chunks", id=id, after=after)
 
     def history(self, id: str) -> list[Row]:
         """The kept records of a run: n, at, kind, attempt, session, since, data."""

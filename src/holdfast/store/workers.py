@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.database import Row
+from holdfast.store.family import Ended, HeldRun, held_runs, hold, ids, settle
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import Recovered
 
@@ -51,20 +52,32 @@ class Workers(Part):
         locked = {row[0] for row in do("lock_dead", rows=given)}
         unknown = set(sessions) - {row[0] for row in do("known_sessions", rows=given)}
         ours = batch({"session": session} for session in sorted(locked | unknown))
-        held_by = {str(id): (session, state) for id, session, state in do("pick_lost", rows=ours)}
-        running = [id for id, (_, state) in held_by.items() if state == "running"]
-        others = [id for id, (_, state) in held_by.items() if state != "running"]
-        crashed = do("recover_lost", rows=batch({"id": id} for id in running), error=crashed_error) if running else []
-        released = do("release_lost", rows=batch({"id": id} for id in others)) if others else []
-        errors = {"failed": crashed_error}
-        records = [
-            record(str(id), n, "crashed", attempt, session=held_by[str(id)][0], since=since, data=errors.get(state))
-            for id, n, attempt, since, state, _ in crashed
-        ]
-        records += [
-            record(str(id), n, "let_go", attempt, session=held_by[str(id)][0]) for id, n, attempt, _ in released
-        ]
-        do("add_history", rows=batch(records))
+        picked = do("pick_lost", rows=ours)
+        hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
+        held = held_runs(do("hold_lost", rows=ids(str(id) for id, _ in picked))) if picked else {}
+        held = {id: run for id, run in held.items() if run.session in locked | unknown}
+        running = [id for id, run in held.items() if run.state == "running"]
+        others = [id for id, run in held.items() if run.state != "running"]
+        failed = self._give_back(do, held, running, crashed_error) if running else []
+        released = do("release_lost", rows=ids(others)) if others else []
+        let_go = (
+            record(str(id), n, "let_go", attempt, session=held[str(id)].session) for id, n, attempt, _ in released
+        )
+        do("add_history", rows=batch(let_go))
         do("forget_sessions", rows=ours)
-        failed = [str(row[0]) for row in crashed if row[4] == "failed"]
-        return Recovered(len(crashed) - len(failed), failed, len(released), sorted(locked | unknown))
+        return Recovered(len(running) - len(failed), failed, len(released), sorted(locked | unknown))
+
+    def _give_back(self, do: Do, held: dict[str, HeldRun], running: list[str], error: str) -> list[str]:
+        """Runs of the dead go back to ready, or fail; which failed."""
+        crashed = do("recover_lost", rows=ids(running), error=error)
+        records, ends = [], []
+        for id, n, attempt, since, state, ending, _ in crashed:
+            run = held[str(id)]
+            dies = state == "failed" or ending != run.ending
+            data = error if dies else None
+            records.append(record(run.id, n, "crashed", attempt, session=run.session, since=since, data=data))
+            if dies:
+                ends.append(Ended(run.id, state == "failed", False, run.parent, run.spawn_key, run.place))
+        do("add_history", rows=batch(records))
+        settle(do, ends)
+        return [end.id for end in ends if end.final]

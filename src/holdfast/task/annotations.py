@@ -38,18 +38,32 @@ def resolve(fn: Callable[..., Any], annotation: Any) -> Any:
     return Any if any(kind is untyped for untyped in _UNTYPED) else kind
 
 
-def check(task: str, where: str, annotation: Any, kind: Any) -> None:
-    """Raise TaskError when values of this type can't be read from JSON. `where` is a parameter, or the result."""
+def named(fn: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation is, where it is a plain name like `holdfast.Context`, also as a string; else itself.
+
+    Unlike `resolve` it evaluates nothing, and a name that doesn't exist is no fault.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    first, *rest = annotation.strip("'\" ").split(".")
+    found = _names_of(fn).get(first, annotation)
+    for part in rest:
+        found = getattr(found, part, annotation)
+    return found
+
+
+def check(where: str, annotation: Any, kind: Any) -> None:
+    """Raise TaskError when values of this type can't be read from JSON. `where` says of what it is the type."""
     try:
         info = msgspec.inspect.type_info(kind)
         decoder(kind)
     except NameError as error:  # a forward reference inside a dataclass or a TypedDict
         raise Unresolved(str(error)) from error
     except Exception as error:
-        raise _untypable(task, where, annotation, str(error)) from error
+        raise _untypable(where, annotation, str(error)) from error
     if (stranger := _stranger(info, set())) is not None:
         why = f"{stranger.__module__}.{stranger.__qualname__} can't be kept as JSON"
-        raise _untypable(task, where, annotation, why)
+        raise _untypable(where, annotation, why)
 
 
 def shown(annotation: Any) -> str:
@@ -88,9 +102,9 @@ def _stranger(info: Any, seen: set[int]) -> type[Any] | None:
     return next((found for part in parts if (found := _stranger(part, seen)) is not None), None)
 
 
-def _untypable(task: str, where: str, annotation: Any, why: str) -> TaskError:
+def _untypable(where: str, annotation: Any, why: str) -> TaskError:
     return TaskError(
-        f"task {task}: {where} is annotated {shown(annotation)}, which can't be read from JSON: {why}. "
+        f"{where} {shown(annotation)}, which can't be read from JSON: {why}. "
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
         "or Any for plain JSON"
     )

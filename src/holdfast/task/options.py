@@ -123,9 +123,9 @@ def check_declaration(
         aliases=_names(aliases, f"{where}: aliases"),
         queue=check_name(queue, f"{where}: queue"),
         priority=_priority(priority, f"{where}: priority"),
-        retry=DEFAULT_RETRY if retry is None else _retry(retry, f"{where}: retry"),
-        timeout=None if timeout is None else _some_time(timeout, f"{where}: timeout"),
-        deadline=None if deadline is None else _some_time(deadline, f"{where}: deadline"),
+        retry=DEFAULT_RETRY if retry is None else check_retry(retry, f"{where}: retry"),
+        timeout=None if timeout is None else some_time(timeout, f"{where}: timeout"),
+        deadline=None if deadline is None else some_time(deadline, f"{where}: deadline"),
         run_in=_place(run_in, is_async, where),
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
@@ -178,13 +178,13 @@ def _int(value: Any, what: str) -> int:
     return int(value)
 
 
-def _retry(value: Any, what: str) -> Retry:
+def check_retry(value: Any, what: str) -> Retry:
     if not isinstance(value, Retry):
         raise ConfigError(f"{what} must be a Retry, not {type(value).__name__}")
     return value
 
 
-def _some_time(value: Any, what: str) -> int:
+def some_time(value: Any, what: str) -> int:
     micros = to_micros(value, what)
     if micros == 0:
         raise ConfigError(f"{what} must be more than nothing, but is {value}")
@@ -201,7 +201,7 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _time_or_duration(value: Any, what: str) -> int | _Moment:
-    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else _some_time(value, what)
+    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else some_time(value, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +223,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "key": _key,
     "unique": _key,
     "tenant": check_name,
-    "retry": _retry,
-    "timeout": _some_time,
+    "retry": check_retry,
+    "timeout": some_time,
     "deadline": _time_or_duration,
     "tags": _names,
     "limits": _names,

@@ -35,14 +35,17 @@ _MISFIT = "the kept arguments don't fit: "
 
 
 class Signature:
-    """The parameters and the result of a function. Annotations are resolved at the first use that needs them."""
+    """The parameters and the result of a function. Annotations are resolved at the first use that needs them.
 
-    def __init__(self, fn: Callable[..., Any], task_name: str) -> None:
+    The first parameter of a durable function is its context: not an argument, so not kept.
+    """
+
+    def __init__(self, fn: Callable[..., Any], task_name: str, *, durable: bool = False) -> None:
         self.fn = fn
         self.task_name = task_name
         self._what_arguments = f"the arguments of task {task_name}"
         self._what_result = f"the result of task {task_name}"
-        self._signature = inspect.signature(fn)
+        self._signature = _without_context(inspect.signature(fn)) if durable else inspect.signature(fn)
         self._sort_parameters()
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._typed = True
@@ -64,10 +67,24 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON text of a call's arguments; raises BadArguments when they don't fit the parameters."""
         self.resolve()
-        text = encode(self._bind(args, kwargs), self._what_arguments)
+        text = encode(self.bound(args, kwargs), self._what_arguments)
         if self._typed:
             self._read(text, "")
         return text
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by parameter name, without defaults; raises BadArguments when they don't fit."""
+        names = self._names
+        bound: dict[str, Any] = dict(zip(names, args, strict=False))
+        if len(args) > len(names):
+            if self._var_positional is None:
+                raise self._misfit(args, kwargs)
+            bound[self._var_positional] = args[len(names) :]
+        if kwargs:
+            self._bind_keywords(bound, args, kwargs)
+        if not self._required <= bound.keys():
+            raise self._misfit(args, kwargs)
+        return bound
 
     def with_defaults(self, text: str) -> str:
         """The same arguments with the defaults written down, as far as they can be, for comparing requests."""
@@ -134,21 +151,8 @@ class Signature:
     def _checked(self, where: str, annotation: Any) -> Any:
         kind = resolve(self.fn, annotation)
         if kind is not Any:
-            check(self.task_name, where, annotation, kind)
+            check(f"task {self.task_name}: {where} is annotated", annotation, kind)
         return kind
-
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        names = self._names
-        bound: dict[str, Any] = dict(zip(names, args, strict=False))
-        if len(args) > len(names):
-            if self._var_positional is None:
-                raise self._misfit(args, kwargs)
-            bound[self._var_positional] = args[len(names) :]
-        if kwargs:
-            self._bind_keywords(bound, args, kwargs)
-        if not self._required <= bound.keys():
-            raise self._misfit(args, kwargs)
-        return bound
 
     def _bind_keywords(self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         others: dict[str, Any] = {}
@@ -259,16 +263,22 @@ class UntypedSignature:
         self.task_name = task_name
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return encode(self.bound(args, kwargs), f"the arguments of task {self.task_name}")
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if POSITIONAL in kwargs:
             raise BadArguments(f"task {self.task_name}: {POSITIONAL!r} can't be the name of an argument")
-        bound = {POSITIONAL: args, **kwargs} if args else dict(kwargs)
-        return encode(bound, f"the arguments of task {self.task_name}")
+        return {POSITIONAL: args, **kwargs} if args else dict(kwargs)
 
     def with_defaults(self, text: str) -> str:
         return text
 
     def decode_result(self, text: str) -> Any:
         return decode(text)
+
+
+def _without_context(signature: inspect.Signature) -> inspect.Signature:
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _by_parameter(error: Exception) -> str:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from holdfast.errors import BadArguments, ConfigError, HoldfastError
 from holdfast.model.clock import Duration
@@ -21,9 +21,12 @@ from holdfast.task.signature import Signature, UntypedSignature
 
 if TYPE_CHECKING:
     from holdfast.client.handle import Run
+    from holdfast.task.context import Context
+    from holdfast.task.sync_context import SyncContext
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+A_contra = TypeVar("A_contra", contravariant=True)
 
 NO_OPTIONS = Options()
 
@@ -49,6 +52,14 @@ class Request(Generic[R_co]):
         return digest(canonical(asked, f"the request of task {self.task}"))
 
 
+class Takes1(Protocol[A_contra, R_co]):
+    """A task that can be called with one argument, for type checkers: they match `Task[[A], R]` too strictly."""
+
+    name: str
+
+    def request(self, a: A_contra, /) -> Request[R_co]: ...
+
+
 class Enqueuer(Protocol):
     """What a task needs of its app."""
 
@@ -58,8 +69,12 @@ class Enqueuer(Protocol):
 
 
 class Task(Generic[P, R_co]):
-    """A registered function. `enqueue` makes a run of it; calling it calls the plain function."""
+    """A registered function. `enqueue` makes a run of it; calling it calls the plain function.
 
+    `durable` tells durable functions, whose first parameter is a context, from jobs.
+    """
+
+    durable: ClassVar[bool] = False
     name: str
     declaration: Declaration
     signature: Signature | UntypedSignature
@@ -168,6 +183,22 @@ class _SyncTask(Task[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         assert self.fn is not None
         return cast(R_co, self.fn(*args, **kwargs))
+
+
+class _AsyncDurable(Task[P, R_co]):
+    durable = True
+
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        assert self.fn is not None
+        return cast("Coroutine[Any, Any, R_co]", self.fn(ctx, *args, **kwargs))
+
+
+class _SyncDurable(Task[P, R_co]):
+    durable = True
+
+    def __call__(self, ctx: SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        assert self.fn is not None
+        return cast(R_co, self.fn(ctx, *args, **kwargs))
 
 
 class RemoteTask(Task[..., Any]):

@@ -57,6 +57,16 @@ def attempt_refused(run: str, task: str, attempt: int) -> None:
     _tell(logging.WARNING, run, task, attempt, what)
 
 
+def attempt_paused(run: str, task: str, attempt: int, kind: str) -> None:
+    what = "waits" if kind == "waiting" else "begins anew with other arguments"
+    _tell(logging.DEBUG, run, task, attempt, what)
+
+
+def attempt_undone(run: str, task: str, attempt: int, kind: str) -> None:
+    what = "failed and undoes what it did" if kind == "undoing" else "has undone what it did"
+    _tell(logging.WARNING, run, task, attempt, what)
+
+
 def attempt_unstoppable(run: str, task: str, attempt: int) -> None:
     what = "was told to stop and can't be stopped: it keeps its slot until it ends"
     _tell(logging.WARNING, run, task, attempt, what)

@@ -69,7 +69,7 @@ set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
     session = null,
     records = records + 1,
     finished_at = case when crashes >= max_crashes then {now} end,
-    expires_at = case when crashes >= max_crashes then {now} + keep end
+    expires_at = case when crashes >= max_crashes and parent is null then {now} + keep end
 from {each(:rows, id uuid, fence bigint, error text)}
 where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state = 'running'

@@ -28,17 +28,17 @@ locked as materialized (
     ) r
 )
 update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1, due_at = null,
-    claimed_at = {now}, started_at = coalesce(started_at, {now})
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
 where ctid = any(array(select place from locked where state = 'ready' and held is null))
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
 -- name: claim
 -- only: sqlite
 -- The first ready runs of the lanes become this session's.
 update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1, due_at = null,
-    claimed_at = {now}, started_at = coalesce(started_at, {now})
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
 where seq in (
     select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
@@ -48,7 +48,7 @@ where seq in (
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
 and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused.

@@ -1,25 +1,45 @@
--- name: lock_runs
--- Locks runs in the order of arrival and tells their states and unique names.
-select r.state, r.unique_name
-from {schema}runs r where r.id {among(:rows, id uuid)}
-order by r.seq {lock}
+-- name: unique_name_of
+-- The unique name of a run.
+select unique_name from {schema}runs where id = cast(:id as {uuid})
 
 -- name: cancel_runs
--- Unfinished runs end cancelled, for everyone but the worker that may still be at them: its mark stays until it has let go.
+-- Unfinished runs end cancelled, for everyone but the worker that may still be at them: its mark stays until it has let go. Those that
+-- may have compensations are to undo first, when that worker has let go; those that undo already go on with it.
 update {schema}runs
-set state = 'cancelled', error = :error, due_at = null, held = null, records = records + 1, finished_at = {now}, expires_at = {now} + keep
-where id {among(:rows, id uuid)} and finished_at is null
-returning id, records, attempt, session, claimed_at
+set state = case when undos = 1 then 'ready' else 'cancelled' end,
+    ending = case when undos = 1 then 'cancelled' end,
+    cause = case when undos = 1 then :error end,
+    error = :error, due_at = null, resumed = 0,
+    deadline = case when undos = 0 then deadline end,
+    held = case when undos = 1 and session is not null then 'quiescing' end,
+    failures = case when undos = 0 then failures else 0 end,
+    crashes = case when undos = 0 then crashes else 0 end,
+    records = records + 1,
+    finished_at = case when undos = 0 then {now} end,
+    expires_at = case when undos = 0 and parent is null then {now} + keep end
+where id {among(:rows, id uuid)} and finished_at is null and ending is null
+returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
 
 -- name: retry_runs
--- Failed and cancelled runs go back to ready with new budgets. One that a worker is still at, or whose unique name's other run a worker
+-- Failed and cancelled runs go back to ready with new budgets; those that couldn't finish undoing go on with that. One that a worker is still at, or whose unique name's other run a worker
 -- is still at, is held until it has let go; one whose unique name has an unfinished run stays as it is.
 update {schema}runs
 set state = 'ready', held = case when session is not null or exists (
         select 1 from {schema}runs old
         where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null
-    ) then 'quiescing' end, attempt = 0, failures = 0, crashes = 0,
-    error = null, result = null, deadline = {now} + lifetime, records = records + 1, started_at = null, finished_at = null, expires_at = null
+    ) then 'quiescing' end, attempt = 0, failures = 0, crashes = 0, resumed = 0, spent = 0,
+    error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1, started_at = null, finished_at = null, expires_at = null
 where id {among(:rows, id uuid)} and state in ('failed', 'cancelled')
 and not exists (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null)
-returning id, records, {hint}
+returning id, records, ending, {hint}
+
+-- name: drop_undone
+-- Steps that were undone are to be run again when their run is: they don't count as finished any more.
+delete from {schema}checkpoints where run {among(:rows, id uuid)} and (run, generation, n) in (
+    select u.run, u.generation, cast(u.value as int) from {schema}checkpoints u where u.run {among(:rows, id uuid)} and u.kind = 'undone'
+)
+
+-- name: drop_undone_marks
+-- And with them what says that they were undone.
+delete from {schema}checkpoints where run {among(:rows, id uuid)} and kind = 'undone'
+

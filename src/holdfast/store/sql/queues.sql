@@ -32,6 +32,8 @@ from (
     select lane, 'scheduled', count(*), min(created_at) from {schema}runs where state = 'scheduled' group by lane
     union all
     select lane, 'running', count(*), min(created_at) from {schema}runs where state = 'running' and session is not null group by lane
+    union all
+    select lane, state, count(*), min(created_at) from {schema}runs where state in ('waiting', 'blocked') group by lane, state
 ) s
 join {schema}lanes l on l.id = s.lane
 group by l.queue, s.state

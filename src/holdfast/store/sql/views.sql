@@ -1,21 +1,22 @@
 -- name: run_info
 -- One run as people see it.
-select r.id, l.queue, l.task, r.state, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
+    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.id = cast(:id as {uuid})
 
 -- name: run_end
 -- Whether a run has ended, and how.
-select state, result, error from {schema}runs where id = cast(:id as {uuid})
+select case when ending is not null and finished_at is null then 'undoing' else state end, result, error
+from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_runs
 -- A page of runs, newest first, by id, which sorts by the time it was made.
-select r.id, l.queue, l.task, r.state, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
+    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where (cast(:after as {uuid}) is null or r.id < cast(:after as {uuid}))
-and (cast(:state as text) is null or r.state = :state)
+and (cast(:state as text) is null or case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end = :state)
 and (cast(:task as text) is null or l.task = :task)
 and (cast(:queue as text) is null or l.queue = :queue)
 and (cast(:tenant as text) is null or r.tenant = :tenant)
@@ -25,3 +26,32 @@ order by r.id desc limit cast(:size as bigint)
 -- name: run_history
 -- The kept records of a run, in order.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
+
+-- name: run_steps
+-- What a durable function has recorded since its last restart.
+select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at
+from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
+where r.id = cast(:id as {uuid}) order by c.n
+
+-- name: run_waits
+-- What a run waits for.
+select w.key, w.kind, w.target, w.pending, w.due_at, w.since, w.outcome
+from {schema}runs r join {schema}waits w on w.run = r.id and w.generation = r.generation
+where r.id = cast(:id as {uuid}) order by w.since, w.key
+
+-- name: run_children
+-- The first children of a run, in the order in which they were made.
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
+    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
+from {schema}runs r join {schema}lanes l on l.id = r.lane
+where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
+
+-- name: run_chunks
+-- What a run wrote for its followers, by pages.
+select n, attempt, data from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
+
+-- name: open_durable
+-- Unfinished runs of tasks, by pages, for those who look whether new code would do the same.
+select r.id, l.task, r.state, r.args, r.generation, r.attempt, r.tenant from {schema}runs r join {schema}lanes l on l.id = r.lane
+where r.finished_at is null and r.fence > 0 and l.task {among(:rows, task text)} and r.id > cast(:after as {uuid})
+order by r.id limit 500

@@ -49,23 +49,34 @@ where session {among(:rows, session text)} and lease_until <= {moment} {lock_who
 select session from {schema}workers where session {among(:rows, session text)}
 
 -- name: pick_lost
--- Runs that dead sessions hold. Passes over those that someone is changing just now: they come up again.
-select id, session, state from {schema}runs
+-- Runs that dead sessions hold, and the parents of those that will fail for it.
+select id, case when state = 'running' and crashes >= max_crashes then parent end from {schema}runs
 where session {among(:rows, session text)}
-order by seq limit 500 {lock_free}
+order by seq limit 500
+
+-- name: hold_lost
+-- Locks those that dead sessions still hold. Passes over those that someone is changing just now: they come up again.
+select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending
+from {schema}runs r
+where r.id {among(:rows, id uuid)} and r.session is not null
+order by r.seq {lock_free}
 
 -- name: recover_lost
--- Running runs of dead sessions go back to ready, or fail when they crashed too often. Never touches finished ones.
+-- Running runs of dead sessions go back to ready, or fail when they crashed too often; those that may have compensations are to undo
+-- before they fail. Never touches finished ones.
 update {schema}runs
-set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
-    crashes = crashes + 1,
+set state = case when crashes >= max_crashes and (undos = 0 or ending is not null) then 'failed' else 'ready' end,
+    ending = case when crashes >= max_crashes and undos = 1 and ending is null then 'failed' else ending end,
+    cause = case when crashes >= max_crashes and undos = 1 and ending is null then :error else cause end,
+    deadline = case when crashes >= max_crashes and undos = 1 then null else deadline end,
+    crashes = case when crashes >= max_crashes and undos = 1 and ending is null then 0 else crashes + 1 end,
     error = case when crashes >= max_crashes then :error else error end,
     session = null,
     records = records + 1,
-    finished_at = case when crashes >= max_crashes then {now} end,
-    expires_at = case when crashes >= max_crashes then {now} + keep end
+    finished_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
+    expires_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
 where id {among(:rows, id uuid)} and state = 'running'
-returning id, records, attempt, claimed_at, state, {hint}
+returning id, records, attempt, claimed_at, state, ending, {hint}
 
 -- name: release_lost
 -- Runs that had ended for everyone else while a dead session still worked on them are free now.

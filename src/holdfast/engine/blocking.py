@@ -1,0 +1,264 @@
+"""Carries out the operations of a plain `def` durable function, in the thread that runs it, one after the other.
+
+A wait that doesn't come soon raises `Unwind`, which is no `Exception`, through author code: the run is suspended.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as NotYet
+from contextvars import copy_context
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from holdfast.engine.conductor import CROWDED, LINGER
+from holdfast.engine.desk import Answer, Ask, Desk
+from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.score import Score
+from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.errors import StoreError, TaskError
+from holdfast.model.clock import SECOND
+from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
+from holdfast.store.waking import recorded_as
+from holdfast.task.current import Scope, scope
+from holdfast.task.operations import Operation
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt, Order
+
+LOOK = 0.1
+
+
+class Unwind(BaseException):
+    """Author code has to end here: the run is suspended, restarted, or not ours any more."""
+
+
+class BlockingConductor:
+    """One attempt of a plain `def` durable function."""
+
+    scheduled_for: datetime | None = None
+
+    def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
+        self.current = attempt
+        self.score = score
+        self.run_id = UUID(attempt.claim.id)
+        self.task = attempt.task
+        self.stuck: list[str] = []
+        self._desk = desk
+        self._closed = False
+        self._open: dict[str, tuple[str, Future[Outcome]]] = {}
+        for record in score.past.settled:
+            self._ask(record)
+
+    @property
+    def attempt(self) -> int:
+        return self.current.claim.attempt
+
+    def perform(self, operation: Operation) -> Any:
+        self.check()
+        plan = self.score.plan(operation)
+        try:
+            effect = next(plan)
+            while True:
+                effect = plan.send(self._carry_out(effect))
+        except StopIteration as end:
+            return end.value
+
+    def write(self, command: Command) -> Any:
+        """Have something written, and wait until it is durable."""
+        return self._submit(Submit(command))
+
+    def check(self) -> None:
+        """Raise when author code has to end."""
+        if self._closed or self.current.order is not None:
+            raise Unwind
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _carry_out(self, effect: Effect) -> Any:
+        return _EFFECTS[type(effect)](self, effect)
+
+    def _replay(self, effect: Replay) -> Any:
+        return None if effect.read is None else effect.read()
+
+    def _submit(self, effect: Submit) -> Any:
+        answer = self._wait_for(self._ask(effect.command))
+        assert isinstance(answer, Wrote)
+        return answer.value
+
+    def _ask(self, command: Command) -> Future[Answer]:
+        answer: Future[Answer] = Future()
+        self._desk.submit(Ask(self.current, command, answer.set_result, on_loop=False))
+        return answer
+
+    def _wait_for(self, future: Future[Answer]) -> Answer:
+        """Wait for an answer, but not when author code has to end anyway."""
+        while not wait([future], LOOK).done:
+            if self.current.order == "lost":
+                raise Unwind
+        answer = future.result()
+        if answer is LOST:
+            raise Unwind
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    # Waiting
+
+    def _wait(self, effect: Await) -> Came:
+        asked = effect.wait
+        known = self.score.past.open.pop(asked.key, None)
+        if known is None:
+            answer = self._wait_for(self._ask(asked))
+            if isinstance(answer, Outcome):
+                return Came(asked.n, answer, self._read(effect))
+            assert isinstance(answer, Open)
+            due_in = answer.due_in
+        else:
+            due_in = known.due_in
+        self.score.unused(asked.n)
+        outcome = self._linger(asked.key, asked.kind, due_in)
+        if outcome is None:
+            self._stop("suspend", [asked.key])
+        n = self.score.number()
+        recorded, value = recorded_as(asked.kind, outcome)
+        self._ask(Record(self.score.held, n, asked.key, recorded, value, waited=True))
+        return Came(n, outcome, self._read(effect))
+
+    @staticmethod
+    def _read(effect: Await) -> Any:
+        return None if effect.read is None else effect.read()
+
+    def _linger(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
+        """Stay in memory for a moment: most of what is waited for comes soon."""
+        came: Future[Outcome] = Future()
+        self._open[key] = (kind, came)
+        self._desk.watch(self)
+        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < LINGER)
+        try:
+            return came.result(LINGER if soon and self._desk.has_room() else CROWDED)
+        except NotYet:
+            return None
+        finally:
+            self._open.pop(key, None)
+
+    def hear(self, key: str, kind: str, outcome: Outcome) -> None:  # noqa: ARG002 - a wait has one kind
+        opened = self._open.pop(key, None)
+        if opened is not None:
+            opened[1].set_result(outcome)
+
+    def _stop(self, order: Order, waits_for: list[str] | None = None) -> NoReturn:
+        self.current.waits_for = waits_for or []
+        self._desk.stop(self.current, order)
+        raise Unwind
+
+    def _restart(self, effect: Restart) -> Any:
+        self.current.restart_args = effect.args
+        self._stop("restart")
+
+    def _be_stuck(self, effect: Stuck) -> Any:
+        self.stuck.append(effect.key)
+        raise Unwind
+
+    # Author code
+
+    def _try(self, effect: Try) -> Tried:
+        step = effect.step
+        tries = Tries(step.call, step.retry, step.timeout)
+        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
+        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+        started = time.monotonic()
+        try:
+            while True:
+                try:
+                    tried: Tried | float = tries.returned(self._call(call, step.timeout))
+                except Exception as error:
+                    tried = tries.failed(error)
+                if isinstance(tried, Tried):
+                    tried.took = int((time.monotonic() - started) * SECOND)
+                    return tried
+                self._pause(tried)
+        finally:
+            scope.reset(token)
+
+    def _pause(self, seconds: float) -> None:
+        """Between two tries of a step: as long as author code hasn't got to end."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.check()
+            time.sleep(min(left, LOOK))
+
+    def _call(self, call: Callable[[], Any], timeout: int | None) -> Any:
+        if timeout is None:
+            return _no_coroutine(call())
+        done: Future[Any] = Future()
+        context = copy_context()
+
+        def work() -> None:
+            try:
+                done.set_result(context.run(call))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._desk.run_in_thread(work)
+        try:
+            return _no_coroutine(done.result(timeout / SECOND))
+        except NotYet as error:
+            if done.done():
+                raise
+            raise TookTooLong from error
+
+    def _transact(self, effect: Transact) -> Tried:
+        call = effect.operation.call
+        command = Record(self.score.held, 0, effect.key, "step")
+        tries = Tries(call, None, None)
+        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+        started = time.monotonic()
+
+        def work(connection: Any) -> str:
+            tried = tries.returned(call.fn(connection, *call.args, **call.kwargs))
+            if tried.exception is not None:
+                raise tried.exception
+            command.took = int((time.monotonic() - started) * SECOND)
+            command.n = command.n or self.score.number()
+            return tried.text or "null"
+
+        try:
+            text = self._desk.transact(self.current, command, work)
+        except StoreError:
+            raise
+        except Exception as error:
+            if command.n:
+                self.score.unused(command.n)
+            failed = tries.failed(error)
+            assert isinstance(failed, Tried)
+            return failed
+        finally:
+            scope.reset(token)
+        if text is None:
+            raise Unwind
+        return Tried(text, n=command.n)
+
+
+def _no_coroutine(value: Any) -> Any:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TaskError("a step of a SyncContext returned a coroutine: use a plain function, or a Context")
+    return value
+
+
+_EFFECTS: dict[type[Any], Callable[[BlockingConductor, Any], Any]] = {
+    Replay: BlockingConductor._replay,
+    Submit: BlockingConductor._submit,
+    Await: BlockingConductor._wait,
+    Try: BlockingConductor._try,
+    Transact: BlockingConductor._transact,
+    Restart: BlockingConductor._restart,
+    Stuck: BlockingConductor._be_stuck,
+}

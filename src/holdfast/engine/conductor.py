@@ -1,0 +1,440 @@
+"""Carries out the operations of an `async def` durable function on the event loop.
+
+A branch that waits never raises: it awaits a future. When nothing is left but waits, and nothing has moved for a
+moment, the context is closed and the run's tasks are cancelled; whatever comes out of them counts as the suspension.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from holdfast.engine.deliveries import Deliveries
+from holdfast.engine.desk import Answer, Ask, Desk
+from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.score import Score
+from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.errors import StoreError
+from holdfast.model.clock import SECOND
+from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
+from holdfast.store.waking import recorded_as
+from holdfast.task.current import Scope, scope
+from holdfast.task.functions import is_async
+from holdfast.task.operations import Operation
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+QUIET_TURNS = 20
+"""Turns of the loop without any movement before a run is suspended."""
+LINGER = 0.05
+"""How long a run that only waits stays in memory: most children, and many events, come soon."""
+CROWDED = 0.005
+"""The same when others want its slot, or only the clock is waited for."""
+
+
+class Conductor:
+    """One attempt of an `async def` durable function."""
+
+    scheduled_for: datetime | None = None
+
+    def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+        self.current = attempt
+        self.score = score
+        self.run_id = UUID(attempt.claim.id)
+        self.task = attempt.task
+        self._desk = desk
+        self._loop = loop
+        self._deliveries = Deliveries(loop, score.past.numbers)
+        self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
+        self._futures: set[asyncio.Future[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._busy = 0  # author code, commands and reads under way
+        self._moves = 0  # grows with everything that happens
+        self._closed = False
+        self._soon_due = float("inf")
+        self._others_move = False
+        self.stuck: list[str] = []
+        self.threads = 0  # functions of steps that run in threads just now
+        for record in score.past.settled:
+            self._tell(record)
+
+    @property
+    def attempt(self) -> int:
+        return self.current.claim.attempt
+
+    # For the context
+
+    async def perform(self, operation: Operation) -> Any:
+        if self._closed:
+            raise asyncio.CancelledError("the run is suspended or over; its context can't be used any more")
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+        plan = self.score.plan(operation)
+        try:
+            effect = next(plan)
+            while True:
+                effect = plan.send(await self._carry_out(effect))
+        except StopIteration as end:
+            return end.value
+
+    async def write(self, command: Command) -> Any:
+        """Have something written, and wait until it is durable."""
+        return await self._submit(Submit(command))
+
+    @property
+    def moves(self) -> int:
+        """Grows with everything that happens."""
+        return self._moves
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is under way, and nothing on its way to author code."""
+        return not self._busy and self._deliveries.idle
+
+    def check(self) -> None:
+        """Nothing to do on the loop: author code is cancelled where it awaits."""
+        if self._closed:
+            raise asyncio.CancelledError("the run is suspended or over")
+
+    # Effects
+
+    def _carry_out(self, effect: Effect) -> Coroutine[Any, Any, Any]:
+        return _EFFECTS[type(effect)](self, effect)
+
+    async def _replay(self, effect: Replay) -> Any:
+        n = effect.kept.n
+        self._deliveries.ask(n, recorded=True)
+        data = None if effect.read is None else await self._read(effect.read)
+        return await self._delivered(n, data)
+
+    async def _delivered(self, n: int, value: Any) -> Any:
+        future = self._future()
+        self._deliveries.deliver(n, future, value)
+        return await self._await(future)
+
+    def _future(self) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
+
+    async def _await(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for something of ours, as one of perhaps several branches."""
+        self._deliveries.opened()
+        try:
+            return await future
+        finally:
+            self._deliveries.closed()
+            self._moves += 1
+
+    async def _submit(self, effect: Submit) -> Any:
+        """Have a command written; goes on when it is durable, and its turn has come."""
+        future = self._future()
+        n: int | None = getattr(effect.command, "n", None)
+        if n is not None:
+            self._deliveries.ask(n)
+        self._ask(effect.command, partial(self._written, n, future))
+        return await self._await(future)
+
+    def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
+        if isinstance(answer, Exception):
+            if n is not None:
+                self._deliveries.drop(n)
+            if not future.done():
+                future.set_exception(answer)
+        elif isinstance(answer, Wrote):
+            if n is not None:
+                self._deliveries.deliver(n, future, answer.value)
+            elif not future.done():
+                future.set_result(answer.value)
+        # lost: author code is being stopped, and nothing more reaches it
+
+    def _ask(self, command: Command, answer: Callable[[Answer], None]) -> None:
+        self._begin()
+
+        def answered(reply: Answer) -> None:
+            self._finish()
+            answer(reply)
+
+        self._desk.submit(Ask(self.current, command, answered, on_loop=True))
+
+    def _tell(self, command: Command) -> None:
+        """Have a command written that nobody waits for: what it says is durable elsewhere."""
+        self._ask(command, lambda _answer: None)
+
+    def _begin(self) -> None:
+        self._busy += 1
+        self._moves += 1
+
+    def _finish(self) -> None:
+        self._busy -= 1
+        self._moves += 1
+        self._consider()
+
+    async def _read(self, read: Callable[[], Any]) -> Any:
+        """A blocking look at the database."""
+        return await self._in_thread(read)
+
+    # Waiting
+
+    async def _wait(self, effect: Await) -> Any:
+        wait = effect.wait
+        future = self._future()
+        known = self.score.past.open.pop(wait.key, None)
+        if known is not None:
+            self.score.unused(wait.n)
+            self._opened(wait, future, effect.read, known.due_in)
+        else:
+            self._deliveries.ask(wait.n)
+            self._ask(wait, partial(self._registered, wait, future, effect.read))
+        return await self._await(future)
+
+    def _registered(
+        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
+    ) -> None:
+        if isinstance(answer, Open):
+            self._deliveries.drop(wait.n)
+            self.score.unused(wait.n)
+            self._opened(wait, future, read, answer.due_in)
+        elif isinstance(answer, Outcome):
+            self._came(wait.n, future, answer, read)
+        elif isinstance(answer, Exception):
+            self._deliveries.drop(wait.n)
+            future.set_exception(answer)
+
+    def _opened(
+        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, due_in: int | None
+    ) -> None:
+        self._open[wait.key] = (wait, future, read)
+        future.add_done_callback(lambda _: self._open.pop(wait.key, None))
+        self._moves += 1
+        if due_in is not None:
+            self._soon_due = min(self._soon_due, self._loop.time() + due_in / SECOND)
+        if wait.kind != "sleep":
+            self._others_move = True
+        self._desk.watch(self)
+        self._consider()
+
+    def hear(self, key: str, kind: str, outcome: Outcome) -> None:  # noqa: ARG002 - a wait has one kind
+        self._loop.call_soon_threadsafe(self._settled, key, outcome)
+
+    def _settled(self, key: str, outcome: Outcome) -> None:
+        """One of our waits has come to something."""
+        opened = self._open.pop(key, None)
+        if opened is None or self._closed:
+            return
+        wait, future, read = opened
+        n = self.score.number()
+        recorded, value = recorded_as(wait.kind, outcome)
+        self._deliveries.ask(n)
+        self._tell(Record(self.score.held, n, key, recorded, value, waited=True))
+        self._came(n, future, outcome, read)
+
+    def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
+        if read is None:
+            self._deliveries.deliver(n, future, Came(n, outcome))
+            return
+        reading = self._loop.create_task(self._read(read))
+        self._tasks.add(reading)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() or future.done():
+                return
+            if error := task.exception():
+                future.set_exception(error)
+            else:
+                self._deliveries.deliver(n, future, Came(n, outcome, task.result()))
+
+        reading.add_done_callback(done)
+
+    # Suspension
+
+    def _consider(self) -> None:
+        """When nothing is left but waits, look again in a moment."""
+        if self._open and not self._busy and not self._closed:
+            soon = self._others_move or self._soon_due < self._loop.time() + LINGER
+            linger = LINGER if soon and self._desk.has_room() else CROWDED
+            self._loop.call_later(linger, self._suspend_if_quiet, self._moves, 0)
+
+    def _suspend_if_quiet(self, moves: int, turns: int) -> None:
+        if self._moves != moves or self._busy or not self._open or self._closed or not self._deliveries.idle:
+            return
+        if turns < QUIET_TURNS:
+            self._loop.call_soon(self._suspend_if_quiet, moves, turns + 1)
+            return
+        self.current.waits_for = sorted(self._open)
+        self._desk.stop(self.current, "suspend")
+
+    def close(self) -> None:
+        """Nothing more happens in this context: whoever still waits in it is cancelled."""
+        self._closed = True
+        current = asyncio.current_task()
+        for future in list(self._futures):
+            future.cancel()
+        for task in self._tasks:
+            if task is not current and task is not self.current.handle and not task.done():
+                task.cancel()
+
+    def reopen(self) -> None:
+        """For compensations, when the function itself is closed."""
+        self._closed = False
+
+    async def _restart(self, effect: Restart) -> Any:
+        self.current.restart_args = effect.args
+        self._desk.stop(self.current, "restart")
+        await self._never()
+
+    async def _never(self) -> NoReturn:
+        """Until author code is cancelled."""
+        await self._future()
+        raise asyncio.CancelledError
+
+    async def _be_stuck(self, effect: Stuck) -> Any:
+        self.stuck.append(effect.key)
+        self._moves += 1
+        return await self._await(self._future())
+
+    # Author code
+
+    async def _try(self, effect: Try) -> Tried:
+        step = effect.step
+        on_loop = is_async(step.call.fn)
+        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
+        tries = Tries(step.call, step.retry, step.timeout)
+        self._begin()
+        self._deliveries.opened()
+        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+        started = time.monotonic()
+        try:
+            while True:
+                try:
+                    tried: Tried | float = tries.returned(await self._call(call, step.timeout, on_loop=on_loop))
+                except Exception as error:
+                    tried = tries.failed(error)
+                if isinstance(tried, Tried):
+                    tried.took = int((time.monotonic() - started) * SECOND)
+                    return tried
+                await asyncio.sleep(tried)
+                await self._threads_ended()  # a thread that outlived its timeout is still at it
+        finally:
+            scope.reset(token)
+            self._deliveries.closed()
+            self._finish()
+
+    async def _call(self, call: Callable[[], Any], timeout: int | None, *, on_loop: bool) -> Any:
+        coroutine = call() if on_loop else self._in_thread(call)
+        if timeout is None:
+            return await coroutine
+        return await _within(timeout / SECOND, coroutine)
+
+    async def _threads_ended(self) -> None:
+        """Wait until no function of a step runs in a thread: two tries of one step never run at once."""
+        while self.threads:
+            await asyncio.sleep(CROWDED)
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """A plain function in a thread of the worker's. A thread can't be stopped: it is counted until it ends."""
+        done = self._loop.create_future()
+        context = contextvars.copy_context()
+
+        def finish(value: Any, error: BaseException | None) -> None:
+            self.threads -= 1
+            if self.threads == 0 and self.current.threads_over is not None:
+                self.current.threads_over()
+            if not done.done():
+                done.set_exception(error) if error is not None else done.set_result(value)
+
+        def work() -> None:
+            try:
+                value, error = context.run(call), None
+            except BaseException as raised:
+                value, error = None, raised
+                if isinstance(raised, StopIteration):  # a future doesn't take it
+                    error = RuntimeError("the function raised StopIteration")
+            self._loop.call_soon_threadsafe(finish, value, error)
+
+        self.threads += 1
+        self._begin()
+        try:
+            self._desk.run_in_thread(work)
+        except BaseException:
+            self.threads -= 1
+            self._finish()
+            raise
+        try:
+            return await done
+        finally:
+            self._finish()
+
+    async def _transact(self, effect: Transact) -> Tried:
+        call = effect.operation.call
+        command = Record(self.score.held, 0, effect.key, "step")
+        tries = Tries(call, None, None)
+        self._deliveries.opened()
+        self._begin()
+        started = time.monotonic()
+        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+
+        def work(connection: Any) -> str:
+            tried = tries.returned(call.fn(connection, *call.args, **call.kwargs))
+            if tried.exception is not None:
+                raise tried.exception
+            command.took = int((time.monotonic() - started) * SECOND)
+            command.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
+            return tried.text or "null"
+
+        try:
+            text = await self._in_thread(lambda: self._desk.transact(self.current, command, work))
+        except Exception as error:
+            if command.n:
+                self._deliveries.drop(command.n)
+                self.score.unused(command.n)
+            if isinstance(error, StoreError):
+                raise
+            failed = tries.failed(error)
+            assert isinstance(failed, Tried)
+            return failed
+        finally:
+            scope.reset(token)
+            self._deliveries.closed()
+            self._finish()
+        if text is None:  # the run was lost: the transaction was rolled back
+            return await self._never()
+        await self._delivered(command.n, None)
+        return Tried(text, n=command.n)
+
+    async def _take_number(self) -> int:
+        """The number of what is being recorded in a transaction: taken when it is, so that it has its place."""
+        n = self.score.number()
+        self._deliveries.ask(n)
+        return n
+
+
+async def _within(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError as error:
+        if limit.expired():
+            raise TookTooLong from error
+        raise
+
+
+_EFFECTS: dict[type[Any], Callable[[Conductor, Any], Coroutine[Any, Any, Any]]] = {
+    Replay: Conductor._replay,
+    Submit: Conductor._submit,
+    Await: Conductor._wait,
+    Try: Conductor._try,
+    Transact: Conductor._transact,
+    Restart: Conductor._restart,
+    Stuck: Conductor._be_stuck,
+}

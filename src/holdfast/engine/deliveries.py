@@ -1,0 +1,106 @@
+"""Lets results reach the code of one run in the order of their numbers, live as in a replay.
+
+Code that runs several branches at once sees in which order they come to something: `as_completed`, `wait`, a shared
+list. A replay must show it the same order. So results are handed over one at a time:
+
+* Of what is on record, the lowest number comes first. One that nobody asks for (its step was removed) is waited for as
+  long as the loop still has something to do, a number of turns, and then holds up nothing any more.
+* While several branches are open, the loop gets some turns between two results, so that one has had all its
+  consequences before the next is seen. A branch that is alone isn't slowed down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+BETWEEN_TURNS = 10
+"""Turns of the loop between two results of concurrent branches: enough for groups within groups to notice."""
+MISSING_TURNS = 50
+"""Turns that a recorded result gets to be asked for."""
+
+
+class Deliveries:
+    """The results of one run on their way to its code."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
+        self._loop = loop
+        self._expected = list(recorded)
+        heapq.heapify(self._expected)
+        self._asked: set[int] = set()
+        self._ready: dict[int, tuple[asyncio.Future[Any], Any]] = {}
+        self._gone: set[int] = set()
+        self._quiet = BETWEEN_TURNS
+        self._pumping = False
+        self.open = 0
+        """How many branches wait for something."""
+
+    def ask(self, n: int, *, recorded: bool = False) -> None:
+        """A result will come under this number."""
+        if not recorded:
+            heapq.heappush(self._expected, n)
+        self._gone.discard(n)
+        self._asked.add(n)
+
+    def drop(self, n: int) -> None:
+        """Nothing will come under this number after all."""
+        self._asked.discard(n)
+        self._gone.add(n)
+        self._start()
+
+    def deliver(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
+        """The result of a number is here: it is handed over when its turn comes."""
+        self._ready[n] = (future, value)
+        if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
+            self._hand_over(n)
+        self._start()
+
+    def opened(self) -> None:
+        """A branch waits for something more."""
+        self.open += 1
+        if self.open > 1:
+            self._quiet = 0
+            self._start()
+
+    def closed(self) -> None:
+        """A branch goes on."""
+        self.open -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._ready and not self._asked and not self._pumping
+
+    def _start(self) -> None:
+        if not self._pumping and (self._ready or self._quiet < BETWEEN_TURNS):
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """One turn of the loop."""
+        self._pumping = False
+        lowest = self._lowest()
+        if lowest is not None and lowest in self._ready:
+            if self._quiet >= BETWEEN_TURNS:
+                self._hand_over(lowest)
+        elif self._ready and lowest not in self._asked and self._quiet >= MISSING_TURNS:
+            self._gone.add(lowest)  # type: ignore[arg-type]
+        self._quiet += 1
+        if self._ready and lowest in self._asked and lowest not in self._ready and self._quiet > MISSING_TURNS:
+            return  # something that is under way comes first: it starts the pump again
+        self._start()
+
+    def _lowest(self) -> int | None:
+        while self._expected and self._expected[0] in self._gone:
+            self._gone.discard(heapq.heappop(self._expected))
+        return self._expected[0] if self._expected else None
+
+    def _hand_over(self, n: int) -> None:
+        future, value = self._ready.pop(n)
+        self._asked.discard(n)
+        self._gone.add(n)
+        self._quiet = 0 if self.open > 1 else BETWEEN_TURNS
+        if not future.done():
+            future.set_result(value)

@@ -1,0 +1,58 @@
+"""What conductors need of their worker: to have commands written, threads for plain functions, looks at waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from holdfast.engine.score import Clerk
+from holdfast.store import Store
+from holdfast.store.commands import Command, Outcome, Record, Reply
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt, Order
+
+Answer: TypeAlias = Reply | Exception
+
+
+class Ask(NamedTuple):
+    """A command that waits to be written, and who is told of it. On the loop answers are given there, in the order of
+    the commands; else right away, on the committer's thread."""
+
+    attempt: Attempt
+    command: Command
+    answer: Callable[[Answer], None]
+    on_loop: bool
+
+
+class Waiting(Protocol):
+    """An attempt that waits in memory."""
+
+    current: Attempt
+
+    def hear(self, key: str, kind: str, outcome: Outcome) -> None:
+        """What one of its waits came to. From any thread; more than once, perhaps."""
+
+
+class Desk(Protocol):
+    """A worker as its conductors see it."""
+
+    store: Store
+    clerk: Clerk
+
+    def submit(self, ask: Ask) -> None: ...
+
+    def run_in_thread(self, call: Callable[[], None]) -> None: ...
+
+    def watch(self, waiting: Waiting) -> None:
+        """Look at the waits of an attempt from now on, until it is over."""
+
+    def stop(self, attempt: Attempt, order: Order) -> None:
+        """Tell author code to stop."""
+
+    def has_room(self) -> bool:
+        """Whether there are free slots, so that waiting in memory takes nothing from others."""
+
+    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
+        """Call work with a connection, and record the text that it returns, in one transaction; None when the run was
+        lost, and all of it taken back. Blocks."""

@@ -1,0 +1,94 @@
+"""What carrying out an operation needs from the outside, as plain data.
+
+The plans of operations (`score.py`) are generators that yield these and are sent what came of them, so that they are
+written once: `conductor.py` carries them out on an event loop, `blocking.py` in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from holdfast.errors import ErrorInfo
+from holdfast.store.commands import Checkpoint, Command, Outcome, Wait
+from holdfast.task.operations import Step, Transaction
+
+ReadEnds: TypeAlias = Callable[[], Any]
+
+
+@dataclass(slots=True)
+class Replay:
+    """Something on record; answered, when its turn comes, with what `read` gives."""
+
+    kept: Checkpoint
+    read: ReadEnds | None = None
+
+
+@dataclass(slots=True)
+class Submit:
+    """A command to be written; answered with the value on record when it is durable."""
+
+    command: Command
+
+
+@dataclass(slots=True)
+class Await:
+    """Something to wait for; answered with `Came`."""
+
+    wait: Wait
+    read: ReadEnds | None = None
+
+
+@dataclass(slots=True)
+class Came:
+    """What a wait came to, under which number it is on record, and what its `read` gave."""
+
+    n: int
+    outcome: Outcome
+    data: Any = None
+
+
+@dataclass(slots=True)
+class Try:
+    """Author code to run, with its retries; answered with `Tried`."""
+
+    step: Step
+    key: str
+
+
+@dataclass(slots=True)
+class Transact:
+    """Author code to run in a transaction that also records it; answered with `Tried`."""
+
+    operation: Transaction
+    key: str
+
+
+@dataclass(slots=True)
+class Restart:
+    """The run begins anew. Never answered."""
+
+    args: str
+
+
+@dataclass(slots=True)
+class Stuck:
+    """Something new where nothing new may happen. Never answered."""
+
+    key: str
+
+
+@dataclass(slots=True)
+class Tried:
+    """What author code came to: the JSON text of its result, or its failure. `n`: it is on record already."""
+
+    text: str | None = None
+    error: ErrorInfo | None = None
+    exception: BaseException | None = None
+    took: int = 0
+    n: int = 0
+
+
+Effect: TypeAlias = Replay | Submit | Await | Try | Transact | Restart | Stuck
+Plan: TypeAlias = Generator[Effect, Any, Any]

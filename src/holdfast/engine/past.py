@@ -1,0 +1,74 @@
+"""What a durable function has behind it: recorded outcomes by key, open waits, and the numbers of what comes next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Record
+from holdfast.store.waking import recorded_as
+
+_NEVER_ASKED_FOR = ("undone",)
+
+
+def name_in(key: str) -> str:
+    """The name in a step's key, without the hash of its arguments and the number of its occurrence."""
+    return key.rpartition("#")[0].rpartition("-")[0]
+
+
+class Past:
+    """The kept outcomes of one run. Each is handed out once, to the first who asks for its key."""
+
+    def __init__(self, kept: Kept, held: Held) -> None:
+        self._held = held
+        self._kept = {item.key: item for item in kept.checkpoints if item.kind not in _NEVER_ASKED_FOR}
+        self.undone = {int(item.value or 0) for item in kept.checkpoints if item.kind == "undone"}
+        self._occurrences: Counter[str] = Counter()
+        self._last = kept.checkpoints[-1].n if kept.checkpoints else 0
+        self._new: set[str] = set()
+        self.open: dict[str, KeptWait] = {wait.key: wait for wait in kept.waits if wait.outcome is None}
+        self.settled = [self._settle(wait) for wait in kept.waits if wait.outcome is not None]
+        self.numbers = sorted(item.n for item in self._kept.values())
+
+    def _settle(self, wait: KeptWait) -> Record:
+        """A wait that came to something while the run was asleep is on record from now on, after all the rest."""
+        assert wait.outcome is not None
+        kind, value = recorded_as(wait.kind, wait.outcome)
+        n = self.number()
+        self._kept[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
+        return Record(self._held, n, wait.key, kind, value, waited=True)
+
+    def key(self, base: str) -> str:
+        """The key of the next occurrence of an identity."""
+        self._occurrences[base] += 1
+        return f"{base}#{self._occurrences[base]}"
+
+    def number(self) -> int:
+        """The number of the next outcome."""
+        self._last += 1
+        return self._last
+
+    def take(self, key: str) -> Checkpoint | None:
+        """What is on record under a key; None for something new."""
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            self._new.add(key)
+        return kept
+
+    @property
+    def replaying(self) -> bool:
+        """Whether something is on record that nobody has asked for yet."""
+        return bool(self._kept)
+
+    def unasked(self) -> Iterable[Checkpoint]:
+        """What is on record and nobody asked for."""
+        return self._kept.values()
+
+    def drift(self) -> dict[str, list[str]]:
+        """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
+        names = {name_in(key) for key in self._new if not key.startswith("$")}
+        found: dict[str, list[str]] = {}
+        for key in self._kept:
+            if not key.startswith("$") and (name := name_in(key)) in names:
+                found.setdefault(name, []).append(key)
+        return found

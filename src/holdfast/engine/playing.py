@@ -1,0 +1,200 @@
+"""Plays durable functions: an attempt from its beginning to its suspension or end; or its past alone, to undo it.
+
+To undo, the function is replayed as far as its past goes, so that it registers its compensations again (they may be
+closures); then those are run in reverse order, each recorded. Author code runs on the loop here; its plain twin, which
+needs no order among branches, is at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.blocking import BlockingConductor, Unwind
+from holdfast.engine.conductor import LINGER, QUIET_TURNS, Conductor
+from holdfast.engine.effects import Tried, Try
+from holdfast.engine.score import Registered, Score
+from holdfast.errors import ErrorInfo
+from holdfast.model.retry import Retry
+from holdfast.store import End
+from holdfast.store.commands import Record
+from holdfast.task.context import Context
+from holdfast.task.current import Scope, scope
+from holdfast.task.functions import is_async
+from holdfast.task.operations import Function, Step
+from holdfast.task.sync_context import SyncContext
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def body_scope(attempt: Attempt) -> Scope:
+    return Scope(attempt.claim.id, durable=True, generation=attempt.claim.generation)
+
+
+# On the loop
+
+
+async def play(conductor: Conductor, arguments: Arguments) -> End:
+    """Run a durable function as far as it goes."""
+    attempt = conductor.current
+    if attempt.claim.ending is not None:
+        return await _undo(conductor, arguments)
+    args, kwargs = arguments
+    token = scope.set(body_scope(attempt))
+    try:
+        end = attempt.returned(await attempt.signature.fn(Context(conductor), *args, **kwargs))
+    except BaseException as error:
+        end = ended_badly(attempt, conductor.score, error)
+    finally:
+        scope.reset(token)
+        conductor.close()
+    return with_drift(end, conductor.score)
+
+
+async def _undo(conductor: Conductor, arguments: Arguments) -> End:
+    await replay(conductor, arguments)
+    missing = _missing(conductor.score)
+    if missing:
+        return _cannot_undo(conductor.current, missing)
+    conductor.reopen()
+    for registered in _to_undo(conductor.score):
+        tried = await conductor._try(Try(_as_step(registered), registered.key))
+        if tried.error is not None:
+            return conductor.current.undo_failed(registered.key, tried.error)
+        await conductor.write(_undone(conductor.score, registered, tried))
+    return conductor.current.undone()
+
+
+async def replay(conductor: Conductor, arguments: Arguments) -> BaseException | None:
+    """Let a durable function do again what is on record, and nothing new; what it raised, if it did."""
+    args, kwargs = arguments
+    token = scope.set(body_scope(conductor.current))
+    try:
+        body = asyncio.ensure_future(conductor.current.signature.fn(Context(conductor), *args, **kwargs))
+    finally:
+        scope.reset(token)
+    try:
+        await _until_quiet(conductor, body)
+    finally:
+        conductor.close()
+        body.cancel()
+        await asyncio.wait([body])
+    return None if body.cancelled() else body.exception()
+
+
+async def _until_quiet(conductor: Conductor, body: asyncio.Future[Any]) -> None:
+    """Until the function has ended, or can't go on, and no branch of it moves any more."""
+    while not body.done():
+        moves = conductor.moves
+        await asyncio.sleep(LINGER / 5)
+        for _ in range(QUIET_TURNS):
+            await asyncio.sleep(0)
+        if conductor.stuck and conductor.moves == moves and conductor.quiet:
+            return
+
+
+# In a thread
+
+
+def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
+    """Run a plain durable function as far as it goes."""
+    attempt = conductor.current
+    if attempt.claim.ending is not None:
+        return _undo_plainly(conductor, arguments)
+    args, kwargs = arguments
+    token = scope.set(body_scope(attempt))
+    try:
+        end = attempt.returned(attempt.signature.fn(SyncContext(conductor), *args, **kwargs))
+    except Unwind:
+        end = attempt.handed_back(lingers=False)  # how it really ended, the order that it got says
+    except BaseException as error:
+        end = ended_badly(attempt, conductor.score, error)
+    finally:
+        scope.reset(token)
+        conductor.close()
+    return with_drift(end, conductor.score)
+
+
+def replay_plainly(conductor: BlockingConductor, arguments: Arguments) -> BaseException | None:
+    args, kwargs = arguments
+    token = scope.set(body_scope(conductor.current))
+    try:
+        conductor.current.signature.fn(SyncContext(conductor), *args, **kwargs)
+    except Unwind:
+        return None
+    except BaseException as error:
+        return error
+    finally:
+        scope.reset(token)
+    return None
+
+
+def _undo_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
+    replay_plainly(conductor, arguments)
+    missing = _missing(conductor.score)
+    if missing:
+        return _cannot_undo(conductor.current, missing)
+    for registered in _to_undo(conductor.score):
+        tried = conductor._try(Try(_as_step(registered), registered.key))
+        if tried.error is not None:
+            return conductor.current.undo_failed(registered.key, tried.error)
+        conductor.write(_undone(conductor.score, registered, tried))
+    return conductor.current.undone()
+
+
+# Shared
+
+
+def ended_badly(attempt: Attempt, score: Score, error: BaseException) -> End:
+    """What follows from an exception of the function; steps whose failure it was are tried again next time."""
+    end = attempt.failed(error)
+    end.forget = score.forgotten()
+    return end
+
+
+def with_drift(end: End, score: Score) -> End:
+    drift = score.past.drift()
+    if drift:
+        end.drift = msgspec.json.encode({"steps": drift}).decode()
+    return end
+
+
+def _to_undo(score: Score) -> list[Registered]:
+    """What is still to be undone, the last first."""
+    todo = [registered for registered in score.registered if registered.n not in score.past.undone]
+    return sorted(todo, key=lambda registered: -registered.n)
+
+
+def _missing(score: Score) -> list[str]:
+    """Steps that are to be undone, and that the function of now doesn't come by any more."""
+    return [kept.key for kept in score.past.unasked() if kept.undo and kept.n not in score.past.undone]
+
+
+def _cannot_undo(attempt: Attempt, keys: list[str]) -> End:
+    message = f"its compensation isn't in the code any more; put it back, and retry the run; others too: {keys[1:]}"
+    return attempt.undo_failed(keys[0], ErrorInfo("undo", "TaskError", message))
+
+
+def _as_step(registered: Registered) -> Step:
+    """A compensation as a step: retried as its step would be, and otherwise as a task."""
+    step = registered.step
+    fn: Callable[..., Any] = registered.call
+    if step is not None and step.undo is not None and is_async(step.undo):
+        fn = partial(_awaited, registered.call)
+    name = step.call.name if step is not None else registered.key
+    retry = step.retry if step is not None and step.retry is not None else Retry()
+    return Step(Function(name, "", fn), retry, step.timeout if step is not None else None)
+
+
+async def _awaited(call: Callable[[], Any]) -> None:
+    await call()
+
+
+def _undone(score: Score, registered: Registered, tried: Tried) -> Record:
+    key = f"$undone:{registered.key}"
+    return Record(score.held, score.number(), key, "undone", str(registered.n), tried.took)

@@ -1,0 +1,64 @@
+"""Failures of steps: kept with what is needed to raise them again in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.errors import ErrorInfo, PayloadError, StepFailed
+from holdfast.model.codec import decode, encode
+from holdfast.model.failure import from_json, to_json
+from holdfast.model.names import dotted_name
+
+
+def failure_text(error: ErrorInfo, exception: BaseException | None) -> str:
+    """What is kept of a step's failure: the error, and the exception's class and arguments where they can be kept."""
+    kept: dict[str, Any] = msgspec.json.decode(to_json(error))
+    if exception is not None:
+        with suppress(Exception):
+            kept["class"] = dotted_name(type(exception))
+            kept["args"] = decode(encode(exception.args))
+    return msgspec.json.encode(kept).decode()
+
+
+def fail(step: str, error: ErrorInfo, raises: tuple[type[Exception], ...], exception: BaseException | None) -> NoReturn:
+    """A step has failed just now."""
+    if exception is not None and raises and isinstance(exception, raises):
+        raise exception
+    raise StepFailed(step, error) from exception
+
+
+def fail_again(step: str, text: str, raises: tuple[type[Exception], ...]) -> NoReturn:
+    """A step's failure is on record: raise what was raised then."""
+    rebuilt = _rebuild(text, raises) if raises else None
+    if rebuilt is not None:
+        raise rebuilt
+    raise StepFailed(step, from_json(text))
+
+
+def _rebuild(text: str, raises: tuple[type[Exception], ...]) -> Exception | None:
+    """The exception of a kept failure, if it is one of those that shall come through as themselves."""
+    try:
+        kept = decode(text)
+    except PayloadError:
+        return None
+    name = kept.get("class")
+    kind = next((kind for kind in _with_subclasses(raises) if dotted_name(kind) == name), None)
+    if kind is None:
+        return None
+    args = kept.get("args", [kept.get("message", "")])
+    try:
+        return kind(*args)
+    except Exception:  # a class that wants other arguments than it keeps
+        made = kind.__new__(kind)
+        made.args = tuple(args)
+        return made
+
+
+def _with_subclasses(kinds: tuple[type[Exception], ...]) -> Iterator[type[Exception]]:
+    for kind in kinds:
+        yield kind
+        yield from _with_subclasses(tuple(kind.__subclasses__()))

@@ -1,0 +1,379 @@
+"""How each operation of a durable function is carried out: a plan per operation, written once for both contexts.
+
+A plan looks for the operation's key in the past. What is on record is replayed; what is new is done, recorded, and only
+then returned. Plans do no I/O: they yield effects.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.past import Past
+from holdfast.engine.rebuilding import fail, fail_again, failure_text
+from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError, WaitTimeout
+from holdfast.model.clock import to_datetime
+from holdfast.model.codec import decode
+from holdfast.model.failure import from_json
+from holdfast.model.ids import new_id
+from holdfast.store import Claim, NewRun
+from holdfast.store import commands as write
+from holdfast.store.waking import outcome_of, target_of
+from holdfast.task import operations as op
+from holdfast.task.current import scope
+from holdfast.task.results import result_of
+
+
+class Clerk(Protocol):
+    """What the application's side does for runs: turns requests into rows, and rows into what authors see."""
+
+    def new_run(self, request: Any) -> NewRun: ...
+
+    def handle(self, id: UUID, task: str) -> Any: ...
+
+    def decode_result(self, task: str, text: str) -> Any: ...
+
+
+class Reader(Protocol):
+    """How children ended. Blocking."""
+
+    def spawned(self, parent: str) -> dict[str, Any]: ...
+
+    def children(self, parent: str, spawn_key: str) -> list[Any]: ...
+
+
+@dataclass(slots=True)
+class Registered:
+    """A compensation: what to call, with what, and after which number it was registered."""
+
+    n: int
+    key: str
+    call: Callable[[], Any]
+    step: op.Step | None = None
+
+
+class Score:
+    """The plans of one attempt. `dry`: nothing new may happen."""
+
+    def __init__(self, claim: Claim, past: Past, clerk: Clerk, reader: Reader, *, dry: bool = False) -> None:
+        self.claim = claim
+        self.past = past
+        self.dry = dry
+        self.held = write.Held(claim.id, claim.seq, claim.fence, claim.generation)
+        self.undos = bool(claim.undos)
+        self.registered: list[Registered] = []
+        self._clerk = clerk
+        self._reader = reader
+        self._children: dict[str, str] = {}
+        self._spawned: dict[str, Any] | None = None
+        self._numbers = set(past.numbers)
+        self._failures: set[int] = set()
+
+    def plan(self, operation: op.Operation) -> Plan:
+        now = scope.get()
+        if now is not None and now.step is not None and not isinstance(operation, op.Write | op.Progress):
+            raise TaskError(
+                f"the context was used inside the step {now.step}: steps can't contain steps or waits; call it in the "
+                "body of the durable function (write and progress work here too)"
+            )
+        return _PLANS[type(operation)](self, operation)
+
+    def forgotten(self) -> tuple[int, ...]:
+        """Failures with nothing on record after them: when they end the attempt, the next one tries again."""
+        last = max(self._numbers - self._failures, default=0)
+        return tuple(n for n in sorted(self._failures) if n > last)
+
+    def number(self) -> int:
+        """The number of what will be on record next."""
+        n = self.past.number()
+        self._numbers.add(n)
+        return n
+
+    def unused(self, n: int) -> None:
+        """Nothing came on record under a number after all."""
+        self._numbers.discard(n)
+
+    # Steps
+
+    def step(self, operation: op.Step) -> Plan:
+        key = self.past.key(operation.base)
+        kept = self.past.take(key)
+        if kept is not None:
+            yield Replay(kept)
+            return self._finished(operation, kept.n, key, kept.value, failed=kept.kind == "failed", undo=kept.undo == 1)
+        if self.dry:
+            yield Stuck(key)
+        if operation.undo is not None and not self.undos:
+            yield Submit(write.MarkUndos(self.held))
+            self.undos = True
+        tried: Tried = yield Try(operation, key)
+        n = self.number()
+        undo = int(operation.undo is not None and tried.error is None)
+        yield Submit(self._record(n, key, tried, undo))
+        if tried.error is not None:
+            self._failures.add(n)
+            fail(operation.call.name, tried.error, operation.raises, tried.exception)
+        return self._finished(operation, n, key, tried.text, failed=False, undo=bool(undo))
+
+    def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
+        if tried.error is None:
+            return write.Record(self.held, n, key, "step", tried.text, tried.took, undo)
+        return write.Record(self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
+
+    def _finished(
+        self, operation: op.Step | op.Transaction, n: int, key: str, text: str | None, *, failed: bool, undo: bool
+    ) -> Any:
+        """What a step on record gives its caller."""
+        if failed:
+            self._failures.add(n)
+            fail_again(operation.call.name, text or "", operation.raises if isinstance(operation, op.Step) else ())
+        value = result_of(operation.call.fn).decode(text or "null")
+        if undo and isinstance(operation, op.Step) and operation.undo is not None:
+            compensate = operation.undo
+            self.registered.append(Registered(n, key, lambda: compensate(value), operation))
+        return value
+
+    def transaction(self, operation: op.Transaction) -> Plan:
+        key = self.past.key(operation.base)
+        kept = self.past.take(key)
+        if kept is not None:
+            yield Replay(kept)
+            return self._finished(operation, kept.n, key, kept.value, failed=kept.kind == "failed", undo=False)
+        if self.dry:
+            yield Stuck(key)
+        tried: Tried = yield Transact(operation, key)
+        if tried.error is not None:
+            n = self.number()
+            yield Submit(self._record(n, key, tried))
+            self._failures.add(n)
+            fail(operation.call.name, tried.error, (), tried.exception)
+        return self._finished(operation, tried.n, key, tried.text, failed=False, undo=False)
+
+    def undo(self, operation: op.Undo) -> Plan:
+        key = self.past.key(operation.base)
+        kept = self.past.take(key)
+        if kept is None:
+            if self.dry:
+                yield Stuck(key)
+            if not self.undos:
+                yield Submit(write.MarkUndos(self.held))
+                self.undos = True
+            n = self.number()
+            yield Submit(write.Record(self.held, n, key, "undo", undo=1))
+        else:
+            n = kept.n
+            yield Replay(kept)
+        call = operation.call
+        self.registered.append(Registered(n, key, lambda: call.fn(*call.args, **call.kwargs)))
+
+    # Waiting
+
+    def sleep(self, operation: op.Sleep) -> Plan:
+        yield from self._waited(operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
+
+    def wait_for(self, operation: op.WaitFor) -> Plan:
+        tenant = self.claim.tenant
+        target = target_of(tenant, operation.event)
+        outcome = yield from self._waited(
+            operation.base, kind="event", target=target, tenant=tenant, name=operation.event, delay=operation.timeout
+        )
+        return _payload(outcome, f"event {operation.event!r}", operation.type)
+
+    def receive(self, operation: op.Receive) -> Plan:
+        outcome = yield from self._waited(
+            operation.base, kind="message", target=operation.topic, delay=operation.timeout
+        )
+        return _payload(outcome, f"message on topic {operation.topic!r}", operation.type)
+
+    def _waited(self, base: str, **wait: Any) -> Plan:
+        """Wait, or replay what a wait came to."""
+        key = self.past.key(base)
+        kept = self.past.take(key)
+        if kept is not None:
+            yield Replay(kept)
+            return outcome_of(kept.kind, kept.value)
+        if self.dry:
+            yield Stuck(key)
+        came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait))
+        return came.outcome
+
+    # Events and children
+
+    def emit(self, operation: op.Emit) -> Plan:
+        tenant = self.claim.tenant
+        target = target_of(tenant, operation.event)
+        _, value = yield from self._once(
+            operation.base,
+            lambda n, key: write.Emit(self.held, n, key, target, tenant, operation.event, operation.payload),
+        )
+        return value == "true"
+
+    def _once(self, base: str, command: Callable[[int, str], write.Command]) -> Plan:
+        """Something that a command does, once; its key, and the text on record."""
+        key = self.past.key(base)
+        kept = self.past.take(key)
+        if kept is not None:
+            yield Replay(kept)
+            return key, kept.value
+        if self.dry:
+            yield Stuck(key)
+        value = yield Submit(command(self.number(), key))
+        return key, value
+
+    def spawn(self, operation: op.Spawn) -> Plan:
+        def command(n: int, key: str) -> write.Command:
+            child = self._clerk.new_run(operation.request)
+            return write.Spawn(self.held, n, key, "spawn", [child], f'"{child.id}"')
+
+        key, text = yield from self._once(operation.base, command)
+        id = decode(text)
+        self._children[id] = key
+        return self._clerk.handle(UUID(id), operation.request.task)
+
+    def join(self, operation: op.Join) -> Plan:
+        spawn = self._children.get(str(operation.run))
+        if spawn is None:
+            raise TaskError(
+                f"run {operation.run} is no child that this function spawned: join takes what ctx.spawn returned; "
+                "an independent run can tell that it is done by an event"
+            )
+        n, data = yield from self._joined(spawn, lambda: self._end_of(spawn))
+        return self._result(n, operation.task, data[0])
+
+    def map(self, operation: op.Map) -> Plan:
+        if not operation.requests:
+            return []
+
+        def command(n: int, key: str) -> write.Command:
+            children = [self._clerk.new_run(request) for request in operation.requests]
+            return write.Spawn(
+                self.held, n, key, "map", children, str(len(children)), concurrency=operation.concurrency
+            )
+
+        spawn, _ = yield from self._once(operation.base, command)
+        eager = operation.errors == "raise"
+        n, rows = yield from self._joined(spawn, lambda: self._ends_of(spawn), eager=eager)
+        if eager:
+            return [self._result(n, operation.task, row) for row in rows]
+        return [self._result_or_failure(operation.task, row) for row in rows]
+
+    def _joined(self, spawn: str, read: Callable[[], Any], *, eager: bool = False) -> Plan:
+        """Wait for the children of a call, or replay it; the number on record, and how they ended. Those are read
+        before the turn comes, so that the order of what is on record stays what it was."""
+        key = self.past.key(f"$join:{spawn}")
+        kept = self.past.take(key)
+        if kept is not None and kept.kind == "joined":
+            yield Replay(kept)
+            return kept.n, decode(kept.value or "null")["ends"]
+        if kept is not None:
+            rows = yield Replay(kept, read)
+            failed = decode(kept.value) if kept.value else None
+            return kept.n, _only(rows, failed)
+        if self.dry:
+            yield Stuck(key)
+        wait = write.Wait(self.held, self.number(), key, "children", self._spawn_key(spawn), eager=int(eager))
+        came: Came = yield Await(wait, read)
+        return came.n, _only(came.data, came.outcome.value)
+
+    def _spawn_key(self, spawn: str) -> str:
+        return f"{self.claim.generation}:{spawn}"
+
+    def _end_of(self, spawn: str) -> list[Any]:
+        """How a spawned child ended. A replay asks for all of them: they are read together."""
+        if self._spawned is None and self.past.replaying:
+            self._spawned = self._reader.spawned(self.claim.id)
+        found = (self._spawned or {}).get(self._spawn_key(spawn))
+        return [_end(found)] if found is not None else self._ends_of(spawn)
+
+    def _ends_of(self, spawn: str) -> list[Any]:
+        return [_end(row) for row in self._reader.children(self.claim.id, self._spawn_key(spawn))]
+
+    def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
+        value = self._result_or_failure(task, end)
+        if isinstance(value, RunFailed | RunCancelled):
+            self._failures.add(n)
+            raise value
+        return value
+
+    def _result_or_failure(self, task: str, end: Sequence[Any]) -> Any:
+        id, state, result, error = end
+        if state == "done":
+            return self._clerk.decode_result(task, result)
+        info = from_json(error) if error else ErrorInfo("error", state, "")
+        return RunCancelled(UUID(id), info.message or None) if state == "cancelled" else RunFailed(UUID(id), info)
+
+    def enqueue(self, operation: op.Enqueue) -> Plan:
+        _, text = yield from self._once(
+            operation.base,
+            lambda n, key: write.Enqueue(self.held, n, key, self._clerk.new_run(operation.request)),
+        )
+        return self._clerk.handle(UUID(decode(text)), operation.request.task)
+
+    # Values and words
+
+    def value(self, operation: op.Value) -> Plan:
+        made = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")  # now: by the store
+        _, text = yield from self._once(
+            operation.base, lambda n, key: write.Record(self.held, n, key, operation.kind, made)
+        )
+        value = decode(text or made)
+        if operation.kind == "now":
+            return to_datetime(value)
+        return UUID(value) if operation.kind == "uuid" else value
+
+    def progress(self, operation: op.Progress) -> Plan:
+        if not self.past.replaying and not self.dry:
+            yield Submit(write.Progress(self.held, operation.text))
+
+    def write(self, operation: op.Write) -> Plan:
+        now = scope.get()
+        if now is not None and now.step is not None:
+            yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, operation.text))
+            return
+        yield from self._once(
+            operation.base,
+            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, operation.text),
+        )
+
+    def restart(self, operation: op.Restart) -> Plan:
+        yield Stuck("$restart") if self.dry else Restart(operation.args)
+
+
+def _payload(outcome: write.Outcome, what: str, kind: Any) -> Any:
+    if outcome.kind == "due":
+        raise WaitTimeout(f"no {what} came in time")
+    text = outcome.value or "null"
+    return decode(text) if kind is None else decode(text, kind)
+
+
+def _end(row: Sequence[Any]) -> Sequence[Any]:
+    id, _, state, result, error = row
+    return str(id), state, result, error
+
+
+def _only(rows: Sequence[Any], failed: str | None) -> Sequence[Any]:
+    """All ends; or, where a failure ended the wait, that one."""
+    return rows if failed is None else [row for row in rows if row[0] == failed]
+
+
+_PLANS: dict[type[Any], Callable[[Score, Any], Plan]] = {
+    op.Step: Score.step,
+    op.Transaction: Score.transaction,
+    op.Undo: Score.undo,
+    op.Sleep: Score.sleep,
+    op.WaitFor: Score.wait_for,
+    op.Receive: Score.receive,
+    op.Emit: Score.emit,
+    op.Spawn: Score.spawn,
+    op.Join: Score.join,
+    op.Map: Score.map,
+    op.Enqueue: Score.enqueue,
+    op.Value: Score.value,
+    op.Progress: Score.progress,
+    op.Write: Score.write,
+    op.Restart: Score.restart,
+}

@@ -1,0 +1,59 @@
+"""What one try of a step came to, and whether there is another: shared by both ways of running steps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from holdfast.engine.effects import Tried
+from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.model.clock import SECOND
+from holdfast.model.failure import describe
+from holdfast.model.retry import Retry
+from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
+from holdfast.task.operations import Function
+from holdfast.task.results import result_of
+
+ONCE = Retry(max_attempts=1)
+
+
+class TookTooLong(Exception):
+    """A step's own timeout has passed."""
+
+
+class Tries:
+    """The tries of one step, counted."""
+
+    def __init__(self, call: Function, retry: Retry | None, timeout: int | None) -> None:
+        self._call = call
+        self._retry = retry or ONCE
+        self._timeout = timeout
+        self._failures = 0
+
+    def returned(self, value: Any) -> Tried:
+        """Author code returned. A value that can't be kept fails the step: another try would return it again."""
+        try:
+            return Tried(result_of(self._call.fn).encode(value, f"the result of step {self._call.name}"))
+        except PayloadError as error:
+            return Tried(error=describe(error, payload_code(error)), exception=error)
+
+    def failed(self, exception: BaseException) -> Tried | float:
+        """Author code raised: how it ended, or the seconds until the next try."""
+        if isinstance(exception, TookTooLong):
+            outcome = after_timeout(self._retry, self._failures, random.random)
+            seconds = (self._timeout or 0) / SECOND
+            error = ErrorInfo("timeout", "TimeoutError", f"the step took longer than its timeout of {seconds:g} s")
+        else:
+            outcome, error = self._described(exception)
+        self._failures += 1
+        if outcome.retry_in is not None:
+            return outcome.retry_in / SECOND
+        return Tried(error=error, exception=TimeoutError(error.message) if error.code == "timeout" else exception)
+
+    def _described(self, exception: BaseException) -> tuple[Outcome, ErrorInfo]:
+        try:
+            outcome = after_failure(self._retry, self._failures, exception, random.random)
+            return outcome, describe(exception, outcome.code)
+        except BaseException as trouble:  # an exception that can't even be looked at
+            message = f"it can't be described: looking at it raised {type(trouble).__name__}"
+            return Outcome("error"), ErrorInfo("error", type(exception).__name__, message)

@@ -1,0 +1,193 @@
+"""What a worker writes about a run that it has in hand, besides its end: small commands, written in groups.
+
+Each names its run, fence and generation, so that it is refused when the run is somebody else's by now, and the number
+`n` and key under which its outcome is recorded, so that a repeat after a lost answer reads back what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from holdfast.store.rows import NewRun
+
+
+class Held(NamedTuple):
+    """A run that a worker has in hand, as every command names it."""
+
+    run: str
+    seq: int
+    fence: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Record:
+    """A checkpoint. `waited`: it is the outcome of a wait, which is over with it."""
+
+    held: Held
+    n: int
+    key: str
+    kind: str
+    value: str | None = None
+    took: int | None = None
+    undo: int = 0
+    waited: bool = False
+
+
+@dataclass(slots=True)
+class Wait:
+    """Something to wait for. Answered with its outcome where it has come already, else with what is left of its time.
+
+    `target` is the topic, the event's target, or the spawn key of children; an eager wait for children ends with the
+    first that fails.
+    """
+
+    held: Held
+    n: int
+    key: str
+    kind: Literal["sleep", "event", "message", "children"]
+    target: str | None = None
+    tenant: str | None = None
+    name: str | None = None
+    eager: int = 0
+    delay: int | None = None
+    due_at: int | None = None
+
+
+@dataclass(slots=True)
+class Emit:
+    """An event. Answered with whether it was the first of its name."""
+
+    held: Held
+    n: int
+    key: str
+    target: str
+    tenant: str | None
+    name: str
+    payload: str
+
+
+@dataclass(slots=True)
+class Spawn:
+    """Children, made in bulk; at most `concurrency` of them are let go at once."""
+
+    held: Held
+    n: int
+    key: str
+    kind: Literal["spawn", "map"]
+    children: Sequence[NewRun]
+    value: str
+    concurrency: int | None = None
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """An independent run. Answered with its id, which may be that of the run that had its key or unique name."""
+
+    held: Held
+    n: int
+    key: str
+    request: NewRun
+
+
+@dataclass(slots=True)
+class Write:
+    """A piece for those who follow the run. Inside a step it has no number: the step's checkpoint stands for it."""
+
+    held: Held
+    n: int | None
+    key: str
+    attempt: int
+    data: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the run has come."""
+
+    held: Held
+    text: str
+
+
+@dataclass(slots=True)
+class MarkUndos:
+    """The run may have compensations from now on."""
+
+    held: Held
+
+
+Command: TypeAlias = Record | Wait | Emit | Spawn | Enqueue | Write | Progress | MarkUndos
+
+
+class Outcome(NamedTuple):
+    """What a wait came to: its kind (`due`, `event`, `message`, `children`, `failed`) and value."""
+
+    kind: str
+    value: str | None
+
+
+class Open(NamedTuple):
+    """A wait that is registered; microseconds until it is due, if it is by time."""
+
+    due_in: int | None
+
+
+class Lost(NamedTuple):
+    """The run isn't this worker's any more: nothing was written."""
+
+
+LOST = Lost()
+
+
+class Wrote(NamedTuple):
+    """A command was carried out; with the value that is on record."""
+
+    value: Any = None
+
+
+Reply: TypeAlias = Wrote | Outcome | Open | Lost
+
+
+@dataclass(slots=True)
+class KeptWait:
+    """A wait that was there when the run was claimed."""
+
+    key: str
+    kind: str
+    outcome: Outcome | None
+    due_in: int | None
+
+
+class Checkpoint(NamedTuple):
+    """A recorded outcome, as it is read back."""
+
+    n: int
+    key: str
+    kind: str
+    value: str | None
+    undo: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """All that is kept of a run's past."""
+
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    waits: list[KeptWait] = field(default_factory=list)
+
+
+def payload_size(command: Command) -> int:
+    """About how many bytes a command brings along."""
+    if isinstance(command, Spawn):
+        return sum(len(child.args) for child in command.children)
+    if isinstance(command, Enqueue):
+        return len(command.request.args)
+    texts = (getattr(command, name, None) for name in ("value", "payload", "data", "text"))
+    return sum(len(text) for text in texts if text is not None)
+
+
+def wants_to_be_alone(command: Command) -> bool:
+    """Whether a command needs a transaction of its own: keys and unique names are locked before runs."""
+    return isinstance(command, Enqueue) and (command.request.key is not None or command.request.unique is not None)

@@ -1,0 +1,136 @@
+"""What the end of a run means for its family: its parent is told, its siblings move up, its own children end with it.
+
+Everything here runs inside a transaction of its caller's. Order of locks: a parent before its children. A run's parent
+never changes, so it can be looked up before the lock; children can't appear while their parent is locked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.model.failure import cancelled
+from holdfast.store.part import BATCH, Do, batch, ended, record
+
+
+class HeldRun(NamedTuple):
+    """A locked run."""
+
+    id: str
+    seq: int
+    state: str
+    session: str | None
+    fence: int
+    generation: int
+    tenant: str | None
+    root: str | None
+    parent: str | None
+    spawn_key: str | None
+    place: int | None
+    attempt: int
+    ending: str | None
+
+    def belongs_to(self, session: str, fence: int) -> bool:
+        """Whether it is this session's at this fence, and running."""
+        return self.session == session and self.fence == fence and self.state == "running"
+
+
+class Ended(NamedTuple):
+    """A run that has just come to an end, or begun to undo."""
+
+    id: str
+    final: bool
+    good: bool
+    parent: str | None
+    spawn_key: str | None
+    place: int | None
+
+
+def ids(runs: Iterable[str]) -> str:
+    """Ids as the batch that statements take."""
+    return batch({"id": run} for run in runs)
+
+
+def chunks(rows: Sequence[Any], size: int = BATCH) -> list[Sequence[Any]]:
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def hold(do: Do, runs: Iterable[str]) -> dict[str, HeldRun]:
+    """Lock runs in the order of arrival."""
+    wanted = sorted(set(runs))
+    return held_runs(do("hold_runs", rows=ids(wanted))) if wanted else {}
+
+
+def held_runs(rows: Sequence[Sequence[Any]]) -> dict[str, HeldRun]:
+    """Rows of locked runs by their id."""
+    return {str(row[0]): HeldRun(str(row[0]), *row[1:7], *map(_text, row[7:9]), *row[9:]) for row in rows}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def hold_with_parents(do: Do, runs: Sequence[str]) -> dict[str, HeldRun]:
+    """Lock runs that may end, and their parents, which come first by order of arrival."""
+    parents = {str(row[0]) for row in do("parents_of", rows=ids(runs))}
+    held = hold(do, parents | set(runs))
+    return {run: held[run] for run in runs if run in held}
+
+
+def settle(do: Do, ends: Sequence[Ended]) -> None:
+    """Runs have ended, or begun to undo: tell those who wait for them, end what ends with them."""
+    pending = list(ends)
+    while pending:
+        _tell_parents(do, [end for end in pending if end.final])
+        pending = _cancel_children(do, [end.id for end in pending if not end.good])
+
+
+def _tell_parents(do: Do, ends: Sequence[Ended]) -> None:
+    children = [end for end in ends if end.parent is not None and end.spawn_key is not None]
+    if not children:
+        return
+    calls = Counter((end.parent, end.spawn_key) for end in children)
+    failed = {(end.parent, end.spawn_key): end.id for end in reversed(children) if not end.good}
+    rows = [
+        {
+            "parent": parent, "generation": int(str(key).partition(":")[0]), "spawn_key": key, "ended": count,
+            "failed": failed.get((parent, key)),
+        }
+        for (parent, key), count in calls.items()
+    ]  # fmt: skip
+    do("settle_children", rows=batch(rows))
+    do("wake_runs", rows=ids({str(end.parent) for end in children}))
+    places = Counter((end.parent, end.spawn_key) for end in children if end.place is not None)
+    for (parent, key), count in places.items():
+        do("release_siblings", parent=parent, spawn_key=key, size=count)
+
+
+def _cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
+    """Children of runs that ended badly end with them; how they did."""
+    if not parents:
+        return []
+    children = [str(row[0]) for row in do("unfinished_children", rows=ids(parents))]
+    reason = cancelled("its parent ended")
+    return [end for some in chunks(children) for end in cancel(do, hold(do, some), reason)]
+
+
+def cancel(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
+    """End locked runs as cancelled, or let them undo first; those that had ended are left alone."""
+    rows = do("cancel_runs", rows=ids(runs), error=error)
+    return end_from_outside(do, runs, rows, "cancelled", error)
+
+
+def end_from_outside(
+    do: Do, runs: dict[str, HeldRun], rows: Sequence[Sequence[Any]], kind: str, error: str
+) -> list[Ended]:
+    """Record that runs were ended by somebody else than their worker. Rows: id, records, attempt, session, claimed_at,
+    whether it is final (or undoes first)."""
+    records, ends = [], []
+    for id, n, attempt, session, since, final, _ in rows:
+        run = runs[str(id)]
+        what = kind if final else "undoing"
+        records.append(ended(run.state, record(run.id, n, what, attempt, session=session, since=since, data=error)))
+        ends.append(Ended(run.id, bool(final), False, run.parent, run.spawn_key, run.place))
+    do("add_history", rows=batch(records))
+    return ends

@@ -1,0 +1,93 @@
+"""Forks: a new run that begins with the checkpoints that another one made before a step.
+
+What the original joined is copied, so that the fork doesn't depend on the original's children; children that it spawned
+and didn't join before that step are spawned anew. Compensations stay the original's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.store.family import HeldRun, chunks, hold
+from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.views import StepRow
+
+_NOT_COPIED = ("write", "undone")
+
+
+def name_of(key: str) -> str:
+    """The name in a checkpoint's key: what the author called it, without the hash of its arguments and its number."""
+    base = key.rpartition("#")[0]
+    return base if base.startswith("$") else base.rpartition("-")[0]
+
+
+class Forks(Part):
+    """New runs with the past of others."""
+
+    def fork(self, id: str, fork: str, from_step: str | None, args: str | None) -> None:
+        """Make the run `fork` of the run `id`, with the checkpoints before a step, which is given by name or key;
+        without one it begins at the beginning. A repeat after a lost answer changes nothing."""
+
+        def work(do: Do) -> None:
+            original = hold(do, [id]).get(id)
+            if original is None:
+                raise RunNotFound.of(id)
+            steps = [StepRow._make(row) for row in do("run_steps", id=id)] if from_step is not None else []
+            before = [] if from_step is None else _before(steps, from_step, id)
+            if not do("fork_run", id=id, fork=fork, args=args):
+                return
+            kept = [_past(do, original, fork, step) for step in _without_unjoined(before)]
+            for some in chunks(kept):
+                do("add_past", rows=batch(some))
+            data = msgspec.json.encode({"from": id, "from_step": from_step, "steps": len(kept)}).decode()
+            do("add_history", rows=batch([record(fork, 1, "forked", 0, data=data)]))
+
+        self._together("client", work)
+
+
+def _before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
+    for at, step in enumerate(steps):
+        if from_step in (step.key, name_of(step.key)):
+            return steps[:at]
+    names = list(dict.fromkeys(name_of(step.key) for step in steps))
+    known = f"it has {', '.join(names[:20])}" if names else "it has recorded nothing yet"
+    raise ConfigError(f"run {id} has no step {from_step!r} on record: {known}")
+
+
+def _without_unjoined(steps: list[StepRow]) -> list[StepRow]:
+    joined = {_joined(step.key) for step in steps if step.kind == "join"}
+    return [
+        step
+        for step in steps
+        if step.kind not in _NOT_COPIED and not (step.kind in ("spawn", "map") and step.key not in joined)
+    ]
+
+
+def _joined(key: str) -> str:
+    """The key of the call whose children a join is about."""
+    return key.rpartition("#")[0].removeprefix("$join:")
+
+
+def _past(do: Do, original: HeldRun, fork: str, step: StepRow) -> dict[str, Any]:
+    row = {"run": fork, "n": step.n, "key": step.key, "kind": step.kind, "value": step.value, "took": step.took}
+    if step.kind == "join":
+        spawn_key = f"{original.generation}:{_joined(step.key)}"
+        row |= {"kind": "joined", "value": _ends(do, original.id, spawn_key, step.value)}
+    return {**row, "at": step.at}
+
+
+def _ends(do: Do, parent: str, spawn_key: str, failed: str | None) -> str:
+    """How children ended, copied; of an eager wait that a failure ended only that failure."""
+    rows: list[Any] = []
+    while True:
+        after = rows[-1][1] if rows else -1
+        page = do("children_page", parent=parent, spawn_key=spawn_key, after=after, size=500)
+        rows += page
+        if len(page) < 500:
+            break
+    wanted = None if failed is None else msgspec.json.decode(failed)
+    ends = [[str(id), state, result, error] for id, _, state, result, error in rows if wanted in (None, str(id))]
+    return msgspec.json.encode({"eager": wanted is not None, "ends": ends}).decode()

@@ -1,0 +1,109 @@
+-- name: parents_of
+-- Whose children these runs are.
+select parent from {schema}runs where id {among(:rows, id uuid)} and parent is not null
+
+-- name: add_children
+-- Children of runs that are locked. Those that are there already (a repeat) are left out.
+insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
+    root, parent, spawn_key, place)
+select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
+    case when each.blocked = 1 then 'blocked' when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
+    coalesce(each.run_at, {now} + each.delay),
+    coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
+    each.max_crashes, each.args, each.options, each.tags, each.keep, {now},
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int)}
+where true
+on conflict do nothing
+returning id, {hint}
+
+-- name: end_family
+-- Ends attempts of locked runs that have a parent, children, or checkpoints; the caller has compared fences. A run that suspends is
+-- ready again at once when something that it waits for has come meanwhile.
+update {schema}runs
+set state = case
+        when each.kind = 'waiting' and exists (
+            select 1 from {schema}waits w
+            where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null
+        ) then 'ready'
+        else each.state end,
+    resumed = case when each.kind = 'waiting' then 1 else 0 end,
+    spent = case when each.kind = 'waiting' then spent + {now} - claimed_at else 0 end,
+    session = case when each.lingers = 1 then session end,
+    held = case when each.lingers = 1 and each.state in ('ready', 'scheduled', 'waiting') then 'quiescing' end,
+    due_at = case when each.state = 'scheduled' then {now} + each.delay end,
+    result = each.result,
+    error = case
+        when each.kind = 'undone' then cause
+        else coalesce(each.error, case when each.state <> 'done' then {schema}runs.error end) end,
+    cause = case when each.kind = 'undoing' then each.error when each.kind = 'undone' then null else cause end,
+    ending = case when each.kind = 'undoing' then 'failed' when each.kind = 'undone' then null else ending end,
+    deadline = case when each.kind = 'undoing' then null else deadline end,
+    failures = case when each.kind in ('undoing', 'restarted') then 0 else failures + each.failed end,
+    crashes = case when each.kind in ('undoing', 'restarted') then 0 else crashes end,
+    attempt = case when each.kind = 'restarted' then 0 else attempt end,
+    generation = case when each.kind = 'restarted' then generation + 1 else generation end,
+    undos = case when each.kind = 'restarted' then 0 else undos end,
+    args = coalesce(each.args, {schema}runs.args),
+    records = records + each.notes,
+    finished_at = case when each.state in ('done', 'failed', 'cancelled') then {now} end,
+    expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
+from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, notes int)}
+where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+returning {schema}runs.id, records, {schema}runs.state, {schema}runs.attempt, claimed_at, {schema}runs.error, {hint}
+
+-- name: unfinished_children
+-- The unfinished children of runs, in the order of arrival, locked.
+select id from {schema}runs where parent {among(:rows, id uuid)} and finished_at is null and ending is null
+order by seq {lock}
+
+-- name: settle_children
+-- Of what these parents wait for, so many children have ended. An eager wait ends with the first failure.
+update {schema}waits
+set pending = pending - each.ended,
+    outcome = case when eager = 1 and each.failed is not null then 'failed' when pending <= each.ended then 'children' end,
+    value = case when eager = 1 then each.failed end,
+    settled_at = case when (eager = 1 and each.failed is not null) or pending <= each.ended then {now} end
+from {each(:rows, parent uuid, generation int, spawn_key text, ended int, failed text)}
+where {schema}waits.run {among(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
+and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key and {schema}waits.outcome is null
+
+-- name: release_siblings
+-- The next children of a map that were kept back become ready.
+with next as materialized (
+    select id from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and state = 'blocked'
+    order by place limit cast(:size as bigint)
+)
+update {schema}runs set state = case when due_at > {now} then 'scheduled' else 'ready' end where id {among(next, id)}
+returning id, {hint}
+
+-- name: children_left
+-- Of the children of one call: how many are unfinished, and the first that didn't end well.
+select count(*) filter (where finished_at is null),
+    (select f.id from {schema}runs f where f.parent = cast(:parent as {uuid}) and f.spawn_key = :spawn_key
+        and f.state in ('failed', 'cancelled', 'skipped') order by f.finished_at, f.place limit 1)
+from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key
+
+-- name: children_page
+-- How the children of one call ended, in their order, by pages.
+select id, coalesce(place, 0), state, result, error from {schema}runs
+where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and coalesce(place, 0) > cast(:after as int)
+order by place limit cast(:size as bigint)
+
+-- name: spawned_ends
+-- How the children of a run that weren't part of a map ended, by pages.
+select seq, spawn_key, id, state, result, error from {schema}runs
+where parent = cast(:parent as {uuid}) and place is null and finished_at is not null and seq > cast(:after as bigint)
+order by seq limit 500
+
+-- name: ended_children
+-- Children of these runs that failed or were cancelled, locked.
+select id, parent, spawn_key from {schema}runs
+where parent {among(:rows, id uuid)} and state in ('failed', 'cancelled')
+order by seq {lock}
+
+-- name: joined_keys
+-- Which calls of children these runs have on record as ended.
+select c.run, c.key from {schema}checkpoints c
+join {schema}runs r on r.id = c.run and r.generation = c.generation
+where c.run {among(:rows, id uuid)} and c.kind = 'join'

@@ -1,0 +1,28 @@
+-- name: add_messages
+-- Messages to runs, numbered on under the run's lock.
+insert into {schema}messages (run, n, topic, payload, sent_at, sent_by)
+select cast(each.run as {uuid}), each.number + coalesce((select max(m.n) from {schema}messages m where m.run = each.run), 0),
+    each.topic, each.payload, {now}, each.sent_by
+from {each(:rows, run uuid, number int, topic text, payload text, sent_by text)}
+
+-- name: sent_by
+-- Whether a call has sent its message.
+select 1 from {schema}messages where run = cast(:run as {uuid}) and sent_by = :sent_by limit 1
+
+-- name: first_message
+-- The first message of a topic that nobody took.
+select n, payload from {schema}messages
+where run = cast(:run as {uuid}) and topic = :topic and taken_by is null
+order by n limit 1
+
+-- name: take_messages
+-- Messages that were received.
+update {schema}messages set taken_by = each.key
+from {each(:rows, run uuid, n int, key text)}
+where {schema}messages.run {among(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
+
+-- name: first_receiver
+-- The first open wait for a message of a topic.
+select generation, key from {schema}waits
+where run = cast(:run as {uuid}) and kind = 'message' and target = :topic and outcome is null
+order by since, key limit 1

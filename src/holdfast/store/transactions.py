@@ -1,0 +1,79 @@
+"""Author code and our record of it in one transaction: both happen, or neither, whatever dies.
+
+The run's fence is checked with the checkpoint, as the last statement, so that no run is locked while author code runs.
+When the answer to a commit gets lost, the checkpoint says whether it happened.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.database import Conflict, ConnectionLost
+from holdfast.database.base import CONFLICT_TRIES
+from holdfast.store.commands import Record, Wrote
+from holdfast.store.group import read_back, record_row
+from holdfast.store.journal import Journal
+from holdfast.store.part import Ground, Part, batch
+
+LINES = 2
+
+
+class Refused(Exception):
+    """The run was lost: the transaction is taken back."""
+
+
+class Transactions(Part):
+    """Transactions of author code. At most two at once on PostgreSQL, one on SQLite."""
+
+    def __init__(self, ground: Ground, journal: Journal) -> None:
+        super().__init__(ground)
+        self._journal = journal
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for number in range(LINES):
+            self._free.put(f"author-{number + 1}")
+
+    def run(self, session: str, record: Record, work: Callable[[Any], str]) -> str | None:
+        """Call work with a connection and record the text it returns; None when the run was lost. After a conflict
+        it is called again, and after a lost connection unless the checkpoint is there."""
+        purpose = self._free.get()
+        try:
+            tries = 0
+            while True:
+                tries += 1
+                try:
+                    return self._once(purpose, session, record, work)
+                except Refused:
+                    return None
+                except Conflict:
+                    if tries == CONFLICT_TRIES:
+                        raise
+                except ConnectionLost:
+                    known = self._together("commit", lambda do: read_back(do, [record])) if record.n else {}
+                    if known:
+                        return str(known[0].value) if isinstance(known[0], Wrote) else None
+                    if tries == CONFLICT_TRIES:
+                        raise
+        finally:
+            self._free.put(purpose)
+
+    def _once(self, purpose: str, session: str, record: Record, work: Callable[[Any], str]) -> str:
+        ground = self._ground
+        line = ground.line(purpose)
+        with ground.database.authors_transaction(line) as connection:
+            text = work(connection)
+            record.value = text
+            self._record(purpose, session, record)
+        return text
+
+    def _record(self, purpose: str, session: str, record: Record) -> None:
+        """The last statement of the transaction: it counts only while the run is ours."""
+        rows = batch([record_row(record)])
+        if self._ground.database.dialect.writing_ctes:
+            written = self._one(purpose, "record_checkpoints", session=session, rows=rows)
+        else:
+            alive = self._one("commit", "session_alive", session=session)
+            written = self._one("commit", "record_checkpoints", session=session, rows=rows) if alive else []
+        if not written:
+            raise Refused

@@ -1,0 +1,307 @@
+"""From what an author gives to a context's method to the operation it means, checked. Nothing is carried out here.
+
+`Context` and `SyncContext` share all of it; what differs between them is that functions of the latter can't be awaited.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from holdfast.errors import ConfigError, HoldfastError, TaskError
+from holdfast.model.clock import Duration, time_to_micros, to_micros
+from holdfast.model.codec import encode
+from holdfast.model.names import check_name
+from holdfast.model.retry import Retry
+from holdfast.task import operations
+from holdfast.task.annotations import Unresolved, check
+from holdfast.task.functions import given_name, own_name, plain_function, refuse_async, shown
+from holdfast.task.identity import arguments_digest, child_digest, items_digest
+from holdfast.task.operations import Function
+from holdfast.task.options import check_retry, some_time
+from holdfast.task.task import Request, Task
+
+MOST_ITEMS = 100_000
+
+_STEP_OPTIONS = ("name", "retry", "timeout", "undo")
+_USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What can be said about a step beside its function. `timeout` is microseconds."""
+
+    name: str | None = None
+    retry: Retry | None = None
+    timeout: int | None = None
+    undo: Callable[[Any], Any] | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+
+NO_SETTINGS = StepSettings()
+
+
+# Functions
+
+
+def step_settings(
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    undo: Callable[[Any], object] | None = None,
+    raises: type[Exception] | tuple[type[Exception], ...] = (),
+) -> StepSettings:
+    return StepSettings(
+        name=None if name is None else given_name(name),
+        retry=None if retry is None else check_retry(retry, "the retry of a step"),
+        timeout=None if timeout is None else some_time(timeout, "the timeout of a step"),
+        undo=None if undo is None else plain_function("step: undo", undo),
+        raises=_exceptions(raises),
+    )
+
+
+def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
+    """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
+    if given and any(name in given for name in _STEP_OPTIONS):
+        options = {name: given.pop(name) for name in _STEP_OPTIONS if name in given}
+        _refuse_unfilled(fn, args, given, options)
+        return step_with(step_settings(**options), fn, args, given, blocking=blocking)
+    return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
+
+
+def step_with(
+    settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
+) -> operations.Step:
+    """`ctx.options(…).step(…)`."""
+    call = _call("step", fn, args, kwargs, settings.name)
+    if blocking:
+        refuse_async("step", call.fn, _USE_CONTEXT)
+        if settings.undo is not None:
+            refuse_async("step: undo", settings.undo, _USE_CONTEXT)
+    return operations.Step(call, settings.retry, settings.timeout, settings.undo, settings.raises)
+
+
+def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
+    call = _call("undo", fn, args, kwargs)
+    if blocking:
+        refuse_async("undo", call.fn, _USE_CONTEXT)
+    return operations.Undo(call)
+
+
+def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
+    call = _call("transaction", fn, args, kwargs)
+    refuse_async("transaction", call.fn, "a transaction is held open by a thread: write it as a plain def")
+    return operations.Transaction(call)
+
+
+# Waiting
+
+
+def sleep(duration: Duration, name: str | None) -> operations.Sleep:
+    return operations.Sleep(name=_wait_name(name), delay=to_micros(duration, "the duration of ctx.sleep"))
+
+
+def sleep_until(time: datetime, name: str | None) -> operations.Sleep:
+    return operations.Sleep(name=_wait_name(name), until=time_to_micros(time, "the time of ctx.sleep_until"))
+
+
+def wait_for(event: str, timeout: Duration | None, type: Any) -> operations.WaitFor:
+    check_name(event, "the event of ctx.wait_for")
+    return operations.WaitFor(event, _wait_timeout(timeout, "wait_for"), _readable(type, "wait_for"))
+
+
+def receive(topic: str, timeout: Duration | None, type: Any) -> operations.Receive:
+    check_name(topic, "the topic of ctx.receive")
+    return operations.Receive(topic, _wait_timeout(timeout, "receive"), _readable(type, "receive"))
+
+
+def emit(event: str, payload: Any) -> operations.Emit:
+    check_name(event, "the event of ctx.emit")
+    return operations.Emit(event, encode(payload, f"the payload of event {event}"))
+
+
+# Other runs
+
+
+def spawn(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Spawn:
+    """A child, for `ctx.spawn` and `ctx.call`."""
+    request = _request(verb, task, args, kwargs)
+    _refuse_once(verb, request)
+    return operations.Spawn(request, child_digest(task, args, kwargs, request.options))
+
+
+def enqueue(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Enqueue:
+    request = _request("enqueue", task, args, kwargs)
+    return operations.Enqueue(request, child_digest(task, args, kwargs, request.options))
+
+
+def join(run: Any) -> operations.Join:
+    id, task = getattr(run, "id", None), getattr(run, "task", None)
+    if not isinstance(id, UUID) or not isinstance(task, str):
+        if inspect.iscoroutine(run):
+            run.close()
+            raise TaskError("ctx.join takes a run, not the call that makes it: write `run = await ctx.spawn(…)` first")
+        raise TaskError(f"ctx.join takes the run that ctx.spawn gave, not a {type(run).__name__}")
+    return operations.Join(id, task)
+
+
+def fan_out(task: Any, items: Any, concurrency: int | None, errors: Any) -> operations.Map:
+    """`ctx.map(…)`."""
+    _refuse_no_task("map", task)
+    if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int)):
+        raise ConfigError(f"the concurrency of ctx.map must be an int or None, not {type(concurrency).__name__}")
+    if concurrency is not None and concurrency < 1:
+        raise ConfigError(f"the concurrency of ctx.map must be at least 1, but is {concurrency}")
+    if errors not in ("raise", "return"):
+        raise ConfigError(f'the errors of ctx.map must be "raise" or "return", but are {errors!r}')
+    given = _items(items)
+    requests = [_item_request(task, at, item) for at, item in enumerate(given)]
+    if requests:
+        _refuse_connection("map", requests[0])
+        _refuse_once("map", requests[0])
+        digest = items_digest(task, given, requests[0].options)
+    else:
+        digest = arguments_digest(task.name, (), {})
+    return operations.Map(task.name, requests, digest, concurrency, errors)
+
+
+# About the run itself
+
+NOW = operations.Value("now")
+RANDOM = operations.Value("random")
+NEW_UUID = operations.Value("uuid")
+
+
+def progress(done: float, total: float | None, note: str | None) -> operations.Progress:
+    for what, number in (("done", done), ("total", total)):
+        if what == "total" and number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(f"{what} of ctx.progress must be a finite number, but is {number!r}")
+    if note is not None and not isinstance(note, str):
+        raise ConfigError(f"note of ctx.progress must be a str, not {type(note).__name__}")
+    return operations.Progress(encode({"done": done, "total": total, "note": note}, "the progress"))
+
+
+def write(chunk: Any) -> operations.Write:
+    return operations.Write(encode(chunk, "the chunk of ctx.write"))
+
+
+def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
+    return operations.Restart(task.signature.encode(args, {}))
+
+
+# Checks
+
+
+def _call(verb: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None = None) -> Function:
+    function = plain_function(verb, fn)
+    known = own_name(verb, function) if name is None else name
+    return Function(known, arguments_digest(known, args, kwargs), function, args, kwargs)
+
+
+def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
+    classes = raises if isinstance(raises, tuple | list) else (raises,)
+    for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise ConfigError(f"raises of a step takes classes of exceptions, but got {kind!r}")
+    return tuple(classes)
+
+
+def _refuse_unfilled(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
+    """A function may need an argument that is named like an option: it wouldn't get it, and fail at every try."""
+    code = getattr(getattr(fn, "fn", fn), "__code__", None)
+    taken = [name for name in options if code is not None and name in code.co_varnames]
+    if not taken:
+        return
+    try:
+        inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError:
+        name = taken[0]
+        raise TaskError(
+            f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
+            f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"
+        ) from None
+
+
+def _wait_name(name: str | None) -> str | None:
+    return None if name is None else check_name(name, "the name of a sleep")
+
+
+def _wait_timeout(timeout: Duration | None, verb: str) -> int | None:
+    return None if timeout is None else to_micros(timeout, f"the timeout of ctx.{verb}")
+
+
+def _readable(type: Any, verb: str) -> Any:
+    if type is None or type is Any:
+        return None
+    if isinstance(type, str):
+        raise ConfigError(f"the type of ctx.{verb} must be a type, not a str: leave out the quotes")
+    try:
+        _check_readable(type, verb)
+    except TypeError:  # not hashable, so not cached
+        _check_readable.__wrapped__(type, verb)
+    return type
+
+
+@lru_cache(maxsize=512)
+def _check_readable(type: Any, verb: str) -> None:
+    try:
+        check(f"ctx.{verb}: type= is", type, type)
+    except Unresolved as error:
+        raise TaskError(f"ctx.{verb}: the type {type!r} can't be resolved: {error}") from error
+
+
+def _refuse_no_task(verb: str, task: Any) -> None:
+    if not isinstance(task, Task):
+        hint = "decorate it with @app.task, or run it with ctx.step" if callable(task) else "one made by @app.task"
+        raise TaskError(f"ctx.{verb} takes a task, but got {shown(task)}: {hint}")
+
+
+def _request(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request[Any]:
+    _refuse_no_task(verb, task)
+    request: Request[Any] = task.request(*args, **kwargs)
+    _refuse_connection(verb, request)
+    return request
+
+
+def _refuse_connection(verb: str, request: Request[Any]) -> None:
+    if request.options.connection is not None:
+        raise ConfigError(f"ctx.{verb}: leave out connection=: the context makes runs in a transaction of its own")
+
+
+def _refuse_once(verb: str, request: Request[Any]) -> None:
+    for option in ("key", "unique"):
+        if getattr(request.options, option) is not None:
+            raise TaskError(
+                f"ctx.{verb}: option {option} isn't for children: a child is made once anyway; "
+                f"for an independent run with {option}= use ctx.enqueue"
+            )
+
+
+def _items(items: Any) -> list[Any]:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise ConfigError(f"ctx.map takes a list of items, not a {type(items).__name__}")
+    if isinstance(items, set | frozenset):
+        raise ConfigError("ctx.map: a set has another order at each replay; give its items in one order: sorted(…)")
+    given = list(islice(items, MOST_ITEMS + 1))
+    if len(given) > MOST_ITEMS:
+        raise ConfigError(
+            f"ctx.map takes at most {MOST_ITEMS:,} items; give each child a batch of them, or map in several parts"
+        )
+    return given
+
+
+def _item_request(task: Task[..., Any], at: int, item: Any) -> Request[Any]:
+    try:
+        return task.request(item)
+    except HoldfastError as error:
+        raise type(error)(f"item {at} of ctx.map: {error}") from error

@@ -1,0 +1,49 @@
+"""What the code that runs just now is part of: a job, the body of a durable function, or one of its steps.
+
+A context variable, so that it follows author code into coroutines, tasks and the threads that we start for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from holdfast.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
+
+    run: str
+    durable: bool = False
+    generation: int = 0
+    step: str | None = None
+
+    @property
+    def in_body(self) -> bool:
+        return self.durable and self.step is None
+
+
+scope: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+def idempotency_key() -> str:
+    """A key for calls to outside systems, stable for this step of this run however often it is tried; in a job, for
+    the run."""
+    now = scope.get()
+    if now is None:
+        raise TaskError("idempotency_key() was called outside a run: it is for the functions of steps, and for jobs")
+    if now.in_body:
+        raise TaskError("idempotency_key() was called outside a step: call it in the function given to ctx.step(…)")
+    if now.step is None:
+        return now.run
+    return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
+
+
+def refuse_in_body(verb: str, instead: str) -> None:
+    """Raise in the body of a durable function, where a replay would repeat the call."""
+    now = scope.get()
+    if now is not None and now.in_body:
+        raise TaskError(f"{verb}() in the body of a durable function would be repeated by each replay: {instead}")

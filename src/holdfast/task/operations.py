@@ -1,0 +1,207 @@
+"""What a durable function can ask for, as plain data: a context makes these, the engine carries them out.
+
+Each has a `base`: its identity without the number of its occurrence, which the engine adds (`base#1`, `base#2`, …).
+Steps and transactions are known by name and arguments; everything else by its kind, after a `$`, and a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from holdfast.model.retry import Retry
+from holdfast.task.task import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An author's function with the arguments of one call. `digest` names the arguments."""
+
+    name: str
+    digest: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        return f"{self.name}-{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Part of the function, kept. `timeout` is microseconds."""
+
+    call: Function
+    retry: Retry | None = None
+    timeout: int | None = None
+    undo: Callable[[Any], Any] | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+    @property
+    def base(self) -> str:
+        return self.call.base
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A function that writes to the user's tables; its writes and its checkpoint are one transaction."""
+
+    call: Function
+
+    @property
+    def base(self) -> str:
+        return self.call.base
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """A compensation, registered before an effect that may or may not happen."""
+
+    call: Function
+
+    @property
+    def base(self) -> str:
+        return f"$undo:{self.call.base}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A time to wait until: `delay` microseconds from now, or the moment `until`."""
+
+    name: str | None = None
+    delay: int | None = None
+    until: int | None = None
+
+    @property
+    def base(self) -> str:
+        return "$sleep" if self.name is None else f"$sleep:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """An event to wait for. `timeout` is microseconds, `type` what its payload is read as."""
+
+    event: str
+    timeout: int | None = None
+    type: Any = None
+
+    @property
+    def base(self) -> str:
+        return f"$event:{self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The next message of a topic."""
+
+    topic: str
+    timeout: int | None = None
+    type: Any = None
+
+    @property
+    def base(self) -> str:
+        return f"$message:{self.topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """An event of the run's own tenant. `payload` is JSON text."""
+
+    event: str
+    payload: str
+
+    @property
+    def base(self) -> str:
+        return f"$emit:{self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """A child. `digest` names its arguments."""
+
+    request: Request[Any]
+    digest: str
+
+    @property
+    def base(self) -> str:
+        return f"$spawn:{self.request.task}-{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A child's result."""
+
+    run: UUID
+    task: str
+    base: str = "$join"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Many children of one task, and their results."""
+
+    task: str
+    requests: Sequence[Request[Any]]
+    digest: str
+    concurrency: int | None = None
+    errors: Literal["raise", "return"] = "raise"
+
+    @property
+    def base(self) -> str:
+        return f"$map:{self.task}-{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """An independent run, made once."""
+
+    request: Request[Any]
+    digest: str
+
+    @property
+    def base(self) -> str:
+        return f"$enqueue:{self.request.task}-{self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value that would differ at each replay, recorded."""
+
+    kind: Literal["now", "random", "uuid"]
+
+    @property
+    def base(self) -> str:
+        return f"${self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the run has come, as JSON text. Not recorded: a replay has nothing new to say."""
+
+    text: str
+    base: str = "$progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A piece of what the run writes for its followers, as JSON text."""
+
+    text: str
+    base: str = "$write"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The same run as a fresh call. `args` is the JSON text of its arguments."""
+
+    args: str
+    base: str = "$restart"
+
+
+Operation: TypeAlias = (
+    Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Join | Map | Enqueue | Value
+    | Progress | Write | Restart
+)  # fmt: skip

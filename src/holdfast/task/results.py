@@ -1,0 +1,89 @@
+"""What the functions of steps return: kept as JSON, read back as the annotated type.
+
+Unlike a task's, these annotations are never refused: where one can't be used, the result is read as plain JSON.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from holdfast.errors import TaskError
+from holdfast.model.codec import decode, decoder, encode
+from holdfast.task.annotations import Unresolved, check, resolve
+
+_AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
+
+
+class StepResult:
+    """How the results of one function are kept and read."""
+
+    __slots__ = ("_decoder",)
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        kind = _kind_of(fn)
+        self._decoder = None if kind is Any else decoder(kind)
+
+    def encode(self, value: Any, what: str) -> str:
+        """The JSON text of what the function returned; raises PayloadError, which says `what` it is about."""
+        return encode(value, what)
+
+    def decode(self, text: str) -> Any:
+        """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
+        if self._decoder is not None:
+            with suppress(msgspec.MsgspecError, RecursionError):
+                return self._decoder.decode(text)
+        return decode(text)
+
+
+_known: WeakKeyDictionary[Callable[..., Any], StepResult] = WeakKeyDictionary()
+
+
+def result_of(fn: Callable[..., Any]) -> StepResult:
+    """The result of a function, worked out once; of a method once for all objects."""
+    key: Callable[..., Any] = getattr(fn, "__func__", fn)
+    try:
+        known = _known.get(key)
+        if known is None:
+            known = _known[key] = StepResult(fn)
+    except TypeError:  # not hashable, or nothing that can be referred to weakly
+        known = StepResult(fn)
+    return known
+
+
+def _kind_of(fn: Callable[..., Any]) -> Any:
+    """The type of what the function gives in the end; Any where nothing is known that JSON can be read as."""
+    plain = _annotated(fn)
+    annotation = plain if isinstance(plain, type) else getattr(plain, "__annotations__", {}).get("return", Any)
+    try:
+        kind = _awaited(resolve(plain, annotation))
+        if kind is not Any:
+            check("", annotation, kind)
+    except (Unresolved, TaskError):
+        return Any
+    return kind
+
+
+def _annotated(fn: Any) -> Any:
+    """Where the annotation stands: behind partial calls, or at the method that makes an object callable.
+    Calling a class gives an object of it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, type) or inspect.isroutine(fn):
+        return fn
+    return getattr(type(fn), "__call__", fn)  # noqa: B004
+
+
+def _awaited(kind: Any) -> Any:
+    """Of a plain def that is annotated to return a coroutine: what that gives."""
+    if typing.get_origin(kind) in _AWAITED:
+        return typing.get_args(kind)[-1]
+    return kind

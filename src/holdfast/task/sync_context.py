@@ -1,0 +1,214 @@
+"""`SyncContext`, what a durable function written as a plain def takes as its first parameter.
+
+Each method makes an operation of what it is given (`asking.py`) and hands it to the engine.
+"""
+
+# What the engine gives back is any value; its type is what the methods here say.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, TypeVarTuple, overload
+from uuid import UUID
+
+from holdfast.model.clock import Duration
+from holdfast.model.retry import Retry
+from holdfast.task import asking
+from holdfast.task.asking import StepSettings
+from holdfast.task.conductor import BlockingConductor
+from holdfast.task.task import Takes1, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from holdfast.client.handle import Run
+    from holdfast.errors import RunFailed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _SyncStepOptions:
+    """`ctx.options(…)`: steps with these settings. All arguments of `step` go to the function."""
+
+    __slots__ = ("_conductor", "_settings")
+
+    def __init__(self, conductor: BlockingConductor, settings: StepSettings) -> None:
+        self._conductor = conductor
+        self._settings = settings
+
+    def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run part of this function once, and keep what it returned."""
+        return self._conductor.perform(asking.step_with(self._settings, fn, args, kwargs, blocking=True))
+
+
+class SyncContext:
+    """The door of a durable function to what is kept. Its methods block."""
+
+    __slots__ = ("_conductor",)
+
+    def __init__(self, conductor: BlockingConductor) -> None:
+        self._conductor = conductor
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of the run."""
+        return self._conductor.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt under way, from 1."""
+        return self._conductor.attempt
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The moment that a schedule made this run for; None for other runs."""
+        return self._conductor.scheduled_for
+
+    # Parts of the function
+
+    @overload
+    def step(
+        self,
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        undo: Callable[[R], object] | None = None,
+    ) -> R: ...
+    @overload
+    def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(self, fn: Any, /, *args: Any, **given: Any) -> Any:  # type: ignore[misc]  # *Ts isn't seen to fit
+        """Run part of this function once, and keep what it returned: a replay gets that. It is known by its name and
+        arguments. `retry=None` is one try; `undo` is called with the result when the run fails or is cancelled later.
+        """
+        return self._conductor.perform(asking.step(fn, args, given, blocking=True))
+
+    def options(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        undo: Callable[[Any], object] | None = None,
+        raises: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> _SyncStepOptions:
+        """Settings for a step whose function takes keyword arguments. Exceptions of the classes in `raises` come out
+        of a step that failed for good as themselves, not as StepFailed."""
+        settings = asking.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
+        return _SyncStepOptions(self._conductor, settings)
+
+    def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Register a compensation before an effect that may or may not happen."""
+        self._conductor.perform(asking.undo(fn, args, kwargs, blocking=True))
+
+    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `fn(connection, …)` and commit what it wrote together with the checkpoint, exactly once."""
+        return self._conductor.perform(asking.transaction(fn, args, kwargs))
+
+    # Waiting
+
+    def sleep(self, duration: Duration, name: str | None = None) -> None:
+        """Wait, without holding a worker's slot."""
+        self._conductor.perform(asking.sleep(duration, name))
+
+    def sleep_until(self, time: datetime, name: str | None = None) -> None:
+        """Wait for a moment, without holding a worker's slot."""
+        self._conductor.perform(asking.sleep_until(time, name))
+
+    @overload
+    def wait_for(self, event: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> T: ...
+    @overload
+    def wait_for(self, event: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
+    def wait_for(self, event: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
+        """Wait for an event: its payload, as `type`. Raises WaitTimeout, and replays the same way."""
+        return self._conductor.perform(asking.wait_for(event, timeout, type))
+
+    @overload
+    def receive(self, topic: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> T: ...
+    @overload
+    def receive(self, topic: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
+    def receive(self, topic: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
+        """Wait for the next message sent to this run under a topic: its payload, as `type`."""
+        return self._conductor.perform(asking.receive(topic, timeout, type))
+
+    def emit(self, event: str, payload: Any = None) -> bool:
+        """Emit an event of the run's own tenant; True when it was the first of that name."""
+        return self._conductor.perform(asking.emit(event, payload))
+
+    # Other runs
+
+    def spawn(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make a child, once, and go on without waiting for it."""
+        return self._conductor.perform(asking.spawn("spawn", task, args, kwargs))
+
+    def join(self, run: Run[R]) -> R:
+        """Wait for a child: its result, or RunFailed, or RunCancelled."""
+        return self._conductor.perform(asking.join(run))
+
+    def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a child and wait for its result."""
+        return self.join(self._conductor.perform(asking.spawn("call", task, args, kwargs)))
+
+    def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make an independent run, once: it isn't cancelled with this one."""
+        return self._conductor.perform(asking.enqueue(task, args, kwargs))
+
+    @overload
+    def map(
+        self,
+        task: Takes1[T, R],
+        items: Iterable[T],
+        *,
+        concurrency: int | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> list[R]: ...
+    @overload
+    def map(
+        self, task: Takes1[T, R], items: Iterable[T], *, concurrency: int | None = None, errors: Literal["return"]
+    ) -> list[R | RunFailed]: ...
+    def map(self, task: Any, items: Iterable[Any], *, concurrency: int | None = None, errors: str = "raise") -> Any:
+        """A child per item, at most `concurrency` at a time, and their results in the order of the items. With
+        `errors="return"` those that failed have a RunFailed in their place."""
+        return self._conductor.perform(asking.fan_out(task, items, concurrency, errors))
+
+    # Recorded values
+
+    def now(self) -> datetime:
+        """The time, the same at each replay."""
+        return self._conductor.perform(asking.NOW)
+
+    def random(self) -> float:
+        """A number from 0 up to 1, the same at each replay."""
+        return self._conductor.perform(asking.RANDOM)
+
+    def uuid(self) -> UUID:
+        """A new UUID, the same at each replay."""
+        return self._conductor.perform(asking.NEW_UUID)
+
+    # The run itself
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far the run has come."""
+        self._conductor.perform(asking.progress(done, total, note))
+
+    def write(self, chunk: Any) -> None:
+        """Write a piece for those who follow the run with `run.stream()`."""
+        self._conductor.perform(asking.write(chunk))
+
+    def check(self) -> None:
+        """For long loops in threads: raises when the run was cancelled or this worker lost it."""
+        self._conductor.check()
+
+    def restart(self, *args: Any) -> Any:
+        """Go on as a fresh call with these arguments, in the same run, with nothing kept of this one. Never returns."""
+        return self._conductor.perform(asking.restart(self._conductor.task, args))
+
+    def __repr__(self) -> str:
+        return f"<SyncContext of run {self.run_id}>"

@@ -1,0 +1,137 @@
+"""Durable functions as authors write them, with the types that a checker must see. Checked, never run."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any, assert_type
+from uuid import UUID
+
+from holdfast import Context, Holdfast, Retry, Run, RunFailed, SyncContext, Task
+
+app = Holdfast("sqlite:///:memory:")
+
+
+class Order:
+    """What is bought."""
+
+
+class Receipt:
+    """What was paid."""
+
+
+def charge(order: Order, cents: int = 0) -> Receipt:
+    return Receipt()
+
+
+async def fetch(url: str, *, tries: int = 1) -> bytes:
+    return b""
+
+
+def refund(receipt: Receipt) -> None: ...
+
+
+def insert(connection: Any, order: Order, note: str = "") -> int:
+    return 1
+
+
+@app.task
+def count(text: str) -> int:
+    return len(text)
+
+
+@app.task(queue="mail")
+async def send(to: str, subject: str = "hi") -> bool:
+    return True
+
+
+@app.task
+async def checkout(ctx: Context, order: Order, gift: bool = False) -> Receipt:
+    assert_type(await ctx.step(charge, order), Receipt)
+    assert_type(await ctx.step(charge, order, 5, name="pay", retry=Retry(), timeout=3, undo=refund), Receipt)
+    assert_type(await ctx.step(charge, order, cents=5), Receipt)
+    assert_type(await ctx.step(fetch, "u"), bytes)
+    assert_type(await ctx.step(fetch, "u", tries=2), bytes)
+    assert_type(await ctx.options(name="get", raises=(OSError,)).step(fetch, "u", tries=2), bytes)
+    assert_type(await ctx.options(raises=OSError).step(charge, order, cents=5), Receipt)
+    assert_type(await ctx.step(count, "text"), int)
+    assert_type(await ctx.step(lambda: 5, name="five"), int)
+    await ctx.step(charge, "no order")  # type: ignore[arg-type]
+    await ctx.step(charge, order, dollars=5)  # type: ignore[call-arg, arg-type]
+
+    await ctx.undo(refund, Receipt())
+    assert_type(await ctx.transaction(insert, order, note="x"), int)
+    await ctx.transaction(insert, "no order")  # type: ignore[arg-type]
+
+    assert_type(await ctx.wait_for("paid"), Any)
+    assert_type(await ctx.wait_for("paid", 60, type=Receipt), Receipt)
+    assert_type(await ctx.wait_for("paid", type=int | None), int | None)
+    assert_type(await ctx.receive("note", type=list[str]), list[str])
+    assert_type(await ctx.emit("paid", {"by": "card"}), bool)
+
+    assert_type(await ctx.spawn(count, "a"), Run[int])
+    assert_type(await ctx.join(await ctx.spawn(count, "a")), int)
+    assert_type(await ctx.call(send, "ada", subject="s"), bool)
+    assert_type(await ctx.call(send.options(priority=3), "ada"), bool)
+    assert_type(await ctx.call(stroll, 3), str)
+    assert_type(await ctx.enqueue(count, "a"), Run[int])
+    await ctx.call(count, 5)  # type: ignore[arg-type]
+
+    assert_type(await ctx.map(count, ["a", "b"], concurrency=4), list[int])
+    assert_type(await ctx.map(send, ["a"], errors="return"), list[bool | RunFailed])
+    await ctx.map(count, [1, 2])  # type: ignore[misc]
+
+    assert_type(await asyncio.gather(ctx.step(charge, order), ctx.call(count, "a")), tuple[Receipt, int])
+    assert_type(await ctx.now(), datetime)
+    assert_type(await ctx.random(), float)
+    assert_type(await ctx.uuid(), UUID)
+    assert_type((ctx.run_id, ctx.attempt, ctx.scheduled_for), tuple[UUID, int, datetime | None])
+    return await ctx.restart(order)  # type: ignore[no-any-return]
+
+
+@app.task(name="stroll", timeout=60)
+def stroll(ctx: SyncContext, days: int) -> str:
+    assert_type(ctx.step(charge, Order()), Receipt)
+    assert_type(ctx.step(charge, Order(), 5, name="pay", undo=refund), Receipt)
+    assert_type(ctx.step(charge, Order(), cents=5), Receipt)
+    assert_type(ctx.options(name="pay", raises=OSError).step(charge, Order(), cents=5), Receipt)
+    ctx.step(charge, "no order")  # type: ignore[arg-type]
+
+    assert_type(ctx.transaction(insert, Order()), int)
+    assert_type(ctx.wait_for("paid", type=Receipt), Receipt)
+    assert_type(ctx.receive("note"), Any)
+    assert_type(ctx.emit("paid"), bool)
+    assert_type(ctx.join(ctx.spawn(count, "a")), int)
+    assert_type(ctx.call(checkout, Order(), gift=True), Receipt)
+    assert_type(ctx.map(count, ["a", "b"]), list[int])
+    assert_type(ctx.map(count, ["a"], errors="return"), list[int | RunFailed])
+    assert_type(ctx.enqueue(count, "a"), Run[int])
+    assert_type((ctx.now(), ctx.random(), ctx.uuid()), tuple[datetime, float, UUID])
+    return "home"
+
+
+@app.task
+def amble(ctx: SyncContext, days: int) -> str:
+    return ctx.call(stroll, days)
+
+
+@app.task(queue="slow")
+async def run(ctx: Context, miles: int) -> float:
+    return await ctx.random()
+
+
+async def outside(ctx: Context, blocking: SyncContext, taken: Task[[str], int]) -> None:
+    assert_type(checkout.enqueue(Order(), gift=True), Run[Receipt])
+    assert_type(checkout.enqueue(Order()).result(), Receipt)
+    assert_type(await (await stroll.aenqueue(3)).aresult(), str)
+    assert_type(await checkout(ctx, Order()), Receipt)
+    assert_type(stroll(blocking, 3), str)
+    assert_type(await ctx.call(taken, "a"), int)
+    assert_type(checkout.durable, bool)
+    checkout.enqueue("no order")  # type: ignore[arg-type]
+    checkout.enqueue(ctx, Order())  # type: ignore[arg-type]
+    assert_type(amble.enqueue(3).result(), str)
+    assert_type(amble(blocking, 3), str)
+    assert_type(run.enqueue(3).result(), float)
+    assert_type(await run(ctx, 3), float)
+    stroll(ctx, 3)  # type: ignore[arg-type]

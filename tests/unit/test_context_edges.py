@@ -1,0 +1,411 @@
+"""The contexts as thin edges: which operation each method asks for, and what they refuse.
+
+A conductor that only writes down what it is asked for stands in for the engine, for both contexts.
+"""
+
+import asyncio
+import functools
+import inspect
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast.errors import BadArguments, ConfigError, NotSerializable, PayloadError, TaskError
+from holdfast.model.clock import SECOND, time_to_micros
+from holdfast.model.retry import Retry
+from holdfast.task import operations as op
+from holdfast.task.context import Context
+from holdfast.task.identity import NO_ARGUMENTS
+from holdfast.task.sync_context import SyncContext
+from tests.support.contexts import DURABLE, NOON, PAY, REMOTE, RUN, Recorder, apay, asking, pay
+
+
+def insert(connection, amount):
+    return amount
+
+
+def needs_name(name):
+    return name
+
+
+def fetch(url, timeout=3):
+    return url
+
+
+class Till:
+    def close(self):
+        return 1
+
+    def __call__(self):
+        return 1
+
+
+class Drawer(Till):
+    def close(self):
+        return super().close()
+
+
+def decorate(fn):
+    @functools.wraps(fn)
+    def wrapper(*args):
+        return fn(*args)
+
+    return wrapper
+
+
+@decorate
+def decorated(amount):
+    return amount
+
+
+@pytest.fixture(params=[Context, SyncContext])
+def ctx(request):
+    return asking(request.param)
+
+
+# Steps
+
+
+def test_a_step_is_the_function_with_its_arguments(ctx):
+    step = ctx.step(pay, 5, note="x")
+    assert (step.call.name, step.call.fn, step.call.args, step.call.kwargs) == ("pay", pay, (5,), {"note": "x"})
+    assert (step.retry, step.timeout, step.undo, step.raises) == (None, None, None, ())
+    assert step.base == f"pay-{step.call.digest}"
+
+
+def test_a_step_gives_what_the_engine_answers(ctx):
+    assert ctx.answer("step", pay, 5) == "answer"
+
+
+def test_a_step_without_arguments_has_the_digest_of_none(ctx):
+    assert ctx.step(Till().close).call.digest == NO_ARGUMENTS
+
+
+def test_options_of_a_step_are_kept_from_the_function(ctx):
+    step = ctx.step(pay, 5, name="buy", retry=Retry(2), timeout=timedelta(seconds=3), undo=print, note="x")
+    assert (step.call.name, step.call.kwargs) == ("buy", {"note": "x"})
+    assert (step.retry, step.timeout, step.undo) == (Retry(2), 3 * SECOND, print)
+
+
+def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
+    given = ctx.context.options(name="buy", retry=Retry(2), timeout=3, undo=print, raises=(OSError, KeyError))
+    ctx.settle(given.step(needs_name, name="Ada"))
+    step = ctx.conductor.asked.pop()
+    assert (step.call.name, step.call.kwargs) == ("buy", {"name": "Ada"})
+    assert (step.retry, step.timeout, step.undo, step.raises) == (Retry(2), 3 * SECOND, print, (OSError, KeyError))
+
+
+def test_options_are_for_steps_only(ctx):
+    assert [verb for verb in dir(ctx.context.options()) if not verb.startswith("_")] == ["step"]
+
+
+def test_one_class_in_raises_may_stand_alone(ctx):
+    ctx.settle(ctx.context.options(raises=OSError).step(pay, 1))
+    assert ctx.conductor.asked.pop().raises == (OSError,)
+
+
+def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_function_needs_it(ctx):
+    with pytest.raises(TaskError, match=r"name= is the step's own option, but needs_name needs.*ctx\.options"):
+        ctx.step(needs_name, name="Ada")
+    assert ctx.step(needs_name, "Ada", name="hello").call.args == ("Ada",)
+    assert ctx.step(fetch, "u", timeout=9).timeout == 9 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "name"),
+    [
+        (pay, (1,), "pay"),
+        (Till().close, (), "close"),
+        (Drawer().close, (), "close"),
+        (decorated, (1,), "decorated"),
+        (len, ("ab",), "len"),
+        (Till, (), "Till"),
+    ],
+)
+def test_a_step_is_called_like_its_function(ctx, fn, args, name):
+    assert ctx.step(fn, *args).call.name == name
+
+
+def closure():
+    captured = 5
+    return lambda: captured
+
+
+def inner():
+    captured = 5
+
+    def nested():
+        return captured
+
+    return nested
+
+
+NAMED_PARTIAL = functools.update_wrapper(functools.partial(pay, 1), pay)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda: 1, closure(), inner(), decorate(pay), functools.partial(pay, 1), NAMED_PARTIAL, Till()]
+)
+def test_a_function_without_a_lasting_name_needs_one(ctx, fn):
+    with pytest.raises(TaskError, match=r"ctx\.step: .*name=….*captured isn't part of that"):
+        ctx.step(fn)
+    assert ctx.step(fn, name="mine").call.name == "mine"
+    assert ctx.step(fn, name="mine").call.fn is fn
+
+
+def test_a_method_that_calls_its_parents_captures_nothing(ctx):
+    class Local(Till):
+        def close(self):
+            return super().close()
+
+    assert ctx.step(Local().close).call.name == "close"
+
+
+@pytest.mark.parametrize("name", ["$sleep", "", "a\nb", "x" * 201, 5])
+def test_a_name_that_cannot_be_one_is_refused(ctx, name):
+    with pytest.raises(ConfigError, match="the name of a step"):
+        ctx.step(pay, 1, name=name)
+    with pytest.raises(ConfigError, match="the name of a step"):
+        ctx.context.options(name=name)
+
+
+def test_a_job_as_a_step_is_its_plain_function(ctx):
+    step = ctx.step(PAY, 5)
+    assert (step.call.name, step.call.fn) == ("pay", pay)
+
+
+def test_a_durable_function_is_no_step(ctx):
+    with pytest.raises(TaskError, match=r"app\.durable is a durable function.*ctx\.call"):
+        ctx.step(DURABLE, 5)
+
+
+def test_a_task_whose_code_lives_elsewhere_is_no_step(ctx):
+    with pytest.raises(TaskError, match=r"far lives elsewhere.*ctx\.call"):
+        ctx.step(REMOTE, 5)
+
+
+def test_a_call_in_place_of_a_function_is_refused(ctx):
+    call = apay(5)
+    with pytest.raises(TaskError, match=r"not the call: write ctx\.step\(apay, …\)"):
+        ctx.step(call)
+    assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED  # so that nothing is said about it twice
+    with pytest.raises(TaskError, match="takes a function and its arguments, but got a str"):
+        ctx.step(pay(5))
+
+
+def test_a_generator_function_is_no_step(ctx):
+    def items():
+        yield 1
+
+    with pytest.raises(TaskError, match="items is a generator function; let it return a list"):
+        ctx.step(items)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"retry": 3}, "the retry of a step must be a Retry"),
+        ({"timeout": 0}, "the timeout of a step must be more than nothing"),
+        ({"timeout": "1"}, "the timeout of a step must be a timedelta"),
+        ({"raises": (5,)}, "raises of a step takes classes"),
+        ({"raises": KeyboardInterrupt}, "raises of a step takes classes of exceptions"),
+    ],
+)
+def test_options_of_a_step_that_cannot_work_are_refused(ctx, options, match):
+    with pytest.raises(ConfigError, match=match):
+        ctx.context.options(**options)
+
+
+def test_an_undo_that_cannot_be_called_is_refused(ctx):
+    with pytest.raises(TaskError, match=r"ctx\.step: undo takes a function"):
+        ctx.step(pay, 1, undo="pay")
+    with pytest.raises(TaskError, match=r"ctx\.step: undo: app\.durable is a durable function"):
+        ctx.step(pay, 1, undo=DURABLE)
+    assert ctx.step(pay, 1, undo=PAY).undo is pay
+
+
+def test_arguments_of_a_step_that_json_lacks_are_refused_with_a_way_out(ctx):
+    with pytest.raises(NotSerializable, match=r"the arguments of step pay: .*pass plain values.*name="):
+        ctx.step(pay, object())
+
+
+def test_async_functions_are_for_the_context_that_awaits():
+    ctx = asking(Context)
+    assert ctx.step(apay, 5).call.fn is apay
+    assert ctx.undo(apay, 5).call.fn is apay
+    assert ctx.step(pay, 5, undo=apay).undo is apay
+
+
+class AsyncCaller:
+    async def __call__(self): ...
+
+
+@pytest.mark.parametrize("fn", [apay, functools.partial(apay, 1), AsyncCaller()])
+def test_async_functions_are_refused_by_the_context_that_blocks(fn):
+    ctx = asking(SyncContext)
+    with pytest.raises(TaskError, match=r"is an async def; use it in an async def whose first parameter is a Context"):
+        ctx.step(fn, name="mine")
+    with pytest.raises(TaskError, match=r"ctx\.step: undo: .*is an async def"):
+        ctx.step(pay, 1, undo=fn)
+
+
+def test_an_async_compensation_is_refused_by_the_context_that_blocks():
+    with pytest.raises(TaskError, match=r"ctx\.undo: apay is an async def"):
+        asking(SyncContext).undo(apay, 1)
+
+
+# Compensations and transactions
+
+
+def test_an_undo_is_the_function_with_its_arguments(ctx):
+    undo = ctx.undo(pay, 5, note="x")
+    assert (undo.call.name, undo.call.args, undo.call.kwargs) == ("pay", (5,), {"note": "x"})
+    assert undo.base == f"$undo:pay-{undo.call.digest}"
+
+
+def test_a_transaction_is_the_function_with_the_arguments_behind_the_connection(ctx):
+    transaction = ctx.transaction(insert, amount=5)
+    assert (transaction.call.name, transaction.call.fn) == ("insert", insert)
+    assert (transaction.call.args, transaction.call.kwargs) == ((), {"amount": 5})
+
+
+def test_a_transaction_must_not_be_awaited(ctx):
+    with pytest.raises(TaskError, match=r"ctx\.transaction: apay is an async def; .*plain def"):
+        ctx.transaction(apay, 5)
+
+
+@pytest.mark.parametrize("verb", ["undo", "transaction"])
+def test_where_no_name_can_be_given_a_function_must_have_one(ctx, verb):
+    with pytest.raises(TaskError, match=rf"ctx\.{verb}: a lambda has no name of its own: write it as a def"):
+        getattr(ctx, verb)(lambda: 1)
+    assert getattr(ctx, verb)(inner()).call.name == "nested"
+
+
+# Waiting
+
+
+def test_sleeps_are_known_by_their_name_never_by_their_length(ctx):
+    assert ctx.sleep(1.5) == op.Sleep(delay=1_500_000)
+    assert ctx.sleep(timedelta(hours=1), name="nap") == op.Sleep("nap", delay=3600 * SECOND)
+    assert ctx.sleep_until(NOON, "nap") == op.Sleep("nap", until=time_to_micros(NOON))
+    assert ctx.sleep(1).base == ctx.sleep(2).base == "$sleep"
+
+
+def test_waits_name_what_they_wait_for(ctx):
+    assert ctx.wait_for("paid") == op.WaitFor("paid")
+    assert ctx.wait_for("paid", 60, type=int | None) == op.WaitFor("paid", 60 * SECOND, int | None)
+    assert ctx.receive("note", timeout=0) == op.Receive("note", 0)
+    assert ctx.receive("note", type=list[Any]) == op.Receive("note", None, list[Any])
+    assert ctx.wait_for("paid", type=Any).type is None
+
+
+def test_an_event_is_emitted_with_its_payload_as_json(ctx):
+    assert ctx.emit("paid") == op.Emit("paid", "null")
+    assert ctx.emit("paid", {"at": NOON}) == op.Emit("paid", '{"at":"2026-01-02T12:00:00Z"}')
+
+
+@pytest.mark.parametrize(
+    ("verb", "args", "kwargs", "match"),
+    [
+        ("sleep", (-1,), {}, r"the duration of ctx\.sleep must not be negative"),
+        ("sleep", ("1",), {}, r"the duration of ctx\.sleep must be a timedelta"),
+        ("sleep", (1, ""), {}, "the name of a sleep must not be empty"),
+        ("sleep_until", (datetime(2026, 1, 1),), {}, r"the time of ctx\.sleep_until needs a time zone"),  # noqa: DTZ001
+        ("sleep_until", (5,), {}, r"the time of ctx\.sleep_until must be a datetime"),
+        ("wait_for", (5,), {}, r"the event of ctx\.wait_for must be a str"),
+        ("wait_for", ("e", -1), {}, r"the timeout of ctx\.wait_for must not be negative"),
+        ("wait_for", ("e",), {"type": "int"}, r"the type of ctx\.wait_for must be a type.*quotes"),
+        ("receive", ("",), {}, r"the topic of ctx\.receive must not be empty"),
+        ("receive", ("t", "x"), {}, r"the timeout of ctx\.receive must be a timedelta"),
+        ("emit", (None,), {}, r"the event of ctx\.emit must be a str"),
+        ("progress", ("half",), {}, r"done of ctx\.progress must be a finite number"),
+        ("progress", (float("nan"),), {}, r"done of ctx\.progress must be a finite number"),
+        ("progress", (1, True), {}, r"total of ctx\.progress must be a finite number"),
+        ("progress", (1, 2, 3), {}, r"note of ctx\.progress must be a str"),
+    ],
+)
+def test_what_cannot_be_waited_for_or_said_is_refused(ctx, verb, args, kwargs, match):
+    with pytest.raises(ConfigError, match=match):
+        getattr(ctx, verb)(*args, **kwargs)
+
+
+@pytest.mark.parametrize("verb", ["wait_for", "receive"])
+def test_a_type_that_json_cannot_be_read_as_is_refused(ctx, verb):
+    with pytest.raises(TaskError, match=rf"ctx\.{verb}: type= is Till, which can't be read from JSON"):
+        getattr(ctx, verb)("e", type=Till)
+
+
+def test_payloads_that_json_lacks_are_refused_by_their_name(ctx):
+    with pytest.raises(PayloadError, match="the payload of event paid"):
+        ctx.emit("paid", object())
+    with pytest.raises(PayloadError, match=r"the chunk of ctx\.write"):
+        ctx.write(float("nan"))
+
+
+# About the run itself
+
+
+def test_values_that_would_differ_at_each_replay_are_asked_for(ctx):
+    assert [ctx.now(), ctx.random(), ctx.uuid()] == [op.Value("now"), op.Value("random"), op.Value("uuid")]
+
+
+def test_progress_and_chunks_are_json(ctx):
+    assert ctx.progress(3) == op.Progress('{"done":3,"total":null,"note":null}')
+    assert ctx.progress(0.5, 1, "half") == op.Progress('{"done":0.5,"total":1,"note":"half"}')
+    assert ctx.write([1, "a"]) == op.Write('[1,"a"]')
+
+
+def test_a_restart_takes_the_arguments_of_the_durable_function_without_its_context(ctx):
+    assert ctx.restart(5) == op.Restart('{"amount":5}')
+    with pytest.raises(BadArguments, match=r"task app\.durable\(amount: .*too many positional"):
+        ctx.restart("many", 5)
+
+
+def test_a_context_knows_its_run(ctx):
+    context = ctx.context
+    assert (context.run_id, context.attempt, context.scheduled_for) == (UUID(int=5), 2, NOON)
+    assert repr(context) == f"<{type(context).__name__} of run {UUID(int=5)}>"
+
+
+def test_a_check_is_made_at_once(ctx):
+    ctx.context.check()
+    assert ctx.conductor.checks == 1
+
+
+# Both contexts
+
+
+def test_both_contexts_have_the_same_methods_with_the_same_parameters():
+    def shape(context):
+        methods = inspect.getmembers(context, inspect.isfunction)
+        return {
+            name: list(inspect.signature(fn).parameters)
+            for name, fn in methods
+            if not name.startswith("_")
+        }  # fmt: skip
+
+    assert shape(Context) == shape(SyncContext)
+
+
+def test_operations_are_handed_over_at_the_call_in_the_order_of_the_code():
+    class Eager(Recorder):
+        def perform(self, operation):
+            self.asked.append(operation)
+            return self.later(operation)
+
+        async def later(self, operation):
+            return RUN
+
+    conductor = Eager(DURABLE)
+    context = Context(conductor)
+
+    async def body():
+        sleep, step = context.sleep(1), context.step(pay, 2)
+        before = [type(asked).__name__ for asked in conductor.asked]
+        await step
+        await sleep
+        return before
+
+    assert asyncio.run(body()) == ["Sleep", "Step"]

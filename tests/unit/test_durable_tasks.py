@@ -1,0 +1,196 @@
+"""Durable functions as tasks: how they are told from jobs, what is refused, what their arguments are."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import holdfast
+from holdfast import Context, Holdfast, SyncContext
+from holdfast import Context as Ctx
+from holdfast.errors import BadArguments, BlockingCall, ConfigError, TaskError
+from holdfast.task.current import Scope, scope
+from holdfast.task.declare import declare, declare_remote
+from holdfast.task.registry import Registry
+
+
+class Order:
+    """Not a context, and nothing that JSON can be read as."""
+
+
+@pytest.fixture
+def task():
+    return lambda fn, **settings: declare(fn, enqueuer=None, registry=Registry(), name="t", **settings)
+
+
+async def by_name(ctx: Context, amount: int, *, note: str = "") -> str:
+    return f"{ctx}: {amount} {note}"
+
+
+def by_sync_name(ctx: SyncContext, amount: int) -> str:
+    return f"{ctx}: {amount}"
+
+
+async def by_dotted_name(ctx: holdfast.Context) -> None: ...
+
+
+async def by_quoted_name(ctx: "Context") -> None: ...  # noqa: UP037
+
+
+async def by_alias(ctx: Ctx) -> None: ...
+
+
+async def positional_only(ctx: Context, /, ctx2: int) -> None: ...
+
+
+def plain(amount: int) -> int:
+    return amount
+
+
+def unknown(ctx: Nowhere) -> int:  # noqa: F821  # type: ignore[name-defined]
+    return 1
+
+
+def later(ctx: nowhere.Context) -> int:  # noqa: F821  # type: ignore[name-defined]
+    return 1
+
+
+@pytest.mark.parametrize("fn", [by_name, by_sync_name, by_dotted_name, by_quoted_name, by_alias, positional_only])
+def test_a_first_parameter_that_is_a_context_makes_a_durable_function(task, fn):
+    assert task(fn).durable
+
+
+def test_an_annotation_that_is_a_class_makes_a_durable_function_too(task):
+    async def fn(ctx): ...
+
+    fn.__annotations__ = {"ctx": Context}
+    assert task(fn).durable
+
+
+@pytest.mark.parametrize("fn", [plain, unknown, later])
+def test_any_other_function_is_a_job_also_when_its_annotation_means_nothing_yet(task, fn):
+    assert not task(fn).durable
+
+
+def test_a_task_whose_code_lives_elsewhere_is_no_durable_function_here():
+    assert not declare_remote("far", enqueuer=None).durable
+
+
+def test_options_keep_a_durable_function_durable(task):
+    assert task(by_name).options(priority=3).durable
+
+
+def test_the_context_is_no_argument(task):
+    request = task(by_name).request(5, note="x")
+    assert request.args == '{"amount":5,"note":"x"}'
+    assert task(by_name).signature.decode(request.args) == ((5,), {"note": "x"})
+    assert task(positional_only).signature.decode('{"ctx2":1}') == ((1,), {})
+
+
+def test_the_parameters_behind_the_context_are_checked(task):
+    with pytest.raises(BadArguments, match=r"task t\(amount: .*\).*too many positional"):
+        task(by_name).request("ctx", 5)
+    with pytest.raises(BadArguments, match="ctx"):
+        task(by_name).request(ctx=None, amount=5)
+    with pytest.raises(BadArguments, match="Expected `int`"):
+        task(by_name).request("five")
+
+
+def test_calling_a_durable_function_takes_the_context_first(task):
+    assert task(by_sync_name)("ctx", 5) == "ctx: 5"
+    assert asyncio.run(task(by_name)("ctx", 5, note="x")) == "ctx: 5 x"
+
+
+def test_the_function_of_the_signature_takes_the_context_and_the_kept_arguments(task):
+    signature = task(by_sync_name).signature
+    args, kwargs = signature.decode(signature.encode((5,), {}))
+    assert signature.fn("ctx", *args, **kwargs) == "ctx: 5"
+
+
+def test_a_plain_def_with_a_context_is_refused(task):
+    def fn(ctx: Context) -> None: ...
+
+    with pytest.raises(TaskError, match=r"fn is a plain def.*write async def, or annotate ctx as SyncContext"):
+        task(fn)
+
+
+def test_an_async_def_with_a_blocking_context_is_refused(task):
+    async def fn(ctx: SyncContext) -> None: ...
+
+    with pytest.raises(TaskError, match=r"fn is an async def.*annotate ctx as Context"):
+        task(fn)
+
+
+async def second(a: int, ctx: Context) -> None: ...
+async def both(ctx: Context, other: Context) -> None: ...
+async def by_keyword(*, ctx: Context) -> None: ...
+async def many(*ctx: Context) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [second, both, by_keyword, many])
+def test_a_context_that_is_not_the_first_parameter_is_refused(task, fn):
+    with pytest.raises(TaskError, match=f"{fn.__name__}: the Context must be the first parameter"):
+        task(fn)
+
+
+@pytest.mark.parametrize("fn", [by_name, by_sync_name])
+def test_a_durable_function_in_a_process_of_its_own_is_refused(task, fn):
+    with pytest.raises(ConfigError, match=r'context lives in the worker.*job with run_in="process".*ctx\.call'):
+        task(fn, run_in="process")
+
+
+def test_a_durable_function_runs_where_its_context_is(task):
+    assert task(by_name).declaration.run_in == "loop"
+    assert task(by_sync_name).declaration.run_in == "thread"
+
+
+def test_the_decorator_of_an_app_makes_durable_functions_both_ways(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    assert app.task(by_name).durable
+    assert app.task(name="other", queue="slow")(by_sync_name).durable
+
+
+# Verbs that a replay would repeat
+
+
+@pytest.fixture
+def in_body():
+    """As if the body of a durable function ran here."""
+    before = scope.set(Scope("run", durable=True))
+    yield
+    scope.reset(before)
+
+
+@pytest.fixture
+def client(tmp_path):
+    return Holdfast(f"sqlite:///{tmp_path}/jobs.db")._client
+
+
+@pytest.mark.usefixtures("in_body")
+def test_enqueue_in_the_body_of_a_durable_function_is_refused(client):
+    with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue.*ctx\.spawn.*inside a step"):
+        client.enqueue([])
+
+
+@pytest.mark.usefixtures("in_body")
+def test_both_verbs_name_the_context_rather_than_each_other_in_an_event_loop(client):
+    async def body():
+        with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue") as blocking:
+            client.enqueue([])
+        with pytest.raises(TaskError, match=r"^aenqueue\(\) in the body.*ctx\.enqueue"):
+            await client.aenqueue([])
+        return blocking.value
+
+    assert not isinstance(asyncio.run(body()), BlockingCall)
+
+
+def test_enqueue_is_allowed_in_steps_and_in_jobs(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    job = app.task(plain)
+    for place in (Scope("run", durable=True, step="s-1#1"), Scope("run")):
+        before = scope.set(place)
+        job.enqueue(1)
+        scope.reset(before)
+    assert len(app.runs()) == 2
+    app.close()
