@@ -52,7 +52,7 @@ class BlockingConductor:
         self._desk = desk
         self._closed = False
         self._open: dict[str, tuple[str, Future[Outcome]]] = {}
-        for record in score.past.settled:
+        for record in [] if score.dry else score.past.settled:
             self._ask(record)
 
     @property
@@ -168,7 +168,8 @@ class BlockingConductor:
 
     # Author code
 
-    def _try(self, effect: Try) -> Tried:
+    def run_step(self, effect: Try) -> Tried:
+        """Author code, with its retries."""
         step = effect.step
         tries = Tries(step.call, step.retry, step.timeout)
         call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
@@ -257,7 +258,7 @@ _EFFECTS: dict[type[Any], Callable[[BlockingConductor, Any], Any]] = {
     Replay: BlockingConductor._replay,
     Submit: BlockingConductor._submit,
     Await: BlockingConductor._wait,
-    Try: BlockingConductor._try,
+    Try: BlockingConductor.run_step,
     Transact: BlockingConductor._transact,
     Restart: BlockingConductor._restart,
     Stuck: BlockingConductor._be_stuck,

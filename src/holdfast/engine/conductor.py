@@ -7,25 +7,24 @@ moment, the context is closed and the run's tasks are cancelled; whatever comes 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from uuid import UUID
 
+from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.score import Score
-from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.engine.trying import Tries
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import Scope, scope
-from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation
 
 if TYPE_CHECKING:
@@ -61,8 +60,8 @@ class Conductor:
         self._soon_due = float("inf")
         self._others_move = False
         self.stuck: list[str] = []
-        self.threads = 0  # functions of steps that run in threads just now
-        for record in score.past.settled:
+        self._calls = Calls(attempt, desk, loop)
+        for record in [] if score.dry else score.past.settled:
             self._tell(record)
 
     @property
@@ -75,8 +74,9 @@ class Conductor:
         if self._closed:
             raise asyncio.CancelledError("the run is suspended or over; its context can't be used any more")
         task = asyncio.current_task()
-        if task is not None:
+        if task is not None and task not in self._tasks:
             self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         plan = self.score.plan(operation)
         try:
             effect = next(plan)
@@ -88,6 +88,11 @@ class Conductor:
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
         return await self._submit(Submit(command))
+
+    @property
+    def threads(self) -> int:
+        """How many functions of steps run in threads just now."""
+        return self._calls.threads
 
     @property
     def moves(self) -> int:
@@ -181,7 +186,11 @@ class Conductor:
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """A blocking look at the database."""
-        return await self._in_thread(read)
+        self._begin()
+        try:
+            return await self._calls.in_thread(read)
+        finally:
+            self._finish()
 
     # Waiting
 
@@ -246,6 +255,7 @@ class Conductor:
         self._tasks.add(reading)
 
         def done(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
             if task.cancelled() or future.done():
                 return
             if error := task.exception():
@@ -271,6 +281,7 @@ class Conductor:
             self._loop.call_soon(self._suspend_if_quiet, moves, turns + 1)
             return
         self.current.waits_for = sorted(self._open)
+        self.close()
         self._desk.stop(self.current, "suspend")
 
     def close(self) -> None:
@@ -279,7 +290,7 @@ class Conductor:
         current = asyncio.current_task()
         for future in list(self._futures):
             future.cancel()
-        for task in self._tasks:
+        for task in list(self._tasks):
             if task is not current and task is not self.current.handle and not task.done():
                 task.cancel()
 
@@ -289,6 +300,7 @@ class Conductor:
 
     async def _restart(self, effect: Restart) -> Any:
         self.current.restart_args = effect.args
+        self.close()
         self._desk.stop(self.current, "restart")
         await self._never()
 
@@ -304,136 +316,64 @@ class Conductor:
 
     # Author code
 
-    async def _try(self, effect: Try) -> Tried:
-        step = effect.step
-        on_loop = is_async(step.call.fn)
-        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
-        tries = Tries(step.call, step.retry, step.timeout)
+    async def run_step(self, effect: Try) -> Tried:
+        """Author code, with its retries."""
+        with self._under_way():
+            return await self._calls.run(effect.step, effect.key)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A branch does something that isn't waiting."""
         self._begin()
         self._deliveries.opened()
-        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
-        started = time.monotonic()
         try:
-            while True:
-                try:
-                    tried: Tried | float = tries.returned(await self._call(call, step.timeout, on_loop=on_loop))
-                except Exception as error:
-                    tried = tries.failed(error)
-                if isinstance(tried, Tried):
-                    tried.took = int((time.monotonic() - started) * SECOND)
-                    return tried
-                await asyncio.sleep(tried)
-                await self._threads_ended()  # a thread that outlived its timeout is still at it
+            yield
         finally:
-            scope.reset(token)
             self._deliveries.closed()
-            self._finish()
-
-    async def _call(self, call: Callable[[], Any], timeout: int | None, *, on_loop: bool) -> Any:
-        coroutine = call() if on_loop else self._in_thread(call)
-        if timeout is None:
-            return await coroutine
-        return await _within(timeout / SECOND, coroutine)
-
-    async def _threads_ended(self) -> None:
-        """Wait until no function of a step runs in a thread: two tries of one step never run at once."""
-        while self.threads:
-            await asyncio.sleep(CROWDED)
-
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        """A plain function in a thread of the worker's. A thread can't be stopped: it is counted until it ends."""
-        done = self._loop.create_future()
-        context = contextvars.copy_context()
-
-        def finish(value: Any, error: BaseException | None) -> None:
-            self.threads -= 1
-            if self.threads == 0 and self.current.threads_over is not None:
-                self.current.threads_over()
-            if not done.done():
-                done.set_exception(error) if error is not None else done.set_result(value)
-
-        def work() -> None:
-            try:
-                value, error = context.run(call), None
-            except BaseException as raised:
-                value, error = None, raised
-                if isinstance(raised, StopIteration):  # a future doesn't take it
-                    error = RuntimeError("the function raised StopIteration")
-            self._loop.call_soon_threadsafe(finish, value, error)
-
-        self.threads += 1
-        self._begin()
-        try:
-            self._desk.run_in_thread(work)
-        except BaseException:
-            self.threads -= 1
-            self._finish()
-            raise
-        try:
-            return await done
-        finally:
             self._finish()
 
     async def _transact(self, effect: Transact) -> Tried:
         call = effect.operation.call
         command = Record(self.score.held, 0, effect.key, "step")
         tries = Tries(call, None, None)
-        self._deliveries.opened()
-        self._begin()
         started = time.monotonic()
-        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
 
         def work(connection: Any) -> str:
             tried = tries.returned(call.fn(connection, *call.args, **call.kwargs))
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)
-            command.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
+            if not command.n:  # when it is recorded, so that it has its place among the others
+                command.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
             return tried.text or "null"
 
         try:
-            text = await self._in_thread(lambda: self._desk.transact(self.current, command, work))
+            with self._under_way(), self._calls.inside(effect.key):
+                transact = partial(self._desk.transact, self.current, command, work)
+                text = await self._calls.in_thread(transact)
         except Exception as error:
             if command.n:
                 self._deliveries.drop(command.n)
                 self.score.unused(command.n)
             if isinstance(error, StoreError):
                 raise
-            failed = tries.failed(error)
-            assert isinstance(failed, Tried)
-            return failed
-        finally:
-            scope.reset(token)
-            self._deliveries.closed()
-            self._finish()
-        if text is None:  # the run was lost: the transaction was rolled back
+            return cast(Tried, tries.failed(error))
+        if text is None:  # the run was lost: the transaction was taken back
             return await self._never()
         await self._delivered(command.n, None)
         return Tried(text, n=command.n)
 
     async def _take_number(self) -> int:
-        """The number of what is being recorded in a transaction: taken when it is, so that it has its place."""
         n = self.score.number()
         self._deliveries.ask(n)
         return n
-
-
-async def _within(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await coroutine
-    except TimeoutError as error:
-        if limit.expired():
-            raise TookTooLong from error
-        raise
 
 
 _EFFECTS: dict[type[Any], Callable[[Conductor, Any], Coroutine[Any, Any, Any]]] = {
     Replay: Conductor._replay,
     Submit: Conductor._submit,
     Await: Conductor._wait,
-    Try: Conductor._try,
+    Try: Conductor.run_step,
     Transact: Conductor._transact,
     Restart: Conductor._restart,
     Stuck: Conductor._be_stuck,

@@ -63,7 +63,7 @@ async def _undo(conductor: Conductor, arguments: Arguments) -> End:
         return _cannot_undo(conductor.current, missing)
     conductor.reopen()
     for registered in _to_undo(conductor.score):
-        tried = await conductor._try(Try(_as_step(registered), registered.key))
+        tried = await conductor.run_step(Try(_as_step(registered), registered.key))
         if tried.error is not None:
             return conductor.current.undo_failed(registered.key, tried.error)
         await conductor.write(_undone(conductor.score, registered, tried))
@@ -140,7 +140,7 @@ def _undo_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     if missing:
         return _cannot_undo(conductor.current, missing)
     for registered in _to_undo(conductor.score):
-        tried = conductor._try(Try(_as_step(registered), registered.key))
+        tried = conductor.run_step(Try(_as_step(registered), registered.key))
         if tried.error is not None:
             return conductor.current.undo_failed(registered.key, tried.error)
         conductor.write(_undone(conductor.score, registered, tried))

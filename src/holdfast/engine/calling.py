@@ -1,0 +1,133 @@
+"""Runs the author's functions of one attempt on the event loop, or in threads beside it: the calls of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.desk import Desk
+from holdfast.engine.effects import Tried
+from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.model.clock import SECOND
+from holdfast.task.current import Scope, scope
+from holdfast.task.functions import is_async
+from holdfast.task.operations import Step
+
+if TYPE_CHECKING:
+    from holdfast.engine.attempt import Attempt
+
+LOOK = 0.005
+
+
+class Calls:
+    """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
+
+    def __init__(self, attempt: Attempt, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+        self._attempt = attempt
+        self._desk = desk
+        self._loop = loop
+        self.threads = 0
+
+    @contextmanager
+    def inside(self, key: str) -> Iterator[None]:
+        """What runs here is part of that step."""
+        claim = self._attempt.claim
+        token = scope.set(Scope(claim.id, durable=True, generation=claim.generation, step=key))
+        try:
+            yield
+        finally:
+            scope.reset(token)
+
+    async def run(self, step: Step, key: str) -> Tried:
+        """A step with its retries."""
+        tries = Tries(step.call, step.retry, step.timeout)
+        started = time.monotonic()
+        with self.inside(key):
+            while True:
+                under_way = UnderWay()
+                try:
+                    tried: Tried | float = tries.returned(await self._call(step, under_way))
+                except Exception as error:
+                    tried = tries.failed(error)
+                if isinstance(tried, Tried):
+                    tried.took = int((time.monotonic() - started) * SECOND)
+                    return tried
+                await asyncio.sleep(tried)
+                while under_way.threads:  # one that outlived its timeout: two tries of a step never run at once
+                    await asyncio.sleep(LOOK)
+
+    async def _call(self, step: Step, under_way: UnderWay) -> Any:
+        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
+        coroutine = call() if is_async(step.call.fn) else self._in_thread_or_awaited(call, under_way)
+        if step.timeout is None:
+            return await coroutine
+        return await _within(step.timeout / SECOND, coroutine)
+
+    async def _in_thread_or_awaited(self, call: Callable[[], Any], under_way: UnderWay) -> Any:
+        value = await self.in_thread(call, under_way)
+        return await value if inspect.isawaitable(value) else value  # a plain wrapper around an async function
+
+    async def in_thread(self, call: Callable[[], Any], under_way: UnderWay | None = None) -> Any:
+        """A plain function in a thread of the worker's."""
+        counted = under_way or UnderWay()
+        done: asyncio.Future[Any] = self._loop.create_future()
+        context = contextvars.copy_context()
+
+        def finish(value: Any, error: BaseException | None) -> None:
+            counted.threads -= 1
+            self._ended()
+            if done.done():
+                return
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                value = context.run(call)
+            except StopIteration as stop:  # which a future doesn't take
+                error = RuntimeError(f"the function raised {stop!r}")
+            except BaseException as raised:
+                error = raised  # type: ignore[assignment]
+            self._loop.call_soon_threadsafe(finish, value, error)
+
+        self.threads += 1
+        counted.threads += 1
+        try:
+            self._desk.run_in_thread(work)
+        except BaseException:
+            counted.threads -= 1
+            self.threads -= 1
+            raise
+        return await done
+
+    def _ended(self) -> None:
+        self.threads -= 1
+        if self.threads == 0 and self._attempt.threads_over is not None:
+            self._attempt.threads_over()
+
+
+class UnderWay:
+    """The threads of one try."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+
+
+async def _within(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError as error:
+        if limit.expired():
+            raise TookTooLong from error
+        raise
