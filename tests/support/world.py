@@ -9,7 +9,9 @@ from holdfast.database import open_database
 from holdfast.database.statements import Source, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
+from holdfast.store.commands import Command, Held, Record, Reply, Spawn, Wait
 from holdfast.store.rows import Recovered
+from holdfast.store.waking import target_of
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -69,9 +71,9 @@ class World:
         """A run's row, whole."""
         names = (
             "seq lane tenant priority turn state held due_at deadline lifetime session fence attempt failures crashes"
+            " max_crashes unique_name args result error options tags keep records created_at claimed_at started_at"
+            " finished_at expires_at root parent spawn_key place generation resumed spent undos ending cause progress"
         )
-        names += " unique_name args result error options tags keep records created_at claimed_at started_at"
-        names += " finished_at expires_at"
         found = self.sql(
             f"select {', '.join(names.split())} from {{schema}}runs where id = cast(:id as {{uuid}})", id=id
         )
@@ -125,6 +127,81 @@ class World:
     def recover(self, *sessions: str) -> Recovered:
         return self.store.workers.recover(list(sessions), CRASHED)
 
+    # Durable functions
+
+    def write(self, session: str, *commands: Command) -> list[Reply]:
+        return self.store.journal.write(session, commands)
+
+    def record(self, session: str, claim: Claim, n: int, key: str | None = None, **more: Any) -> Reply:
+        """A plain checkpoint."""
+        (reply,) = self.store.journal.record(session, [record_of(claim, n, key, **more)])
+        return reply
+
+    def steps(self, id: str) -> list[tuple[Any, ...]]:
+        """The checkpoints of a run, whatever its generation: number, key, kind, value."""
+        return self.sql(
+            "select n, key, kind, value from {schema}checkpoints where run = cast(:id as {uuid}) order by n", id=id
+        )
+
+    def waits(self, id: str) -> dict[str, tuple[Any, ...]]:
+        """The waits of a run by key: outcome, value."""
+        rows = self.sql("select key, outcome, value from {schema}waits where run = cast(:id as {uuid})", id=id)
+        return {key: (outcome, value) for key, outcome, value in rows}
+
+    def wait(self, session: str, claim: Claim, kind: str, target: str | None = None, **more: Any) -> Reply:
+        """Wait for something, under the number 10 and the kind as the key unless told otherwise."""
+        (reply,) = self.write(session, wait_of(claim, kind, target, **more))
+        return reply
+
+    def suspend(self, session: str, claim: Claim, **more: Any) -> bool:
+        return self.end(session, claim, "waiting", family=True, **more)
+
+    def waiting(self, session: str, kind: str, target: str | None = None, **more: Any) -> Claim:
+        """A new run that waits for something, and sleeps."""
+        claim = self.running(session)
+        self.wait(session, claim, kind, target, **more)
+        assert self.suspend(session, claim)
+        return claim
+
+    def spawn(self, session: str, claim: Claim, count: int | None = None, **more: Any) -> list[str]:
+        """Children of a run, of the task `child`; with a count those of a map."""
+        run = more.pop("run", {})
+        command = spawn_of(claim, [self.new("child", **run) for _ in range(count or 1)], **more)
+        command.kind = "spawn" if count is None else "map"
+        self.write(session, command)
+        return [child.id for child in command.children]
+
+    def child(self, session: str) -> Claim:
+        """Claim the next child."""
+        (claim,) = self.claim(session, 1, ["child"])
+        return claim
+
+    def states(self, ids: Iterable[str]) -> list[str]:
+        return [self.state(id) for id in ids]
+
+
+def held(claim: Claim) -> Held:
+    return Held(claim.id, claim.seq, claim.fence, claim.generation)
+
+
+def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> Record:
+    settings: dict[str, Any] = {"kind": "step", "value": f'"value {n}"', **more}
+    return Record(held(claim), n, f"step {n}" if key is None else key, **settings)
+
+
+def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> Wait:
+    """A wait; the target of an event is its name, and of children the key of their call."""
+    if kind == "event":
+        more |= {"name": target}
+        target = target_of(more.setdefault("tenant", None), str(target))
+    elif kind == "children":
+        target = f"{claim.generation}:{target}"
+    return Wait(held(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
+
+
+def spawn_of(claim: Claim, children: list[NewRun], n: int = 1, key: str = "call#1", **more: Any) -> Spawn:
+    return Spawn(held(claim), n, key, "spawn", children, f'"{children[0].id}"', **more)
+
 
 STATE_AFTER = {
     "done": "done",
@@ -132,15 +209,18 @@ STATE_AFTER = {
     "retrying": "scheduled",
     "timed_out": "scheduled",
     "handed_back": "ready",
+    "waiting": "waiting",
+    "restarted": "ready",
+    "undoing": "ready",
 }
 
 
 def end_of(claim: Claim, kind: str = "done", **more: Any) -> End:
     """The end of an attempt, with what belongs to its kind."""
-    settings: dict[str, Any] = {"state": STATE_AFTER[kind]}
+    settings: dict[str, Any] = {"state": more.get("state") or STATE_AFTER[kind]}
     if kind == "done":
         settings["result"] = '"ok"'
-    elif kind != "handed_back":
+    elif kind in ("failed", "retrying", "timed_out", "undoing"):
         settings |= {"error": '{"code":"error"}', "failed": 1}
     if settings["state"] == "scheduled":
         settings["delay"] = 10 * SECOND

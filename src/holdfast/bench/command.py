@@ -16,8 +16,9 @@ from holdfast.bench.latency import Latency
 from holdfast.bench.measure import Case, Failed, Figures, Measure, note
 from holdfast.bench.peers import Peers, Result
 from holdfast.bench.report import Report
+from holdfast.bench.steps import Steps
 
-MEASURES: tuple[Measure, ...] = (Jobs(), Latency(), Growth())
+MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Latency(), Growth())
 REPETITIONS = 3
 MOST_PEER_WORKERS = 2
 AT_LEAST_ONE = ("reps", "count", "workers", "concurrency", "size")
@@ -25,6 +26,7 @@ EXAMPLES = """\
 examples:
   ./dev bench jobs                           both databases, three repetitions
   ./dev bench jobs --peers raw               beside the hand-written SQL, back to back
+  ./dev bench steps --peers raw              durable steps, 500 runs at once and one alone
   ./dev bench latency --sqlite --json        one database, all values
   ./dev bench growth --postgres postgresql://me@host/postgres --size 200000
 """
@@ -74,7 +76,7 @@ def _add_common(parser: argparse.ArgumentParser, measure: Measure) -> None:
     add("--postgres", nargs="?", const="", metavar="URL", help="on PostgreSQL; without a URL on a server of our own")
     add("--sqlite", action="store_true", help="on SQLite (default: on both databases)")
     add("--reps", type=int, help=f"repetitions (default: {REPETITIONS}; 1 with --quick)")
-    add("--count", type=int, help=f"jobs in a repetition (default: {measure.count:,})")
+    add("--count", type=int, help=f"runs in a repetition (default: {measure.count:,})")
     add("--quick", action="store_true", help="small sizes: to see that it works, not to publish")
     add("--json", action="store_true", help="print JSON instead of a table")
     if measure.has_peers:

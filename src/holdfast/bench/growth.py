@@ -14,7 +14,7 @@ from holdfast.bench.jobs import CONCURRENCY
 from holdfast.bench.measure import Case, Figures, Measure, note
 from holdfast.bench.tables import Tables
 from holdfast.bench.tasks import NOOP, QUEUE, TEXT
-from holdfast.bench.throughput import jobs_per_second
+from holdfast.bench.throughput import runs_per_second
 from holdfast.model.codec import encode
 from holdfast.model.ids import new_id
 from holdfast.store import NewRun
@@ -89,7 +89,7 @@ class Growth(Measure):
         setting = WorkerSetting(1, CONCURRENCY, [QUEUE])
 
         def take(tables: Tables) -> Figures:
-            return {"": jobs_per_second(tables, options.count, setting)}
+            return {"": runs_per_second(tables, options.count, setting)}
 
         cases = []
         for kind in (EMPTY, *KINDS):

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.bench.children import WorkerSetting
 from holdfast.bench.hosts import Host
 from holdfast.bench.measure import OURS, Case, Figures, Measure
-from holdfast.bench.throughput import jobs_per_second
+from holdfast.bench.throughput import runs_per_second
 
 CONCURRENCY = 400
 
@@ -39,6 +39,6 @@ class Jobs(Measure):
 
         def take() -> Figures:
             with closing(host.fresh()) as tables:
-                return {"": jobs_per_second(tables, options.count, setting)}
+                return {"": runs_per_second(tables, options.count, setting)}
 
         return [Case(host.name, OURS, take)]

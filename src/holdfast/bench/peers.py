@@ -9,13 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.bench.hosts import PostgresHost, SqliteHost, Unusable
 from holdfast.bench.measure import Failed, Figures
+from holdfast.bench.steps import ALONE, MANY
 
 VARIABLE = "HOLDFAST_PEERS"
 BESIDE = Path("..", "shared", "peers")
@@ -31,6 +32,13 @@ class Result:
     figures: Figures
     failure: str | None
     details: dict[str, Any] = field(default_factory=dict)
+
+
+_FIGURES: dict[str, Callable[[str], str]] = {
+    "jobs": lambda _: "",
+    "latency": lambda told: told.rpartition(" ")[2],
+    "steps": lambda told: ALONE if "one run at a time" in told else MANY,
+}
 
 
 def find_script() -> Path:
@@ -86,12 +94,13 @@ class Peers:
         """The answer has a line per figure; here are those of one library together."""
         found: dict[tuple[str, str], Result] = {}
         for line in answer["results"]:
-            on_sqlite = line["variant"] == SqliteHost.name
+            on_sqlite = SqliteHost.name in (line["variant"], line["measure"].rpartition(", ")[2])
             database = SqliteHost.name if on_sqlite else PostgresHost.name
-            subject = line["library"] if on_sqlite else f"{line['library']} {line['variant']}".strip()
+            variant = "" if line["variant"] == SqliteHost.name else line["variant"]
+            subject = f"{line['library']} {variant}".strip()
             details = {name: line[name] for name in ("count", "settings", "versions")}
             result = found.setdefault((database, subject), Result(database, subject, {}, line["failure"], details))
-            figure = line["measure"].rpartition(" ")[2] if self._measure == "latency" else ""
+            figure = _FIGURES[self._measure](line["measure"])
             if line["values"]:
                 result.figures[figure] = line["values"][0]
         return list(found.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.bench.tasks import NOOP, QUEUE, TEXT, make_app
+from holdfast.bench.tasks import NOOP, QUEUE, STEPS, TEXT, make_app
 from holdfast.database import Row
 from holdfast.database.statements import Source, render
 
@@ -32,10 +32,12 @@ class Tables:
         self.settle = settle
         """Write out what is dirty, remove what is dead, and bring the planner's statistics up to date."""
         self._drop = drop
-        self._app, self._noop = make_app(url)
+        self._app, _ = make_app(url)
         self.store = self._app.store
         self.store.prepare()
-        self.lane = self.store.lanes.ids({(QUEUE, NOOP)})[QUEUE, NOOP]
+        lanes = self.store.lanes.ids({(QUEUE, NOOP), (QUEUE, STEPS)})
+        self.lane = lanes[QUEUE, NOOP]
+        self._lanes = list(lanes.values())
         self._mark = 0
 
     def rows(self, text: str, **values: Any) -> list[Row]:
@@ -51,18 +53,20 @@ class Tables:
         """Leave what is there now out of all counts, and in place."""
         self._mark = self.number(NEWEST)
 
-    def refill(self, count: int) -> None:
-        """Replace the jobs by so many new ones, all of them ready."""
+    def refill(self, count: int, task: str = NOOP) -> None:
+        """Replace the runs by so many new ones of a task, all of them ready."""
         self.rows(FORGET_HISTORY, mark=self._mark)
         self.rows(FORGET_RUNS, mark=self._mark)
         self.settle()
         for first in range(0, count, CHUNK):
-            self._noop.enqueue_many([(number, TEXT) for number in range(first, min(count, first + CHUNK))])
+            self._app.registry.get(task).enqueue_many(
+                [(number, TEXT) for number in range(first, min(count, first + CHUNK))]
+            )
         self.settle()
 
     def unfinished(self) -> bool:
-        """Whether any of the jobs is ready or running."""
-        return self.store.claims.busy([self.lane])
+        """Whether any of the runs is ready or running."""
+        return self.store.claims.busy(self._lanes)
 
     def done(self) -> int:
         return self.number(DONE)

@@ -1,4 +1,4 @@
-"""The job that is measured, and the marks that it leaves in a folder for the process that watches the clock."""
+"""The tasks that are measured, and the marks that they leave in a folder for the process that watches the clock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 from holdfast.app import Holdfast
+from holdfast.task.context import Context
 from holdfast.task.task import Task
 
 NOOP = "bench.noop"
+STEPS = "bench.steps"
+STEPS_PER_RUN = 10
 QUEUE = "default"
 TEXT = "hello world"
 
@@ -50,8 +53,12 @@ def latencies(folder: Path) -> list[float]:
     return [float(line) for line in log.read_text().split()] if log.exists() else []
 
 
+async def trivial() -> dict[str, int]:
+    return {"ok": 1}
+
+
 def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., int]]:
-    """The app of every process of a measurement, and its no-op task."""
+    """The app of every process of a measurement, and its no-op task; the other one is known by its name."""
     app = Holdfast(url)
 
     @app.task(name=NOOP, queue=QUEUE)
@@ -60,6 +67,14 @@ def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., 
             marks.started()
             if sent_at is not None:
                 marks.arrived(sent_at)
+        return number
+
+    @app.task(name=STEPS, queue=QUEUE)
+    async def steps(ctx: Context, number: int, text: str) -> int:  # noqa: ARG001 - a payload like any
+        if marks is not None:
+            marks.started()
+        for at in range(STEPS_PER_RUN):
+            await ctx.step(trivial, name=f"step-{at}")
         return number
 
     return app, noop

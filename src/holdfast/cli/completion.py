@@ -62,6 +62,38 @@ def complete_queues(ctx: click.Context, _param: click.Parameter, typed: str) -> 
     return _items(names, typed)
 
 
+def complete_runs(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The newest runs whose ids begin like this."""
+    from holdfast.cli.connect import changing
+
+    ids: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        ids = [str(run.id) for run in control.runs.page(limit=1000)]
+    return _items(ids, typed.lower())
+
+
+def complete_steps(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The names of what the run that was given has on record."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        steps = control.runs.steps(control.runs.find(ctx.params["run"]))
+        names = list(dict.fromkeys(step.label for step in steps))
+    return _items(names, typed)
+
+
+def complete_topics(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The topics that the run that was given waits for."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        waits = control.runs.waits(control.runs.find(ctx.params["run"]))
+        names = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
+    return _items(names, typed)
+
+
 def _given(ctx: click.Context) -> Given:
     return ctx.find_object(Given) or Given()
 

@@ -73,20 +73,21 @@ def _schema_of(app: Holdfast) -> str:
 
 
 @contextmanager
-def changing(given: Given, *, make: bool = False) -> Iterator[Control]:
-    """The control of a database that has our tables; `make`: also of a SQLite file that isn't there yet."""
+def changing(given: Given, *, make: bool = False, code: Registry | None = None) -> Iterator[Control]:
+    """The control of a database that has our tables; `make`: also of a SQLite file that isn't there yet; `code`: with
+    these tasks, whatever else was said about the app."""
     place = place_of(given)
-    with open_control(place.url, place.schema, place.registry, make=make) as control:
+    with open_control(place.url, place.schema, code or place.registry, make=make) as control:
         yield control
 
 
 @contextmanager
-def reading(given: Given) -> Iterator[Control]:
+def reading(given: Given, *, code: Registry | None = None) -> Iterator[Control]:
     """The same for commands that only look: a database without our tables counts as one where nothing happened."""
-    with changing(given) as control:
+    with changing(given, code=code) as control:
         if control.upkeep.tables().version > 0:
             yield control
             return
         note(f"{control.database} has no tables yet: nothing was ever enqueued there")
-    with nothing_yet() as control:
+    with nothing_yet(code) as control:
         yield control

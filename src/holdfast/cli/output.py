@@ -21,6 +21,10 @@ STYLES = {
     "ready": "cyan",
     "running": "blue",
     "scheduled": "magenta",
+    "waiting": "bright_blue",
+    "blocked": "bright_black",
+    "undoing": "yellow",
+    "skipped": "bright_black",
     "done": "green",
     "failed": "red",
     "cancelled": "yellow",
@@ -46,6 +50,15 @@ class Column(NamedTuple):
 
 
 Rows: TypeAlias = Sequence[Sequence[str]]
+
+
+class Branch(NamedTuple):
+    """A line of a tree, in cells, and what hangs below it. `whole`: where it is too long it goes on in the next line,
+    and isn't cut."""
+
+    cells: Sequence[str]
+    below: Sequence[Branch] = ()
+    whole: bool = False
 
 
 def inert(text: object, *, lines: bool = False) -> str:
@@ -137,6 +150,46 @@ def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
         click.echo(f"{name.ljust(width)}  {_coloured(first)}")
         for line in more:
             click.echo(f"{'':{width}}  {line}")
+
+
+def show_tree(branches: Sequence[Branch]) -> None:
+    """Lines, each with what hangs below it. Cells that are the word of a state are coloured. Lines are cut on a
+    terminal only; elsewhere indentation alone shows what belongs where."""
+    if for_people():
+        _rich_tree(branches)
+    else:
+        _plain_tree(branches, 1)
+
+
+def _plain_tree(branches: Sequence[Branch], depth: int) -> None:
+    for branch in branches:
+        click.echo("  " * depth + "  ".join(inert(cell) for cell in branch.cells).rstrip())
+        _plain_tree(branch.below, depth + 1)
+
+
+def _rich_tree(branches: Sequence[Branch]) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def grow(tree: Tree, some: Sequence[Branch]) -> None:
+        for branch in some:
+            line = Text(no_wrap=not branch.whole, overflow="fold" if branch.whole else "ellipsis")
+            for at, cell in enumerate(map(inert, branch.cells)):
+                line.append("  " if at else "")
+                line.append(cell, STYLES.get(cell.strip(), ""))
+            line.rstrip()
+            grow(tree.add(line), branch.below)
+
+    tree = Tree("", hide_root=True, guide_style="bright_black")
+    grow(tree, branches)
+    room = shutil.get_terminal_size((120, 24)).columns
+    console = Console(highlight=False, width=room)
+    with console.capture() as drawn:
+        console.print(Padding(tree, (0, 0, 0, 2)))
+    for line in drawn.get().splitlines():  # which rich fills up to the width
+        click.echo(line.rstrip(), color=True)
 
 
 def _coloured(text: str) -> str:

@@ -19,6 +19,7 @@ QUEUE_COLUMNS = (
     Column("STATE", whole=True),
     Column("READY", right=True),
     Column("RUNNING", right=True),
+    Column("WAITING", right=True),
     Column("SCHEDULED", right=True, drop=1),
     Column("OLDEST READY", drop=2),
 )
@@ -38,7 +39,8 @@ WORKER_COLUMNS = (
 def queues(given: Given) -> None:
     """List queues: what waits in them, and which are paused.
 
-    OLDEST READY is how long ago the oldest of the ready runs was made.
+    WAITING are durable functions that wait for something, and runs that wait for others. OLDEST READY is how long ago
+    the oldest of the ready runs was made.
 
     \b
     Examples:
@@ -56,7 +58,8 @@ def queues(given: Given) -> None:
 
 
 def _queue_row(queue: QueueInfo) -> list[str]:
-    counts = [str(queue.runs.get(state, 0)) for state in ("ready", "running", "scheduled")]
+    states = (("ready",), ("running",), ("waiting", "blocked"), ("scheduled",))
+    counts = [str(sum(queue.runs.get(state, 0) for state in some)) for some in states]
     return [queue.name, "paused" if queue.paused else "open", *counts, span(queue.oldest_ready)]
 
 

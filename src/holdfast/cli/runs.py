@@ -11,7 +11,7 @@ from uuid import UUID
 
 import click
 
-from holdfast.cli.completion import complete_queues
+from holdfast.cli.completion import complete_queues, complete_runs
 from holdfast.cli.output import (
     Column,
     ago,
@@ -22,19 +22,19 @@ from holdfast.cli.output import (
     show_json,
     show_line,
     show_table,
+    show_tree,
     span,
-    timestamp,
 )
 from holdfast.cli.root import FAILED, Given, holdfast, pass_given
+from holdfast.cli.story import awaited, short, story
 from holdfast.cli.values import DURATION
-from holdfast.errors import ErrorInfo, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.model.run import STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
     from holdfast.control.runs import RunDetails
-    from holdfast.model.history import Entry
-    from holdfast.model.run import Page, RunInfo
+    from holdfast.model.run import Page, Progress, RunInfo
 
 COLUMNS = (
     Column("RUN", whole=True),
@@ -46,7 +46,6 @@ COLUMNS = (
     Column("TOOK", drop=4),
     Column("ERROR", drop=1),
 )
-LONGEST_ERROR = 80
 
 
 @holdfast.command()
@@ -115,22 +114,19 @@ def _row(run: RunInfo[Any]) -> list[str]:
         str(run.attempt),
         ago(run.created_at),
         span(took),
-        "" if run.error is None else _short(run.error),
+        "" if run.error is None else short(run.error),
     ]
 
 
-def _short(error: ErrorInfo) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
-
-
 @holdfast.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @pass_given
 def show(given: Given, run: str) -> None:
     """Show all there is to know of a run, with its history.
 
-    RUN is the run's id, or the beginning of it: at least four characters, and as many as no other run has.
+    Of a durable function also its steps, with how long they took and what came of them, its children, and what it waits
+    for. RUN is the run's id, or the beginning of it: at least four characters, and as many as no other run has. On a
+    terminal long results are cut; --json has everything.
 
     \b
     Examples:
@@ -162,8 +158,12 @@ def _show_details(details: RunDetails) -> None:
             ("run", str(info.id)),
             ("state", info.state),
             ("held", details.held),
+            ("will end", None if details.ending is None else f"{details.ending}, when its undos have run"),
+            ("waits for", _waits(details)),
+            ("progress", _progress(info.progress)),
             ("task", info.task),
             ("queue", info.queue),
+            ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
             ("tags", ", ".join(info.tags) or None),
@@ -171,6 +171,7 @@ def _show_details(details: RunDetails) -> None:
             ("arguments", _json(details.args)),
             ("options", _json(details.options) if details.options else None),
             ("attempt", str(info.attempt)),
+            ("restarts", str(details.restarts) if details.restarts else None),
             ("crashes", str(info.crashes) if info.crashes else None),
             ("worker", info.worker),
             ("made", clock_time(info.created_at)),
@@ -185,8 +186,7 @@ def _show_details(details: RunDetails) -> None:
         ]
     )
     click.echo("\nhistory")
-    for entry in details.history:
-        show_line(f"  {_told(entry)}")
+    show_tree(story(details))
 
 
 def _json(value: Any) -> str:
@@ -194,23 +194,22 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _told(entry: Entry) -> str:
-    """One entry of a history as a line."""
-    parts = [f"{timestamp(entry.at)}  {entry.kind:<11}"]
-    if entry.attempt:
-        parts.append(f"attempt {entry.attempt}")
-    if entry.worker:
-        parts.append(f"on {entry.worker}")
-    error = entry.data.get("error")
-    if isinstance(error, dict):
-        parts.append(f"{error.get('type', 'error')}: {error.get('message', '')}".removesuffix(": "))
-    if entry.data.get("reason"):
-        parts.append(str(entry.data["reason"]))
-    return "  ".join(parts)
+def _waits(details: RunDetails) -> str | None:
+    return "\n".join(awaited(wait) for wait in details.waits) or None
+
+
+def _progress(progress: Progress | None) -> str | None:
+    if progress is None:
+        return None
+    told = f"{progress.done:g}"
+    if progress.total is not None:
+        told += f" of {progress.total:g}"
+        told += f" ({100 * progress.done / progress.total:.0f}%)" if progress.total else ""
+    return told if progress.note is None else f"{told}  {progress.note}"
 
 
 @holdfast.command()
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
 @pass_given
 def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
@@ -233,7 +232,7 @@ def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
 
 
 @holdfast.command()
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1, required=True, shell_complete=complete_runs)
 @pass_given
 def retry(given: Given, run: tuple[str, ...]) -> int:
     """Send failed or cancelled runs back to be tried anew.

@@ -53,3 +53,15 @@ def arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(value, dict):
         return (), value
     raise click.UsageError(f"--args must be a JSON object or array, but {text[:40]} is neither.")
+
+
+def payload(text: str | None) -> Any:
+    """A JSON value, null where nothing was given."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        shown = text if len(text) <= 40 else text[:39] + "…"
+        hint = f"Text needs quotes of its own, like '\"{shown}\"'." if text.strip()[:1] not in tuple('{["') else ""
+        raise click.UsageError(f"PAYLOAD is no JSON: {error}. {hint}".rstrip()) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from holdfast.control.check import Check
+from holdfast.control.events import Events
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.tasks import Tasks
@@ -15,15 +17,18 @@ from holdfast.task.registry import Registry
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` needs the code; a registry is not needed for the rest."""
+    """An operator's door to one database. Only `tasks` and `check` need the code's registry."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
-        self.runs = Runs(store)
+        known = Registry() if registry is None else registry
+        self.runs = Runs(store, known)
+        self.events = Events(store)
         self.queues = Queues(store)
         self.workers = Workers(store)
         self.upkeep = Upkeep(store)
-        self.tasks = Tasks(Registry() if registry is None else registry)
+        self.tasks = Tasks(known)
+        self.check = Check(store, known)
 
     @property
     def database(self) -> str:

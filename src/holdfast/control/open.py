@@ -29,6 +29,6 @@ def open_control(
     return Control(Store(database, migrate=False), registry)
 
 
-def nothing_yet() -> Control:
+def nothing_yet(registry: Registry | None = None) -> Control:
     """The control of a database in memory, in which nothing ever happened: stands in for one without tables."""
-    return Control(Store(open_database(IN_MEMORY, "holdfast")))
+    return Control(Store(open_database(IN_MEMORY, "holdfast")), registry)

@@ -1,24 +1,32 @@
-"""Runs for operators: lists, all there is to know of one, cancel, retry; ids may be given by their beginning."""
+"""Runs for operators: lists, all there is to know of one, what can be done to it; ids are taken by their beginning."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from holdfast.errors import RunNotFound
+from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
+from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled
 from holdfast.model.history import Entry
+from holdfast.model.ids import new_id
+from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import Page, PageAsked, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
+from holdfast.task.registry import Registry
+from holdfast.task.signature import Signature, UntypedSignature
 
 SHORTEST_PREFIX = 4
 SHOWN_CANDIDATES = 5
+SHOWN_CHILDREN = 50
 
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
@@ -36,13 +44,26 @@ class RunDetails:
     expires_at: datetime | None
     held: str | None
     history: list[Entry]
+    ending: str | None = None
+    """How a run that undoes will end: failed or cancelled."""
+    restarts: int = 0
+    """How often it began anew with other arguments."""
+    steps: list[StepInfo] = field(default_factory=list)
+    """What a durable function has on record, in order, since its last restart."""
+    waits: list[WaitInfo] = field(default_factory=list)
+    """What it waits for."""
+    children: list[ChildInfo] = field(default_factory=list)
+    """Its first children, in the order in which they were made."""
+    more_children: bool = False
+    """Whether there are more than those."""
 
 
 class Runs:
     """Every run of the database, whatever code made it; results are plain JSON values."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
+        self._registry = registry
         self._reader = Reader(store.views)
 
     def page(self, **asked: Unpack[PageAsked]) -> Page:
@@ -77,6 +98,7 @@ class Runs:
         more = self._store.views.more(str(id))
         if more is None:
             raise RunNotFound(f"run {id} was pruned just now")
+        children = self._store.views.children(str(id), SHOWN_CHILDREN + 1)
         return RunDetails(
             info=self._reader.info_of(row),
             args=decode(more.args),
@@ -87,7 +109,21 @@ class Runs:
             expires_at=to_datetime_or_none(more.expires_at),
             held=row.held,
             history=self._reader.history(id),
+            ending=more.ending,
+            restarts=more.generation,
+            steps=self.steps(id),
+            waits=self.waits(id),
+            children=children_of(children[:SHOWN_CHILDREN]),
+            more_children=len(children) > SHOWN_CHILDREN,
         )
+
+    def steps(self, id: UUID) -> list[StepInfo]:
+        """What a durable function has on record since its last restart, in order."""
+        return steps_of(self._store.views.steps(str(id)))
+
+    def waits(self, id: UUID) -> list[WaitInfo]:
+        """What a run waits for."""
+        return waits_of(self._store.views.waits(str(id)))
 
     def cancel(self, id: UUID, reason: str | None = None) -> bool:
         """End a run; False when it had ended before."""
@@ -96,3 +132,30 @@ class Runs:
     def retry(self, id: UUID) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway."""
         return self._store.operators.retry(str(id))
+
+    def fork(
+        self, id: UUID, from_step: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> UUID:
+        """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
+        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out."""
+        text = None if args is None else self._arguments(self._reader.row(id).task, args)
+        if from_step is not None:
+            check_name(from_step, "the step", LONGEST_KEY)
+        fork = new_id()
+        self._store.forks.fork(str(id), str(fork), from_step, text)
+        return fork
+
+    def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
+        """Checked against the task's code where that is known, else kept as they are."""
+        signature: Signature | UntypedSignature = UntypedSignature(task)
+        if self._registry is not None:
+            with suppress(UnknownTask):
+                signature = self._registry.get(task).signature
+        if isinstance(args, str | bytes):
+            raise ConfigError("the arguments of a fork must be a list or a mapping, not a text")
+        return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
+
+    def send(self, id: UUID, topic: str, payload: Any = None) -> None:
+        """Send an unfinished run a message, which it receives in order, once."""
+        text = encode(payload, f"the message on topic {topic!r}")
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text)

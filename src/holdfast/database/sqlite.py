@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import SqliteDialect
@@ -32,6 +33,9 @@ PRAGMAS = ("synchronous = full", "cache_size = -16000", "journal_size_limit = 67
 
 _TRY_LATER = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 _BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
+
+
+_unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
 def _as_ours(error: apsw.Error, what: str) -> StoreError:
@@ -76,7 +80,8 @@ class SqliteConnection(Connection):
         self.refuse_if_over()
         self.busy_since = time.monotonic()
         try:
-            return self._apsw.execute(statement.sql, values).fetchall()
+            rows: list[Row] = self._apsw.execute(statement.sql, values).fetchall()
+            return _unpack(rows[0][0]) if statement.packed else rows
         except apsw.Error as error:
             raise _as_ours(error, f"{self._what} ({statement.name})") from error
         finally:

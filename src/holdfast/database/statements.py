@@ -6,7 +6,8 @@ A file holds statements like this; the comment lines below the name are its purp
     -- Scheduled runs whose time has come become ready.
     update …
 
-`-- only: postgres` (or sqlite) below the name makes it that dialect's own version.
+`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. `-- packed` says that it answers with
+one row of JSON that has all its rows: with SQLite each row is a chance to lose the GIL to a busy thread for milliseconds.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Statement:
     parameters: tuple[str, ...]
     named: str = ""
     """The same with `:name` parameters, for other libraries' connections."""
+    packed: bool = False
+    """Whether it answers with all its rows in one, as JSON."""
 
     def texts(self, values: Mapping[str, Any]) -> list[str | None]:
         """The values of the parameters in order. They go as text of unknown type, so that a statement has one plan
@@ -53,6 +56,7 @@ class Source:
     only: str | None
     purpose: str
     text: str
+    packed: bool = False
 
 
 class Statements:
@@ -74,7 +78,7 @@ class Statements:
 def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statement:
     filled = dialect.fill(source.text, limit)
     parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
-    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters, filled)
+    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters, filled, source.packed)
 
 
 @cache
@@ -93,6 +97,8 @@ def split(text: str) -> list[Source]:
         comments = [line for line in lines if line.startswith("--")]
         sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
         only = _ONLY.search(body)
-        purpose = " ".join(line.removeprefix("--").strip() for line in comments if not _ONLY.match(line))
-        sources.append(Source(name, only[1] if only else None, purpose, sql))
+        told = [line for line in comments if not _ONLY.match(line) and line.strip() != "-- packed"]
+        purpose = " ".join(line.removeprefix("--").strip() for line in told)
+        packed = any(line.strip() == "-- packed" for line in comments)
+        sources.append(Source(name, only[1] if only else None, purpose, sql, packed))
     return sources

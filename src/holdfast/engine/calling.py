@@ -6,8 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +33,15 @@ class Calls:
         self._loop = loop
         self.threads = 0
 
-    @contextmanager
-    def inside(self, key: str) -> Iterator[None]:
-        """What runs here is part of that step."""
+    def _scope(self, key: str) -> Scope:
         claim = self._attempt.claim
-        token = scope.set(Scope(claim.id, durable=True, generation=claim.generation, step=key))
+        return Scope(claim.id, durable=True, generation=claim.generation, step=key)
+
+    async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
+        """A plain function as part of a step."""
+        token = scope.set(self._scope(key))
         try:
-            yield
+            return await self.in_thread(call)
         finally:
             scope.reset(token)
 
@@ -48,7 +49,8 @@ class Calls:
         """A step with its retries."""
         tries = Tries(step.call, step.retry, step.timeout)
         started = time.monotonic()
-        with self.inside(key):
+        token = scope.set(self._scope(key))
+        try:
             while True:
                 under_way = UnderWay()
                 try:
@@ -61,6 +63,8 @@ class Calls:
                 await asyncio.sleep(tried)
                 while under_way.threads:  # one that outlived its timeout: two tries of a step never run at once
                     await asyncio.sleep(LOOK)
+        finally:
+            scope.reset(token)
 
     async def _call(self, step: Step, under_way: UnderWay) -> Any:
         call = partial(step.call.fn, *step.call.args, **step.call.kwargs)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -50,7 +49,7 @@ class Conductor:
         self.task = attempt.task
         self._desk = desk
         self._loop = loop
-        self._deliveries = Deliveries(loop, score.past.numbers)
+        self._deliveries = Deliveries(loop, score.past.numbers, self._several)
         self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -125,6 +124,10 @@ class Conductor:
         self._deliveries.deliver(n, future, value)
         return await self._await(future)
 
+    def _several(self) -> bool:
+        """Whether other tasks than the function's own are at it."""
+        return len(self._tasks) > (self.current.handle in self._tasks)
+
     def _future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._futures.add(future)
@@ -137,8 +140,8 @@ class Conductor:
         try:
             return await future
         finally:
-            self._deliveries.closed()
             self._moves += 1
+            self._consider()  # this branch may be at its end, and the others wait
 
     async def _submit(self, effect: Submit) -> Any:
         """Have a command written; goes on when it is durable, and its turn has come."""
@@ -318,18 +321,15 @@ class Conductor:
 
     async def run_step(self, effect: Try) -> Tried:
         """Author code, with its retries."""
-        with self._under_way():
-            return await self._calls.run(effect.step, effect.key)
+        return cast(Tried, await self._under_way(self._calls.run(effect.step, effect.key)))
 
-    @contextmanager
-    def _under_way(self) -> Iterator[None]:
+    async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""
         self._begin()
         self._deliveries.opened()
         try:
-            yield
+            return await work
         finally:
-            self._deliveries.closed()
             self._finish()
 
     async def _transact(self, effect: Transact) -> Tried:
@@ -348,9 +348,8 @@ class Conductor:
             return tried.text or "null"
 
         try:
-            with self._under_way(), self._calls.inside(effect.key):
-                transact = partial(self._desk.transact, self.current, command, work)
-                text = await self._calls.in_thread(transact)
+            transact = partial(self._desk.transact, self.current, command, work)
+            text = await self._under_way(self._calls.run_in_thread(transact, effect.key))
         except Exception as error:
             if command.n:
                 self._deliveries.drop(command.n)

@@ -5,15 +5,16 @@ list. A replay must show it the same order. So results are handed over one at a 
 
 * Of what is on record, the lowest number comes first. One that nobody asks for (its step was removed) is waited for as
   long as the loop still has something to do, a number of turns, and then holds up nothing any more.
-* While several branches are open, the loop gets some turns between two results, so that one has had all its
-  consequences before the next is seen. A branch that is alone isn't slowed down.
+* While several tasks are at it, the loop gets some turns before each result, counted from the last one and from the
+  last thing asked for: so one has had all its consequences before the next is seen, and a branch that takes a few turns
+  to its first question has asked it. A function that does one thing after the other isn't slowed down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 BETWEEN_TURNS = 10
@@ -23,10 +24,13 @@ MISSING_TURNS = 50
 
 
 class Deliveries:
-    """The results of one run on their way to its code."""
+    """The results of one run on their way to its code. `several` says whether more than one task is at it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int], several: Callable[[], bool]
+    ) -> None:
         self._loop = loop
+        self._several = several
         self._expected = list(recorded)
         heapq.heapify(self._expected)
         self._asked: set[int] = set()
@@ -34,8 +38,6 @@ class Deliveries:
         self._gone: set[int] = set()
         self._quiet = BETWEEN_TURNS
         self._pumping = False
-        self.open = 0
-        """How many branches wait for something."""
 
     def ask(self, n: int, *, recorded: bool = False) -> None:
         """A result will come under this number."""
@@ -43,6 +45,7 @@ class Deliveries:
             heapq.heappush(self._expected, n)
         self._gone.discard(n)
         self._asked.add(n)
+        self.opened()
 
     def drop(self, n: int) -> None:
         """Nothing will come under this number after all."""
@@ -59,14 +62,9 @@ class Deliveries:
 
     def opened(self) -> None:
         """A branch waits for something more."""
-        self.open += 1
-        if self.open > 1:
+        if self._several():
             self._quiet = 0
             self._start()
-
-    def closed(self) -> None:
-        """A branch goes on."""
-        self.open -= 1
 
     @property
     def idle(self) -> bool:
@@ -101,6 +99,6 @@ class Deliveries:
         future, value = self._ready.pop(n)
         self._asked.discard(n)
         self._gone.add(n)
-        self._quiet = 0 if self.open > 1 else BETWEEN_TURNS
+        self._quiet = 0 if self._several() else BETWEEN_TURNS
         if not future.done():
             future.set_result(value)

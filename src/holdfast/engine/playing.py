@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,7 +58,7 @@ async def play(conductor: Conductor, arguments: Arguments) -> End:
 
 async def _undo(conductor: Conductor, arguments: Arguments) -> End:
     await replay(conductor, arguments)
-    missing = _missing(conductor.score)
+    missing = missing_undos(conductor.score)
     if missing:
         return _cannot_undo(conductor.current, missing)
     conductor.reopen()
@@ -70,8 +70,15 @@ async def _undo(conductor: Conductor, arguments: Arguments) -> End:
     return conductor.current.undone()
 
 
-async def replay(conductor: Conductor, arguments: Arguments) -> BaseException | None:
-    """Let a durable function do again what is on record, and nothing new; what it raised, if it did."""
+class Replayed(NamedTuple):
+    """Whether a function came to its end in a replay, and what it raised then."""
+
+    ended: bool
+    error: BaseException | None = None
+
+
+async def replay(conductor: Conductor, arguments: Arguments) -> Replayed:
+    """Let a durable function do again what is on record, and nothing new."""
     args, kwargs = arguments
     token = scope.set(body_scope(conductor.current))
     try:
@@ -80,11 +87,13 @@ async def replay(conductor: Conductor, arguments: Arguments) -> BaseException | 
         scope.reset(token)
     try:
         await _until_quiet(conductor, body)
+        ended = body.done()  # what comes out of it later is our doing
     finally:
         conductor.close()
         body.cancel()
         await asyncio.wait([body])
-    return None if body.cancelled() else body.exception()
+    error = None if body.cancelled() else body.exception()
+    return Replayed(ended, error if ended else None)
 
 
 async def _until_quiet(conductor: Conductor, body: asyncio.Future[Any]) -> None:
@@ -120,23 +129,22 @@ def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     return with_drift(end, conductor.score)
 
 
-def replay_plainly(conductor: BlockingConductor, arguments: Arguments) -> BaseException | None:
+def replay_plainly(conductor: BlockingConductor, arguments: Arguments) -> Replayed:
     args, kwargs = arguments
     token = scope.set(body_scope(conductor.current))
+    error: BaseException | None = None
     try:
         conductor.current.signature.fn(SyncContext(conductor), *args, **kwargs)
-    except Unwind:
-        return None
-    except BaseException as error:
-        return error
+    except BaseException as raised:
+        error = raised
     finally:
         scope.reset(token)
-    return None
+    return Replayed(False) if conductor.stuck else Replayed(True, error)
 
 
 def _undo_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     replay_plainly(conductor, arguments)
-    missing = _missing(conductor.score)
+    missing = missing_undos(conductor.score)
     if missing:
         return _cannot_undo(conductor.current, missing)
     for registered in _to_undo(conductor.score):
@@ -170,9 +178,10 @@ def _to_undo(score: Score) -> list[Registered]:
     return sorted(todo, key=lambda registered: -registered.n)
 
 
-def _missing(score: Score) -> list[str]:
-    """Steps that are to be undone, and that the function of now doesn't come by any more."""
-    return [kept.key for kept in score.past.unasked() if kept.undo and kept.n not in score.past.undone]
+def missing_undos(score: Score) -> list[str]:
+    """Steps that are to be undone, and that the function of now doesn't come by any more, or has no undo for."""
+    unasked = [(kept.n, kept.key) for kept in score.past.unasked() if kept.undo]
+    return [key for n, key in sorted(unasked + score.without_undo) if n not in score.past.undone]
 
 
 def _cannot_undo(attempt: Attempt, keys: list[str]) -> End:

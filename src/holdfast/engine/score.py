@@ -65,7 +65,10 @@ class Score:
         self.dry = dry
         self.held = write.Held(claim.id, claim.seq, claim.fence, claim.generation)
         self.undos = bool(claim.undos)
+        self.waited = bool(past.open or past.settled)
+        """Whether it has, or had, something to wait for in this attempt."""
         self.registered: list[Registered] = []
+        self.without_undo: list[tuple[int, str]] = []  # steps that had one when they were recorded: numbers and keys
         self._clerk = clerk
         self._reader = reader
         self._children: dict[str, str] = {}
@@ -135,6 +138,8 @@ class Score:
         if undo and isinstance(operation, op.Step) and operation.undo is not None:
             compensate = operation.undo
             self.registered.append(Registered(n, key, lambda: compensate(value), operation))
+        elif undo:
+            self.without_undo.append((n, key))
         return value
 
     def transaction(self, operation: op.Transaction) -> Plan:
@@ -198,6 +203,7 @@ class Score:
             return outcome_of(kept.kind, kept.value)
         if self.dry:
             yield Stuck(key)
+        self.waited = True
         came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait))
         return came.outcome
 
@@ -275,6 +281,7 @@ class Score:
             return kept.n, _only(rows, failed)
         if self.dry:
             yield Stuck(key)
+        self.waited = True
         wait = write.Wait(self.held, self.number(), key, "children", self._spawn_key(spawn), eager=int(eager))
         came: Came = yield Await(wait, read)
         return came.n, _only(came.data, came.outcome.value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, TooLarge
+from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, StepFailed, TooLarge
 from holdfast.model.clock import to_micros
 from holdfast.model.retry import Retry
 from holdfast.policy.backoff import Random, delay_before_retry
+
+_NO_USE = ("fatal", "not_serializable", "too_large")
+"""Codes of steps' failures that another attempt would only repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ def after_failure(retry: Retry, failures: int, exception: BaseException, random:
     """What follows an exception of the author's code; `failures` counts the failed tries charged before this one."""
     if isinstance(exception, Fatal):
         return Outcome("fatal")
+    if isinstance(exception, StepFailed) and exception.error.code in _NO_USE:
+        return Outcome(exception.error.code)
     if failures + 1 >= retry.max_attempts:
         return Outcome("error")
     if isinstance(exception, RetryAfter):

@@ -56,8 +56,11 @@ class Attempts(Part):
     def _end(self, do: Do, session: str, ends: Sequence[End], rows: str) -> set[str]:
         if not do("session_alive", session=session):
             return set()
-        ended = do("end_attempts", session=session, rows=rows)
+        ended = do("ending_attempts", session=session, rows=rows)
         by_id = {end.id: end for end in ends}
+        if len(ended) < len(ends):
+            rows = batch(_row(by_id[row[0]]) for row in ended)
+        do("end_attempts", rows=rows)
         records = [
             record(id, n, by_id[id].kind, attempt, fence=fence, session=session, since=since, data=by_id[id].error)
             for id, n, attempt, fence, since in ended
@@ -142,6 +145,7 @@ def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -
     restarted = [end.id for end in ends.values() if end.kind == "restarted"]
     if restarted:
         do("drop_generation", rows=ids(restarted))
+        do("return_messages", rows=ids(restarted))
     over = restarted + [end.id for end in ends.values() if end.kind == "done"]
     if over:
         do("drop_generation_waits", rows=ids(over))

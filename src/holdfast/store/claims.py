@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.store.part import Part, batch
+from holdfast.database import Row
+from holdfast.store.part import Do, Part, batch
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
@@ -13,6 +14,16 @@ LARGEST = 512
 def claim_size(wanted: int) -> int:
     """The largest power of two that is not more than wanted: sizes are literals in the SQL, so there are only a few."""
     return 1 << min(wanted, LARGEST).bit_length() - 1
+
+
+def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
+    """On SQLite: pick, take, and read, with few calls."""
+    picked = do("claimable", limit=size, session=session, lanes=lanes)
+    if not picked:
+        return []
+    seqs = batch(picked)
+    do("claim", session=session, seqs=seqs)
+    return do("claimed", seqs=seqs)
 
 
 class Claims(Part):
@@ -24,12 +35,14 @@ class Claims(Part):
         if wanted < 1 or not lanes:
             return []
         rows = batch({"lane": lane} for lane in lanes)
-        if not self._ground.database.dialect.writing_ctes and not self._one("read", "any_ready", lanes=rows):
+        size = claim_size(wanted)
+        if self._ground.database.dialect.writing_ctes:
+            found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
+        elif self._one("read", "any_ready", lanes=rows):
+            found = self._together("claim", lambda do: _claim(do, session, rows, size))
+        else:
             return []
-        claimed = [
-            Claim._make(row)
-            for row in self._one("claim", "claim", limit=claim_size(wanted), session=session, lanes=rows)
-        ]
+        claimed = [Claim._make(row) for row in found]
         claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
         return claimed
 

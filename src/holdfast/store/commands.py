@@ -71,7 +71,8 @@ class Emit:
 
 @dataclass(slots=True)
 class Spawn:
-    """Children, made in bulk; at most `concurrency` of them are let go at once."""
+    """Children, made in bulk; at most `concurrency` of them are let go at once. `value` is what is on record of a
+    spawn; of a map it is its size and concurrency."""
 
     held: Held
     n: int

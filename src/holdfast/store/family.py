@@ -131,6 +131,7 @@ def end_from_outside(
         run = runs[str(id)]
         what = kind if final else "undoing"
         records.append(ended(run.state, record(run.id, n, what, attempt, session=session, since=since, data=error)))
-        ends.append(Ended(run.id, bool(final), False, run.parent, run.spawn_key, run.place))
+        place = None if run.state == "blocked" else run.place  # kept back: nobody moves up for it
+        ends.append(Ended(run.id, bool(final), False, run.parent, run.spawn_key, place))
     do("add_history", rows=batch(records))
     return ends

@@ -1,7 +1,7 @@
 """Forks: a new run that begins with the checkpoints that another one made before a step.
 
 What the original joined is copied, so that the fork doesn't depend on the original's children; children that it spawned
-and didn't join before that step are spawned anew. Compensations stay the original's.
+and didn't join before that step are spawned anew. Compensations stay the original's; what it has undone runs again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.labels import label_of
 from holdfast.store.family import HeldRun, chunks, hold
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.views import StepRow
@@ -50,15 +51,15 @@ class Forks(Part):
 
 def _before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
     for at, step in enumerate(steps):
-        if from_step in (step.key, name_of(step.key)):
+        if from_step in (step.key, name_of(step.key), label_of(step.key)):
             return steps[:at]
-    names = list(dict.fromkeys(name_of(step.key) for step in steps))
+    names = list(dict.fromkeys(label_of(step.key) for step in steps if step.kind not in _NOT_COPIED))
     known = f"it has {', '.join(names[:20])}" if names else "it has recorded nothing yet"
     raise ConfigError(f"run {id} has no step {from_step!r} on record: {known}")
 
 
 def _without_unjoined(steps: list[StepRow]) -> list[StepRow]:
-    joined = {_joined(step.key) for step in steps if step.kind == "join"}
+    joined = {_joined(step.key) for step in steps if step.kind in ("join", "joined")}
     return [
         step
         for step in steps

@@ -26,6 +26,7 @@ from holdfast.store.family import HeldRun, chunks, hold, ids
 from holdfast.store.intake import chunked, new_row
 from holdfast.store.lanes import Pair
 from holdfast.store.part import Do, batch
+from holdfast.store.retrying import map_value
 from holdfast.store.rows import NewRun
 from holdfast.store.waking import Waiter, find_waiters, lock_events, outcome_of, recorded_as, settle_events, wake
 
@@ -138,21 +139,33 @@ class Group:
             self._do("drop_waits", rows=batch(map(_wait_place, over)))
 
     def _wait(self) -> None:
-        opened: list[tuple[int, Wait, int | None]] = []
-        for at, wait in self._todo(Wait):
-            outcome, pending = self._look(wait)
-            if outcome is None:
-                opened.append((at, wait, pending))
+        waits = self._todo(Wait)
+        if not waits:
+            return
+        found = self._do("known_waits", rows=batch(_wait_place(wait) for _, wait in waits))
+        known = {(str(run), key): (left, outcome, value) for run, key, left, outcome, value in found}
+        new: list[tuple[int, Wait, int | None]] = []
+        over: list[Wait] = []
+        for at, wait in waits:
+            pending: int | None = None
+            if (place := (wait.held.run, wait.key)) in known:  # a repeat; it may have come to something meanwhile
+                left, came, value = known[place]
+                outcome = None if came is None else Outcome(came, value)
+                self._replies[at] = Open(left)
             else:
+                outcome, pending = self._look(wait)
+                if outcome is None:
+                    new.append((at, wait, pending))
+            if outcome is not None:
                 self._replies[at] = outcome
                 self._checkpoints.append(checkpoint(wait, *recorded_as(wait.kind, outcome)))
-        if not opened:
-            return
-        self._do("add_waits", rows=batch(_wait_row(wait, pending) for _, wait, pending in opened))
-        found = self._do("open_waits", rows=batch(_wait_place(wait) for _, wait, _ in opened))
-        due = {(str(run), key): left for run, key, left in found}
-        for at, wait, _ in opened:
-            self._replies[at] = Open(due.get((wait.held.run, wait.key)))
+                over.extend([wait] if place in known else [])
+        if over:
+            self._do("drop_waits", rows=batch(map(_wait_place, over)))
+        if new:
+            added = self._do("add_waits", rows=batch(_wait_row(wait, pending) for _, wait, pending in new))
+            due = {(str(run), key): left for run, key, left in added}
+            self._replies.update((at, Open(due.get((wait.held.run, wait.key)))) for at, wait, _ in new)
 
     def _look(self, wait: Wait) -> tuple[Outcome | None, int | None]:
         """What a wait comes to at once, or how many children it has to wait for."""
@@ -177,7 +190,8 @@ class Group:
             for place, child in enumerate(spawn.children):
                 blocked = spawn.concurrency is not None and place >= spawn.concurrency
                 rows.append(_child_row(child, self._lanes, run, spawn, place, blocked=blocked))
-            self._answer(at, spawn, spawn.kind, spawn.value)
+            mapped = map_value(len(spawn.children), spawn.concurrency) if spawn.kind == "map" else spawn.value
+            self._answer(at, spawn, spawn.kind, mapped)
         for some in chunks(rows):
             self._do("add_children", rows=batch(some))
 

@@ -47,10 +47,9 @@ class Journal(Part):
     def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
         """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does."""
         rows = batch(map(record_row, records))
-        if self._ground.database.dialect.writing_ctes:
-            written = self._one("commit", "record_checkpoints", session=session, rows=rows)
-        else:
-            written = self._together("commit", lambda do: _record(do, session, rows))
+        if not self._ground.database.dialect.writing_ctes:
+            return self._together("commit", lambda do: _record(do, session, records, rows))
+        written = self._one("commit", "record_checkpoints", session=session, rows=rows)
         values = {(str(run), n): value for run, n, value in written}
         replies: list[Reply] = [
             Wrote(values[record.held.run, record.n]) if (record.held.run, record.n) in values else LOST
@@ -99,24 +98,25 @@ class Journal(Part):
 
     # Reading
 
-    def load(self, runs: Sequence[tuple[str, int]]) -> dict[str, Kept]:
-        """All that is kept of runs, given as id and generation: a page for each at first, then the rest by pages."""
+    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "claim") -> dict[str, Kept]:
+        """All that is kept of runs, given as id and generation: a page for each at first, then the rest by pages.
+        `purpose` is the line to read on."""
         rows = batch({"run": run, "generation": generation} for run, generation in runs)
         kept = {run: Kept() for run, _ in runs}
-        for run, *row in self._one("claim", "load_checkpoints", rows=rows, most=FIRST_PAGE, bytes=PAGE_BYTES):
+        for run, *row in self._one(purpose, "load_checkpoints", rows=rows, most=FIRST_PAGE, bytes=PAGE_BYTES):
             kept[str(run)].checkpoints.append(Checkpoint._make(row))
-        last = {str(run): n for run, n in self._one("claim", "last_numbers", rows=rows)}
+        last = {str(run): n for run, n in self._one(purpose, "last_numbers", rows=rows)}
         for run, generation in runs:
-            self._load_rest(run, generation, kept[run].checkpoints, last.get(run, 0))
-        for run, key, kind, outcome, value, due_in in self._one("claim", "load_waits", rows=rows):
+            self._load_rest(purpose, run, generation, kept[run].checkpoints, last.get(run, 0))
+        for run, key, kind, outcome, value, due_in in self._one(purpose, "load_waits", rows=rows):
             came = None if outcome is None else Outcome(outcome, value)
             kept[str(run)].waits.append(KeptWait(key, kind, came, due_in))
         return kept
 
-    def _load_rest(self, run: str, generation: int, checkpoints: list[Checkpoint], last: int) -> None:
+    def _load_rest(self, purpose: str, run: str, generation: int, checkpoints: list[Checkpoint], last: int) -> None:
         after = checkpoints[-1].n if checkpoints else 0
         while after < last:
-            page = self._one("claim", "load_page", run=run, generation=generation, after=after, bytes=LARGEST_PAGE)
+            page = self._one(purpose, "load_page", run=run, generation=generation, after=after, bytes=LARGEST_PAGE)
             if not page:
                 return
             checkpoints.extend(Checkpoint._make(row) for row in page)
@@ -157,8 +157,15 @@ class _Refused(Exception):
     """The run was lost: what was done for it is taken back."""
 
 
-def _record(do: Do, session: str, rows: str) -> list[Row]:
-    return do("record_checkpoints", session=session, rows=rows) if do("session_alive", session=session) else []
+def _record(do: Do, session: str, records: Sequence[Record], rows: str) -> list[Reply]:
+    """On SQLite. When all were written, which is nearly always, nothing more needs to be asked."""
+    if not do("session_alive", session=session):
+        return [LOST] * len(records)
+    do("record_checkpoints", session=session, rows=rows)
+    if do("written")[0][0] == len(records) and all(record.kind != "now" for record in records):
+        return [Wrote()] * len(records)
+    known = read_back(do, records)
+    return [known.get(at, LOST) for at in range(len(records))]
 
 
 def _new_runs(command: Command) -> Sequence[NewRun]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import count
 from uuid import UUID
 
@@ -10,8 +9,9 @@ from holdfast.database import Conflict, Duplicate
 from holdfast.errors import KeyConflict, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL
-from holdfast.store.family import HeldRun, cancel, chunks, hold_with_parents, ids, settle
-from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.family import HeldRun, cancel, hold_with_parents, settle
+from holdfast.store.part import Do, Part, batch
+from holdfast.store.retrying import retry
 from holdfast.store.waking import wake
 
 
@@ -40,7 +40,7 @@ class Operators(Part):
                 raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
             if run.state not in FINAL:
                 return False
-            if not _retry(do, [id]):
+            if not retry(do, [id]):
                 _refuse_retry(do, id)
             return True
 
@@ -88,34 +88,6 @@ def _deliver(do: Do, run: HeldRun, topic: str) -> None:
     settled = {"run": run.id, "generation": generation, "key": key, "outcome": "message", "value": payload}
     do("settle_waits", rows=batch([settled]))
     wake(do, [run.id])
-
-
-def _retry(do: Do, runs: Iterable[str]) -> bool:
-    """Retry locked runs, and below them the children that ended so with them; whether the first ones were."""
-    retried = do("retry_runs", rows=ids(runs))
-    again = [str(id) for id, *_ in retried]
-    if not again:
-        return False
-    do("add_history", rows=batch(record(str(id), n, "retried", 0) for id, n, _, _ in retried))
-    finished = [str(id) for id, _, ending, _ in retried if ending is None]  # the others go on undoing
-    if finished:
-        do("drop_undone", rows=ids(finished))
-        do("drop_undone_marks", rows=ids(finished))
-    for some in chunks(_children_to_retry(do, finished)):
-        _retry(do, some)
-    return True
-
-
-def _children_to_retry(do: Do, parents: list[str]) -> list[str]:
-    """Children that failed or were cancelled, and of whose end their parent has nothing on record."""
-    if not parents:
-        return []
-    joined = {(str(run), key.rpartition("#")[0]) for run, key in do("joined_keys", rows=ids(parents))}
-    return [
-        str(id)
-        for id, parent, spawn_key in do("ended_children", rows=ids(parents))
-        if (str(parent), f"$join:{spawn_key.partition(':')[2]}") not in joined
-    ]
 
 
 def _refuse_retry(do: Do, id: str) -> None:

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.store.family import end_from_outside, held_runs, hold, ids, settle
 from holdfast.store.part import BATCH, Do, Part, batch
 from holdfast.store.waking import find_waiters, settle_waiters, wake
+
+
+class Due(NamedTuple):
+    """Microseconds until a scheduled run is due, until a wait is, until a deadline passes, each None where there is
+    none; and whether held runs and the waiters of an event are to be looked at."""
+
+    scheduled: int | None
+    waits: int | None
+    deadlines: int | None
+    held: int | None
+    events: int | None
+
+    def next(self) -> int | None:
+        """Microseconds until the next thing is due."""
+        return min((left for left in self[:3] if left is not None), default=None)
 
 
 class Timers(Part):
@@ -33,17 +50,15 @@ class Timers(Part):
 
         return self._together("housekeeping", work)
 
-    def next_due(self) -> int | None:
-        """Microseconds until a run or a wait is due, or a run overdue; None when nothing is by time."""
-        return min((left for left in self._one("housekeeping", "next_due")[0] if left is not None), default=None)
+    def due(self) -> Due:
+        """What is due, or when the next is. Changes nothing."""
+        return Due._make(self._one("housekeeping" if self._ground.database.dialect.writing_ctes else "read", "due")[0])
 
     def wake_due(self) -> int:
         """Waits whose time has come are settled, and their runs woken; how many waits, at most a batch."""
-        if not self._one("housekeeping", "pick_due_waits", limit=1):
-            return 0
 
         def work(do: Do) -> int:
-            runs = [str(row[0]) for row in do("pick_due_waits", limit=BATCH)]
+            runs = [str(row[0]) for row in do("pick_due_waits")]
             free = held_runs(do("hold_free_runs", rows=ids(runs)))
             settled = do("settle_due", rows=ids(free))
             wake(do, {str(row[0]) for row in settled})
@@ -53,8 +68,6 @@ class Timers(Part):
 
     def wake_waiters(self) -> int:
         """Events with more waiters than their emit could wake: the next of them; how many."""
-        if not self._one("housekeeping", "any_more"):
-            return 0
 
         def work(do: Do) -> int:
             payloads: dict[str, str] = dict(do("pick_events"))

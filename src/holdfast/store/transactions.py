@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.database import Conflict, ConnectionLost
 from holdfast.database.base import CONFLICT_TRIES
-from holdfast.store.commands import Record, Wrote
+from holdfast.store.commands import LOST, Record, Wrote
 from holdfast.store.group import read_back, record_row
 from holdfast.store.journal import Journal
 from holdfast.store.part import Ground, Part, batch
@@ -71,9 +71,8 @@ class Transactions(Part):
         """The last statement of the transaction: it counts only while the run is ours."""
         rows = batch([record_row(record)])
         if self._ground.database.dialect.writing_ctes:
-            written = self._one(purpose, "record_checkpoints", session=session, rows=rows)
+            written = bool(self._one(purpose, "record_checkpoints", session=session, rows=rows))
         else:
-            alive = self._one("commit", "session_alive", session=session)
-            written = self._one("commit", "record_checkpoints", session=session, rows=rows) if alive else []
+            written = self._journal.record(session, [record]) != [LOST]
         if not written:
             raise Refused

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.database import Row
 from holdfast.model.run import RunState
-from holdfast.store.part import Part
+from holdfast.store.part import Part, batch
+from holdfast.store.rows import Claim
 
 
 class RunRow(NamedTuple):
@@ -64,6 +66,30 @@ class WaitRow(NamedTuple):
     outcome: str | None
 
 
+class ChildRow(NamedTuple):
+    """A child, the call that made it (`generation:key`), and its place where that was a map."""
+
+    run: RunRow
+    spawn_key: str
+    place: int | None
+
+
+class OpenRow(NamedTuple):
+    """An unfinished run that was claimed at least once. `past`: it has something on record, or waits for something."""
+
+    id: str
+    task: str
+    past: int
+
+
+class OpenClaim(NamedTuple):
+    """An unfinished run as a worker would get it."""
+
+    task: str
+    state: str
+    claim: Claim
+
+
 class MoreRow(NamedTuple):
     """What operators see of a run beyond that."""
 
@@ -72,6 +98,8 @@ class MoreRow(NamedTuple):
     unique_name: str | None
     deadline: int | None
     expires_at: int | None
+    ending: str | None
+    generation: int
 
 
 class Views(Part):
@@ -119,9 +147,10 @@ class Views(Part):
         """What a run waits for."""
         return [WaitRow._make(row) for row in self._one("read", "run_waits", id=id)]
 
-    def children(self, id: str, size: int) -> list[RunRow]:
+    def children(self, id: str, size: int) -> list[ChildRow]:
         """The first children of a run."""
-        return [RunRow._make(row) for row in self._one("read", "run_children", id=id, size=size)]
+        rows = self._one("read", "run_children", id=id, size=size)
+        return [ChildRow(RunRow._make(row[:-2]), row[-2], row[-1]) for row in rows]
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""
@@ -130,3 +159,18 @@ class Views(Part):
     def history(self, id: str) -> list[Row]:
         """The kept records of a run: n, at, kind, attempt, session, since, data."""
         return self._one("read", "run_history", id=id)
+
+    def open_runs(self, task: str | None, size: int, after: str | None) -> list[OpenRow]:
+        """Unfinished runs that were claimed at least once, the oldest first; at most a page."""
+        rows = self._one("read", "open_runs", task=task, size=size, after=after)
+        return [OpenRow(str(id), task, past) for id, task, past in rows]
+
+    def open_claims(self, runs: Iterable[str]) -> dict[str, OpenClaim]:
+        """Those of these runs that are unfinished, as a worker would get them; without their deadlines."""
+        rows = self._one("read", "open_claims", rows=batch({"id": run} for run in runs))
+        return {str(row[2]): OpenClaim(row[0], row[1], _claim(row[2:])) for row in rows}
+
+
+def _claim(row: Row) -> Claim:
+    claim = Claim._make(row)
+    return claim._replace(id=str(claim.id), parent=None if claim.parent is None else str(claim.parent))

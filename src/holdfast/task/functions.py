@@ -40,6 +40,7 @@ def refuse_async(verb: str, fn: Callable[..., Any], instead: str) -> None:
         raise TaskError(f"ctx.{verb}: {shown(fn)} is an async def; {instead}")
 
 
+@functools.lru_cache(maxsize=1024)
 def given_name(name: str) -> str:
     """A name that the author chose for a step."""
     if check_name(name, "the name of a step").startswith("$"):

@@ -41,9 +41,18 @@ insert into {schema}history (run, n, at, kind, attempt, fence, session, since, d
 select id, records, {now}, kind, attempt, fence, :session, claimed_at, error from ended
 returning run
 
+-- name: ending_attempts
+-- only: sqlite
+-- packed
+-- Which of these attempts are still the session's, so that they can end. By key first: coalesce keeps the planner from walking all runs
+-- of the session. The session was checked before, in the same transaction.
+select json_group_array(json_array(r.id, r.records + 1, r.attempt, r.fence, r.claimed_at))
+from {each(:rows, id uuid, fence bigint)} cross join {schema}runs r
+where r.id = each.id and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
+
 -- name: end_attempts
 -- only: sqlite
--- Ends attempts, fenced. By key first: coalesce keeps the planner from walking all runs of the session. The session was checked before, in the same transaction; the history rows follow.
+-- Ends those attempts; the history rows follow.
 update {schema}runs
 set state = each.state,
     session = case when each.lingers = 1 then session end,
@@ -55,10 +64,8 @@ set state = each.state,
     records = records + 1,
     finished_at = case when each.state in ('done', 'failed') then {now} end,
     expires_at = case when each.state in ('done', 'failed') then {now} + keep end
-from {each(:rows, id uuid, fence bigint, state text, result text, error text, delay bigint, failed int, lingers int)}
-where {schema}runs.id = each.id and {schema}runs.fence = each.fence
-and coalesce(session, '') = :session and {schema}runs.state = 'running'
-returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at
+from {each(:rows, id uuid, state text, result text, error text, delay bigint, failed int, lingers int)}
+where {schema}runs.id = each.id
 
 -- name: crash_attempts
 -- The processes of these attempts died: back to ready, or failed when they crashed too often. Fenced; the session was checked before.

@@ -33,22 +33,35 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
 where ctid = any(array(select place from locked where state = 'ready' and held is null))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
--- name: claim
+-- name: claimable
 -- only: sqlite
--- The first ready runs of the lanes become this session's.
-update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where seq in (
+-- packed
+-- The first ready runs of the lanes, for a session whose lease is alive.
+select json_group_array(json_array(seq)) from (
     select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
         order by x.priority desc, x.turn, x.seq limit {limit}
     )
+    and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
-and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
+
+-- name: claim
+-- only: sqlite
+-- Those runs become the session's, in the same transaction.
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
+where seq in (select value ->> 0 from json_each(:seqs))
+
+-- name: claimed
+-- only: sqlite
+-- packed
+-- What their worker needs to know.
+select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
+    tenant, parent, spent, undos, ending))
+from {schema}runs where seq in (select value ->> 0 from json_each(:seqs))
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused.

@@ -29,10 +29,6 @@ select w.run, w.generation, w.key, w.target from {schema}waits w
 where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
 order by w.target, w.since limit 501
 
--- name: any_more
--- Whether an emitted event may still have waiters.
-select 1 from {schema}events where more = 1 limit 1
-
 -- name: pick_events
 -- Emitted events that may still have waiters.
 select target, payload from {schema}events where more = 1 order by target limit 10 {lock_free}

@@ -107,3 +107,31 @@ order by seq {lock}
 select c.run, c.key from {schema}checkpoints c
 join {schema}runs r on r.id = c.run and r.generation = c.generation
 where c.run {among(:rows, id uuid)} and c.kind = 'join'
+
+-- name: reopen_waits
+-- Children of these calls are tried again: who waited for them waits until they have ended. An eager wait stays over unless the failure
+-- that ended it is among them.
+update {schema}waits
+set pending = (
+        select count(*) from {schema}runs c
+        where c.parent = {schema}waits.run and c.spawn_key = {schema}waits.target and c.finished_at is null
+    ), outcome = null, value = null, settled_at = null
+from {each(:rows, parent uuid, generation int, spawn_key text)}
+where {schema}waits.run {among(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
+and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key
+and ({schema}waits.value is null or exists (
+    select 1 from {schema}runs f where f.id = cast({schema}waits.value as {uuid}) and f.finished_at is null
+))
+
+-- name: map_checkpoints
+-- What these runs have on record of their maps.
+select c.run, c.generation, c.key, c.value from {schema}checkpoints c where c.run {among(:rows, id uuid)} and c.kind = 'map'
+
+-- name: hold_back
+-- Children of a map that wait for their turn.
+update {schema}runs set state = 'blocked' where id {among(:rows, id uuid)} and state = 'ready'
+
+-- name: children_at_work
+-- How many children of one call are unfinished and not kept back.
+select count(*) from {schema}runs
+where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and finished_at is null and state <> 'blocked'

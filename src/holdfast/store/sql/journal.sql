@@ -32,7 +32,11 @@ from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind 
 cross join {schema}runs r
 where r.id = each.run and r.fence = each.fence and r.session = :session and (r.state = 'running' or r.ending is not null)
 on conflict do nothing
-returning run, n, case when kind = 'now' then value end
+
+-- name: written
+-- only: sqlite
+-- How many rows the last statement wrote. Each row that a statement returns would be a chance to lose the GIL for milliseconds.
+select changes()
 
 -- name: add_checkpoints
 -- Checkpoints of runs that are locked and were found to be the session's, in the same transaction.
@@ -113,10 +117,11 @@ select cast(each.run as {uuid}), each.generation, each.key, each.kind, each.targ
 from {each(:rows, run uuid, generation int, key text, kind text, target text, eager smallint, pending int, due_at bigint, delay bigint)}
 where true
 on conflict do nothing
+returning run, key, due_at - {now}
 
--- name: open_waits
--- How long until these waits are due.
-select w.run, w.key, w.due_at - {now}
+-- name: known_waits
+-- Which of these waits are there already, how long until they are due, and what came of them.
+select w.run, w.key, w.due_at - {now}, w.outcome, w.value
 from {each(:rows, run uuid, generation int, key text)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation and w.key = each.key
 where w.run {among(:rows, run uuid)}
@@ -130,7 +135,7 @@ delete from {schema}waits where (run, generation, key) in (
 -- name: pick_due_waits
 -- Runs with a wait that is due, in small batches.
 select w.run from {schema}waits w where w.outcome is null and w.due_at is not null and w.due_at <= {now}
-order by w.due_at limit {limit}
+order by w.due_at limit 500
 
 -- name: hold_free_runs
 -- Locks those of the runs that nobody else holds.

@@ -22,7 +22,16 @@ from {each(:rows, run uuid, n int, key text)}
 where {schema}messages.run {among(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
 
 -- name: first_receiver
--- The first open wait for a message of a topic.
+-- The first open wait for a message of a topic; of those registered together the lower number at the end of the key.
 select generation, key from {schema}waits
 where run = cast(:run as {uuid}) and kind = 'message' and target = :topic and outcome is null
-order by since, key limit 1
+order by since, length(key), key limit 1
+
+-- name: return_messages
+-- Messages that waits of these runs got, and that no code has seen, are as good as new. (A key may have taken others before a restart.)
+update {schema}messages set taken_by = null
+where run {among(:rows, id uuid)} and (run, n) in (
+    select m.run, max(m.n) from {schema}waits w join {schema}messages m on m.run = w.run and m.taken_by = w.key
+    where w.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
+    group by m.run, m.taken_by
+)

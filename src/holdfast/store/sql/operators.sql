@@ -31,7 +31,7 @@ set state = 'ready', held = case when session is not null or exists (
     error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1, started_at = null, finished_at = null, expires_at = null
 where id {among(:rows, id uuid)} and state in ('failed', 'cancelled')
 and not exists (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null)
-returning id, records, ending, {hint}
+returning id, records, ending, generation, parent, spawn_key, place, {hint}
 
 -- name: drop_undone
 -- Steps that were undone are to be run again when their run is: they don't count as finished any more.

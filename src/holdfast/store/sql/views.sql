@@ -40,9 +40,10 @@ from {schema}runs r join {schema}waits w on w.run = r.id and w.generation = r.ge
 where r.id = cast(:id as {uuid}) order by w.since, w.key
 
 -- name: run_children
--- The first children of a run, in the order in which they were made.
+-- The first children of a run, in the order in which they were made, with the call that made them.
 select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
+    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end,
+    r.spawn_key, r.place
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 
@@ -50,8 +51,31 @@ where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 -- What a run wrote for its followers, by pages.
 select n, attempt, data from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
 
--- name: open_durable
--- Unfinished runs of tasks, by pages, for those who look whether new code would do the same.
-select r.id, l.task, r.state, r.args, r.generation, r.attempt, r.tenant from {schema}runs r join {schema}lanes l on l.id = r.lane
-where r.finished_at is null and r.fence > 0 and l.task {among(:rows, task text)} and r.id > cast(:after as {uuid})
-order by r.id limit 500
+-- name: open_runs
+-- Unfinished runs that were claimed at least once, by pages, and whether they have something on record or wait for something. Each state
+-- by an index of its own, so that finished runs cost nothing; a state that comes to be stored needs its line, and its index, here.
+select r.id, l.task,
+    case when exists (select 1 from {schema}checkpoints c where c.run = r.id and c.generation = r.generation)
+        or exists (select 1 from {schema}waits w where w.run = r.id and w.generation = r.generation) then 1 else 0 end
+from (
+    select id, lane, generation from {schema}runs where state = 'ready' and held is null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'ready' and held is not null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'scheduled' and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'running' and session is not null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state in ('waiting', 'blocked') and fence > 0
+) r
+join {schema}lanes l on l.id = r.lane
+where (cast(:after as {uuid}) is null or r.id > cast(:after as {uuid}))
+and (cast(:task as text) is null or l.task = :task)
+order by r.id limit cast(:size as bigint)
+
+-- name: open_claims
+-- Unfinished runs as a worker would get them, for those who look whether new code would do the same.
+select l.task, r.state, r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.attempt, r.failures, cast(null as bigint), r.args, r.options,
+    r.generation, r.tenant, r.parent, r.spent, r.undos, r.ending
+from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id join {schema}lanes l on l.id = r.lane
+where r.id {among(:rows, id uuid)} and r.finished_at is null

@@ -1,0 +1,95 @@
+"""How runs are tried again from outside, with the children that ended badly with them.
+
+Everything here runs inside a transaction of its caller's, which has locked the runs and their parents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.store.family import chunks, ids
+from holdfast.store.part import Do, batch, record
+
+
+class Retried(NamedTuple):
+    """A run that is to be tried again, or goes on undoing."""
+
+    id: str
+    records: int
+    ending: str | None
+    generation: int
+    parent: str | None
+    spawn_key: str | None
+    place: int | None
+
+
+def retry(do: Do, runs: Iterable[str]) -> bool:
+    """Retry locked runs, and below them the children that ended badly; whether the first ones were."""
+    retried = [
+        Retried(str(id), records, ending, generation, None if parent is None else str(parent), spawn_key, place)
+        for id, records, ending, generation, parent, spawn_key, place, _ in do("retry_runs", rows=ids(runs))
+    ]
+    if not retried:
+        return False
+    do("add_history", rows=batch(record(run.id, run.records, "retried", 0) for run in retried))
+    _tell_parents(do, [run for run in retried if run.parent is not None])
+    anew = [run for run in retried if run.ending is None]  # the others go on undoing
+    if anew:
+        do("drop_undone", rows=ids(run.id for run in anew))
+        do("drop_undone_marks", rows=ids(run.id for run in anew))
+    for some in chunks(_children_to_retry(do, anew)):
+        retry(do, some)
+    return True
+
+
+def _children_to_retry(do: Do, parents: Sequence[Retried]) -> list[str]:
+    """Children that failed or were cancelled since the last restart, and of whose end their parent has nothing on
+    record."""
+    if not parents:
+        return []
+    generations = {run.id: str(run.generation) for run in parents}
+    joined = {(str(run), key.rpartition("#")[0]) for run, key in do("joined_keys", rows=ids(generations))}
+    found = []
+    for id, parent, spawn_key in do("ended_children", rows=ids(generations)):
+        generation, _, call = spawn_key.partition(":")
+        if generation == generations[str(parent)] and (str(parent), f"$join:{call}") not in joined:
+            found.append(str(id))
+    return found
+
+
+def _tell_parents(do: Do, children: Sequence[Retried]) -> None:
+    """Who waited for these children waits for them again; those of a map keep to its concurrency."""
+    if not children:
+        return
+    calls = Counter((str(run.parent), str(run.spawn_key)) for run in children)
+    rows = [
+        {"parent": parent, "generation": int(key.partition(":")[0]), "spawn_key": key} for parent, key in sorted(calls)
+    ]
+    do("reopen_waits", rows=batch(rows))
+    mapped = [run for run in children if run.place is not None]
+    if not mapped:
+        return
+    found = do("map_checkpoints", rows=ids({str(run.parent) for run in mapped}))
+    limits = {(str(run), f"{generation}:{key}"): limit_of(value) for run, generation, key, value in found}
+    held_back = [run for run in mapped if limits.get((str(run.parent), str(run.spawn_key))) is not None]
+    do("hold_back", rows=ids(run.id for run in held_back))
+    for parent, key in sorted({(str(run.parent), str(run.spawn_key)) for run in held_back}):
+        ((at_work,),) = do("children_at_work", parent=parent, spawn_key=key)
+        room = (limits[parent, key] or 0) - at_work
+        if room > 0:
+            do("release_siblings", parent=parent, spawn_key=key, size=room)
+
+
+def map_value(count: int, concurrency: int | None) -> str:
+    """What is on record of a map: how many children, and how many of them are let go at once."""
+    kept = {"children": count} if concurrency is None else {"children": count, "concurrency": concurrency}
+    return msgspec.json.encode(kept).decode()
+
+
+def limit_of(value: str) -> int | None:
+    limit: int | None = msgspec.json.decode(value).get("concurrency")
+    return limit

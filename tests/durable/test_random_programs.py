@@ -1,0 +1,84 @@
+"""Random programs of concurrent branches, interrupted anywhere: a replay shows author code the same, in the same order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.support.durable import kinds
+from tests.support.programs import Interpreter, names, programs
+from tests.support.waiting import wait_until
+
+STEPS = ("step", "thread", "fail", "value")
+SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+
+
+def emit_what_it_waits_for(app, run, emitted):
+    """Let one event happen that a suspended run waits for; whether the run has ended."""
+    info = run.info()
+    if info.state == "waiting":
+        for wait in app.store.views.waits(str(run.id)):
+            if wait.kind == "event" and wait.outcome is None and wait.key not in emitted:
+                emitted.add(wait.key)
+                app.emit(wait.key.removeprefix("$event:").rpartition("#")[0], wait.key)
+                break
+    return info.final
+
+
+def play(app, interpreter, program):
+    """Play a program to its end; the attempts' views of it."""
+    run = interpreter.program.enqueue(program)
+    emitted = set()
+    wait_until(lambda: emit_what_it_waits_for(app, run, emitted), what=f"end of {program}")
+    return run, interpreter.seen[str(run.id)]
+
+
+def check(seen, program):
+    for before, after in zip(seen, seen[1:], strict=False):
+        assert after[: len(before)] == before, f"{program}: author code saw another order in a replay"
+
+
+def run_programs(app, ledger, examples, leaves, most=12, concurrency=1):
+    interpreter = Interpreter(app, ledger)
+    interrupted = 0
+
+    @settings(SETTINGS, max_examples=examples)
+    @given(programs(leaves, most))
+    def each(program):
+        nonlocal interrupted
+        ledger.path.unlink(missing_ok=True)
+        run, seen = play(app, interpreter, program)
+        check(seen, program)
+        assert run.info().state == "done", kinds(run)
+        counts = ledger.counts()
+        for name in names(program):
+            if name.startswith(("step", "thread", "fail")) and "crash" not in leaves:
+                assert counts[name] == 1, f"{program}: {name} ran {counts[name]} times"
+            elif name.startswith("crash"):
+                assert counts[name] >= 2
+        interrupted += len(seen) > 1
+
+    with app.worker(concurrency=concurrency):
+        each()
+    assert interrupted > examples / 10, "hardly any program was interrupted"
+
+
+def test_suspended_programs_go_on_as_they_were(app, ledger):
+    run_programs(app, ledger, 40, (*STEPS, "wait", "wait"))
+
+
+def test_programs_with_sleeps_and_children_go_on_as_they_were(app, ledger):
+    run_programs(app, ledger, 40, (*STEPS, "wait", "sleep", "child", "broken"), concurrency=2)
+
+
+def test_programs_that_were_lost_in_the_middle_go_on_as_they_were(app, ledger):
+    run_programs(app, ledger, 25, (*STEPS, "wait", "crash"), concurrency=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", [1, 20])
+@pytest.mark.parametrize(
+    "leaves", [(*STEPS, "wait"), (*STEPS, "wait", "sleep", "child", "broken"), (*STEPS, "wait", "child", "crash")]
+)
+def test_large_programs_go_on_as_they_were(app, ledger, leaves, concurrency):
+    run_programs(app, ledger, 300, leaves, most=40, concurrency=concurrency)

@@ -1,0 +1,165 @@
+"""Runs a durable function again and again, its worker killed at another commit each time: see `test_crash_fuzz.py`.
+
+    fuzz.py URL FOLDER TASK before|after|each FIRST STRIDE [STATEMENT …]
+
+Point after point, from FIRST on in steps of STRIDE, until a run goes through without a kill. `each`: every worker of a
+run is killed after as many commits, not only the first. Then once at a commit with each of the statements: what the
+Nth commit is depends on how commits were grouped, so that counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts,
+for the test to judge. Workers are forks of this process, which has imported everything and opens no database itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import psycopg  # noqa: E402
+
+from holdfast import Holdfast  # noqa: E402
+from tests.faults.apps.durable import TABLE, make_app  # noqa: E402
+from tests.support.counting import ask  # noqa: E402
+from tests.support.killing import Killer  # noqa: E402
+from tests.support.ledger import Ledger  # noqa: E402
+from tests.support.waiting import wait_until  # noqa: E402
+
+LONGEST = 30.0
+MOST_KILLS = 60
+TRIES = 5  # not every run comes by a statement: most waits end before their run is suspended
+url, folder, task, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+first, stride, statements = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7:]
+ledger, places, looks = Ledger(folder / "ledger"), Ledger(folder / "places"), Ledger(folder / "looks")
+on_sqlite = url.startswith("sqlite")
+
+
+def look(app: Holdfast, mark: str) -> dict[str, Any]:
+    """What the database and the ledger say of one run and all that came of it."""
+    runs = [
+        row
+        for row in ask(app, "select r.id, task, state, result, error, parent, args, attempt, crashes from {}runs r"
+                       " join {}lanes l on l.id = r.lane order by seq")
+        if f'"{mark}"' in row[6] or f'"{mark} ' in row[6]
+    ]  # fmt: skip
+    ids = {str(row[0]) for row in runs}
+    kept = [row for row in ask(app, "select run, key, kind, value from {}checkpoints") if str(row[0]) in ids]
+    chunks = [row for row in ask(app, "select run, data from {}chunks") if str(row[0]) in ids]
+    rows = ask(app, f"select name from effects where mark = '{mark}'")
+    finished = [_name(key) for _, key, kind, _ in kept if kind in ("step", "undone")]
+    finished += [json.loads(row[3]) for row in runs if row[1] in ("child", "alone") and row[2] == "done"]
+    return {
+        "runs": [[str(value) for value in row] for row in runs],
+        "finished": sorted(finished),
+        "rows": sorted(name for (name,) in rows),
+        "chunks": len(chunks),
+        "effects": [words[1:3] for words in ledger.words() if words[0] == mark],
+    }
+
+
+def _name(key: str) -> str:
+    """The name of the effect that a checkpoint stands for."""
+    if key.startswith("$undone:$undo:"):
+        return "undo-plain"
+    return f"undo-{key[8:].split('-')[0]}" if key.startswith("$undone:") else key.split("-")[0]
+
+
+def prepare() -> None:
+    app = make_app(url, ledger)
+    app.store.prepare()
+    if on_sqlite:
+        with app.transaction() as connection:
+            connection.execute(TABLE)
+    else:
+        with psycopg.connect(url) as own:
+            own.execute(TABLE)
+
+
+def work(mark: str, killer: Killer | None, *, new: bool) -> None:
+    """A worker's life: it starts a run, or takes over what a dead one left, and goes on to the end."""
+    if not new:
+        _alone()
+    app = make_app(url, ledger)
+    if new:
+        run = app.registry.names()[task].enqueue(mark)
+        if not task.startswith("undoing"):
+            run.send("note", "first")
+    else:
+        looks.write(json.dumps(look(app, mark)))
+    ask(app, "update {}workers set lease_until = 1")  # the dead are known to be dead
+    if killer is not None:
+        killer.install()
+    with app.worker(lease=60, concurrency=8):
+        try:
+            wait_until(lambda: not _open(app), LONGEST, f"the end of {mark}")
+        except AssertionError:
+            for table in ("runs", "waits", "checkpoints", "workers"):
+                print(table, *ask(app, f"select * from {{}}{table}"), sep="\n")  # noqa: T201
+            faulthandler.dump_traceback()
+            raise
+        looks.write(json.dumps(look(app, mark)))
+        os._exit(0)
+
+
+def _open(app: Holdfast) -> bool:
+    return bool(ask(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled') limit 1"))
+
+
+def _alone() -> None:
+    """Wait until the server has noticed that the dead are gone: what they had sent is done by then, or never."""
+    if not on_sqlite:
+        others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        with psycopg.connect(url, autocommit=True) as own:
+            wait_until(lambda: own.execute(others).fetchone() == (0,), what="the end of the dead one's connections")
+
+
+def forked(*given: Any, **more: Any) -> int:
+    """Have it done in a process of its own; how that ended, as `os.WaitStatus` has it: negative when killed."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            given[0](*given[1:], **more)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def point(mark: str, n: int, statement: str | None = None) -> int:
+    """One run, its worker killed at the Nth commit (with that statement); how many kills there were."""
+    looks.path.unlink(missing_ok=True)
+    places.path.unlink(missing_ok=True)
+    killer = Killer(n, "before" if mode == "before" else "after", places, statement)
+    started = time.monotonic()
+    codes = [forked(work, mark, killer, new=True)]
+    while codes[-1] == -signal.SIGKILL and len(codes) < MOST_KILLS:
+        codes.append(forked(work, mark, killer if mode == "each" else None, new=False))
+    facts = {
+        "mark": mark,
+        "codes": codes,
+        "places": places.lines(),
+        "looks": [json.loads(line) for line in looks.lines()],
+        "took": time.monotonic() - started,
+    }
+    with (folder / "facts").open("a") as file:
+        file.write(json.dumps(facts) + "\n")
+    if codes[-1] != 0:
+        sys.exit(f"at point {mark}: {codes}")
+    return len(codes) - 1
+
+
+if __name__ == "__main__":
+    assert forked(prepare) == 0
+    at = first
+    while point(f"p{at:04d}", at):
+        at += stride
+    for name in statements:
+        assert any(point(f"{name}-{trial}", 1, name) for trial in range(TRIES)), f"no run came by {name}"

@@ -1,0 +1,150 @@
+"""Durable functions whose worker is killed with -9 at every commit in turn: each ends as if nothing had happened.
+
+`apps/fuzz.py` does it, one run after the other: a worker is killed right before or right after its Nth commit, another
+takes over, for N = 1, 2, 3, … until a run goes through without a kill. What each left is judged here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from holdfast.testing.server import create_database, database_of, drop_database
+from tests.faults.apps.durable import ITEMS
+from tests.faults.conftest import APPS
+
+STREAMS = 2  # side by side, each with a database of its own
+TALKED = ["talks", "sends"]
+EVERYTHING = ["s1", "s2", "g1", "g2", "c1", *TALKED, *ITEMS, "r1", "e1", "e2", "g3"]
+UNDOING = ["u1", "u2", "c1", "u3", "undo-u3", "undo-u2", "undo-plain", "undo-u1"]
+EFFECTS = {
+    "everything": EVERYTHING,
+    "plainly": ["s1", *TALKED, *ITEMS, "c1", "e1", "s2"],
+    "undoing": UNDOING,
+    "undoing_plainly": UNDOING,
+}
+RESULTS = {
+    "everything": [
+        "s1", "s2", "g1", "g2", "c1", "t1", "gone", "first", "second", "t2", *ITEMS, "r1", "timeout", "g3"
+    ],
+    "plainly": ["s1", "t1", "gone", "first", "second", "t2", *ITEMS, "c1", "s2"],
+}  # fmt: skip
+RUNS = {
+    "everything": {"everything": 1, "talker": 1, "child": 6, "alone": 2},
+    "plainly": {"plainly": 1, "talker": 1, "child": 6, "alone": 1},
+    "undoing": {"undoing": 1, "child": 1, "sleeper": 1},
+    "undoing_plainly": {"undoing_plainly": 1, "child": 1, "sleeper": 1},
+}
+ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20}
+"""Kills there must have been at least: fewer would mean that commits aren't counted any more."""
+PLACES = {
+    "everything": {
+        "claim", "record_checkpoints", "add_children", "add_waits", "drop_waits", "add_runs", "add_keys", "add_chunks",
+        "emit_events", "take_messages", "settle_due", "end_family", "wake_runs", "release_siblings",
+    },
+    "plainly": {"claim", "record_checkpoints", "add_children", "add_waits", "drop_waits", "add_runs", "end_family"},
+    "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "cancel_runs", "end_family"},
+    "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "cancel_runs", "end_family"},
+}  # fmt: skip
+"""Statements at whose commit a worker must have been killed at least once."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def urls(request, tmp_path):
+    """A database for each of the processes that go on side by side."""
+    if request.param == "sqlite":
+        yield [f"sqlite:///{tmp_path / f'stream{n}.db'}" for n in range(STREAMS)]
+        return
+    server = request.getfixturevalue("postgres_server_url")
+    made = [create_database(server) for _ in range(STREAMS)]
+    yield made
+    for url in made:
+        drop_database(server, database_of(url))
+
+
+def fuzz(urls, processes, folder, task, mode, *, first=1, stride=1, statements=()):
+    """The facts of all points, from processes that share them out."""
+    folders = [folder / f"stream{n}" for n in range(STREAMS)]
+    started = []
+    for n, url in enumerate(urls):
+        folders[n].mkdir()
+        given = (url, folders[n], task, mode, first + n * stride, STREAMS * stride, *sorted(statements)[n::STREAMS])
+        started.append(processes.start(APPS / "fuzz.py", *given))
+    for process in started:
+        assert process.wait(timeout=600) == 0, process.log
+    return [json.loads(line) for folder in folders for line in (folder / "facts").read_text().splitlines()]
+
+
+def check_point(task, facts):
+    """One run and its kills; how many there were."""
+    *killed, last = facts["codes"]
+    assert killed == [-9] * len(killed)
+    assert last == 0
+    assert len(facts["places"]) == len(killed), "a worker died otherwise than by its own hand"
+    *_, end = looks = facts["looks"]
+    assert len(looks) == len(killed) + 1
+    check_end(task, end)
+    counts = [Counter(name for name, _ in look["effects"]) for look in looks]
+    assert counts[-1].keys() == set(EFFECTS[task])
+    keys = {(name, key) for name, key in end["effects"]}
+    assert len(keys) == len(EFFECTS[task]), "the idempotency key of a step changed"
+    assert max(counts[0].values(), default=1) == 1
+    for before, after, count, more in zip(looks, looks[1:], counts, counts[1:], strict=False):
+        for name in EFFECTS[task]:
+            grown = more[name] - count[name]
+            if name in before["finished"]:
+                assert grown == 0, f"{name} was finished, and was done again"
+            elif name in after["finished"]:
+                assert grown == 1, f"{name} was done {grown} times by one worker"
+            else:
+                assert grown <= 1
+    return len(killed)
+
+
+def check_end(task, end):
+    states = Counter((row[1], row[2]) for row in end["runs"])
+    assert Counter(row[1] for row in end["runs"]) == RUNS[task], "a child or an independent run was made twice, or not"
+    [(state, result, error)] = [row[2:5] for row in end["runs"] if row[1] == task]
+    assert end["rows"] == (["t1"] if task.startswith("undoing") else ["t1", "t2"])
+    if task.startswith("undoing"):
+        assert state == "failed"
+        assert "enough" in json.loads(error)["message"]
+        assert states["sleeper", "cancelled"] == 1
+        undone = list(dict.fromkeys(name for name, _ in end["effects"] if name.startswith("undo-")))
+        assert undone == UNDOING[4:], "not in reverse order"
+    else:
+        assert (state, json.loads(result)) == ("done", RESULTS[task])
+        assert {state for _, state in states} == {"done"}
+        assert end["chunks"] == (1 if task == "everything" else 0)
+
+
+def places(points):
+    return {name for facts in points for line in facts["places"] for name in line.split()[2].split(",")}
+
+
+@pytest.fixture
+def slow(request):
+    return request.config.getoption("--slow")
+
+
+@pytest.mark.parametrize("mode", ["before", "after"])
+@pytest.mark.parametrize("task", EFFECTS)
+def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(urls, processes, tmp_path, slow, task, mode):
+    """With --slow at each commit, else at every fourth, and always at each kind of commit."""
+    first, stride = (1, 1) if slow else (1 if mode == "after" else 3, 4)
+    points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=PLACES[task])
+    kills = sum(check_point(task, facts) for facts in points)
+    counted = [facts for facts in points if facts["mark"].startswith("p0")]
+    assert sum(not facts["places"] for facts in counted) == STREAMS, "each point but the last of a stream is a kill"
+    assert kills >= ENOUGH[task] / stride + len(PLACES[task])
+    assert places(points) >= PLACES[task]
+
+
+@pytest.mark.parametrize("task", ["everything", "undoing"])
+def test_workers_that_all_die_after_a_few_commits_come_to_the_end_together(urls, processes, tmp_path, slow, task):
+    points = fuzz(urls, processes, tmp_path, task, "each", first=4, stride=1 if slow else 9)
+    kills = sum(check_point(task, facts) for facts in points)
+    assert max(len(facts["codes"]) for facts in points) > 5
+    assert kills >= len(points) - STREAMS + 5

@@ -1,0 +1,142 @@
+"""Retries in families: a parent brings back the children that it still wants, a child is waited for again."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.store.commands import Open, Outcome
+from tests.store.test_family import finish, join
+from tests.support.world import CANCELLED, record_of
+
+
+@pytest.fixture
+def parent(world):
+    world.session("w")
+    return world.running("w")
+
+
+def let_go(world):
+    """Everything that workers were at is let go."""
+    world.store.attempts.let_go("w", [(run.id, run.fence) for run in world.store.claims.owned("w")])
+
+
+def test_a_retried_parent_brings_back_the_children_that_ended_with_it_to_all_depths(world, parent):
+    (child,) = world.spawn("w", parent)
+    done, _ = world.spawn("w", parent, 2, key="map#1", n=2)
+    claims = {claim.id: claim for claim in world.claim("w", 2, ["child"])}
+    (grandchild,) = world.spawn("w", claims[child])
+    finish(world, claims[done])
+    world.store.operators.cancel(parent.id, CANCELLED)
+    let_go(world)
+    assert world.store.operators.retry(parent.id) is True
+    assert world.states([parent.id, child, grandchild, done]) == ["ready", "ready", "ready", "done"]
+    assert world.kinds(grandchild)[-1] == "retried"
+
+
+@pytest.mark.parametrize("eager", [0, 1])
+@pytest.mark.parametrize("asleep", [True, False])
+def test_a_retried_parent_waits_again_for_the_children_that_were_cancelled_with_it(world, parent, eager, asleep):
+    """Their ends were counted, though nobody will ever hear of them."""
+    children = world.spawn("w", parent, 3)
+    join(world, parent, eager=eager)
+    if asleep:
+        world.suspend("w", parent)
+    finish(world, world.child("w"))
+    world.store.operators.cancel(parent.id, CANCELLED)
+    let_go(world)
+    world.store.operators.retry(parent.id)
+    (again,) = world.claim("w")
+    kept = world.store.journal.load([(again.id, 0)])[again.id]
+    assert [wait.outcome for wait in kept.waits] in ([None], []), "nothing that it waited for has come"
+    if not kept.waits:
+        assert join(world, again, eager=eager) == Open(None)
+    world.suspend("w", again)
+    assert world.states([parent.id, *children]) == ["waiting", "done", "ready", "ready"]
+    finish(world, world.child("w"))
+    assert world.state(parent.id) == "waiting"
+    finish(world, world.child("w"))
+    assert (world.state(parent.id), world.waits(parent.id)) == ("ready", {"$join:call#1#1": ("children", None)})
+
+
+def test_children_of_whose_end_the_parent_has_a_record_arent_retried(world, parent):
+    (seen,) = world.spawn("w", parent)
+    finish(world, world.child("w"), "failed")
+    assert join(world, parent) == Outcome("children", None)
+    (unseen,) = world.spawn("w", parent, key="call#2", n=2)
+    world.end("w", parent, "failed", family=True)
+    world.store.operators.retry(parent.id)
+    assert world.states([seen, unseen]) == ["failed", "ready"]
+
+
+def test_children_of_whose_failure_the_record_was_forgotten_are_retried(world, parent):
+    (child,) = world.spawn("w", parent)
+    finish(world, world.child("w"), "failed")
+    join(world, parent)
+    world.end("w", parent, "failed", family=True, forget=(10,))
+    world.store.operators.retry(parent.id)
+    assert world.state(child) == "ready"
+
+
+def test_children_of_before_a_restart_arent_retried(world, parent):
+    (old,) = world.spawn("w", parent)
+    finish(world, world.child("w"), "failed")
+    world.end("w", parent, "restarted", family=True)
+    (again,) = world.claim("w")
+    (new,) = world.spawn("w", again)
+    finish(world, world.child("w"), "failed")
+    world.end("w", again, "failed", family=True)
+    world.store.operators.retry(parent.id)
+    assert world.states([old, new]) == ["failed", "ready"]
+
+
+@pytest.mark.parametrize("eager", [0, 1])
+def test_a_child_that_is_retried_by_itself_is_waited_for_again(world, parent, eager):
+    """Its first end has been counted already."""
+    children = world.spawn("w", parent, 2)
+    join(world, parent, eager=eager)
+    world.suspend("w", parent)
+    failed, other = world.claim("w", 2, ["child"])
+    finish(world, failed, "failed")
+    assert world.state(parent.id) == ("ready" if eager else "waiting")
+    world.store.operators.retry(failed.id)
+    assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}
+    finish(world, world.child("w"))
+    assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}, "the other one is still at work"
+    finish(world, other)
+    assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
+    assert world.state(parent.id) == "ready"
+    assert world.states(children) == ["done", "done"]
+
+
+def test_an_eager_join_that_another_failure_ended_stays_over_when_a_child_is_retried(world, parent):
+    world.spawn("w", parent, 3)
+    join(world, parent, eager=1)
+    first, second, _ = world.claim("w", 2, ["child"]) + world.claim("w", 2, ["child"])
+    finish(world, first, "failed")
+    finish(world, second, "failed")
+    world.store.operators.retry(second.id)
+    assert world.waits(parent.id) == {"$join:call#1#1": ("failed", first.id)}
+
+
+def test_a_child_retried_after_its_parent_has_ended_concerns_nobody(world, parent):
+    world.spawn("w", parent)
+    child = world.child("w")
+    finish(world, child, "failed")
+    world.end("w", parent, family=True)
+    before = world.row(parent.id)
+    assert world.store.operators.retry(child.id) is True
+    assert (world.row(parent.id), world.state(child.id)) == (before, "ready")
+
+
+def test_a_retry_keeps_what_the_run_recorded_and_when_its_sleeps_end(world, parent, clock):
+    world.record("w", parent, 1)
+    world.wait("w", parent, "sleep", delay=50)
+    world.end("w", parent, "failed", family=True)
+    clock.now += 20
+    world.store.operators.retry(parent.id)
+    (again,) = world.claim("w")
+    assert again.attempt == 1
+    kept = world.store.journal.load([(again.id, 0)])[again.id]
+    assert [step.key for step in kept.checkpoints] == ["step 1"]
+    assert [(wait.key, wait.due_in) for wait in kept.waits] == [("sleep", 30)]
+    assert world.write("w", record_of(again, 2, waited=True))[0]

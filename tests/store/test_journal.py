@@ -1,0 +1,279 @@
+"""What durable functions record: fenced, in groups in which nobody harms anybody, and once however often it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import KeyConflict
+from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Write, Wrote
+from holdfast.store.waking import target_of
+from tests.support.world import CANCELLED, held, record_of, spawn_of, wait_of
+
+
+@pytest.fixture
+def claim(world):
+    world.session("w")
+    return world.running("w")
+
+
+def lose(world, claim, how):
+    """Let a run be lost to its worker `w`; the claim and the session with which that worker goes on regardless."""
+    if how == "taken over":
+        world.clock.advance(61)
+        world.recover("w")
+        world.session("w")
+        world.session("v")
+        world.claim("v")
+    elif how == "lease over":
+        world.clock.advance(60)
+    elif how == "done":
+        world.end("w", claim)
+    elif how == "cancelled":
+        world.store.operators.cancel(claim.id, CANCELLED)
+    elif how == "suspended":
+        world.suspend("w", claim)
+    elif how == "claimed again by itself":
+        world.end("w", claim, "handed_back")
+        world.claim("w")
+    elif how == "restarted":
+        world.end("w", claim, "restarted", family=True, args="[[1],{}]")
+    elif how == "restarted and claimed":
+        lose(world, claim, "restarted")
+        world.claim("w")
+    elif how == "of another session":
+        world.session("v")
+        return "v"
+    elif how == "pruned":
+        world.sql("delete from {schema}runs")
+    return "w"
+
+
+HOWS = ["taken over", "lease over", "done", "cancelled", "suspended", "claimed again by itself", "restarted",
+        "restarted and claimed", "of another session", "pruned"]  # fmt: skip
+
+
+def commands_for(world, claim):
+    """One command of each kind."""
+    return {
+        "outcome of a wait": record_of(claim, 2, waited=True),
+        "sleep": wait_of(claim, "sleep", delay=1),
+        "event": wait_of(claim, "event", "happened"),
+        "message": wait_of(claim, "message", "topic"),
+        "children": wait_of(claim, "children", "call#1"),
+        "emit": Emit(held(claim), 3, "emit", target_of(None, "mine"), None, "mine", "1"),
+        "spawn": spawn_of(claim, [world.new("child")], n=4),
+        "enqueue": Enqueue(held(claim), 5, "enqueue", world.new("other")),
+        "write": Write(held(claim), 6, "write", 1, '"text"'),
+        "progress": Progress(held(claim), "{}"),
+        "mark": MarkUndos(held(claim)),
+    }
+
+
+def traces(world):
+    tables = ("runs", "checkpoints", "waits", "messages", "chunks")
+    marks = world.sql("select count(*) from {schema}runs where progress is not null or undos = 1")
+    emitted = world.sql("select count(*) from {schema}events where emitted_at is not null")
+    return {table: world.rows(table) for table in tables}, marks, emitted
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_checkpoint_of_a_run_that_was_lost_is_refused(world, claim, how):
+    session = lose(world, claim, how)
+    assert world.record(session, claim, 1) is LOST
+    assert world.rows("checkpoints") == 0
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_every_command_for_a_run_that_was_lost_is_refused_and_leaves_nothing(world, claim, how):
+    world.store.operators.send(claim.id, "topic", "1")
+    session = lose(world, claim, how)
+    commands = commands_for(world, claim)
+    before = traces(world)
+    replies = world.write(session, *commands.values())
+    assert [name for name, reply in zip(commands, replies, strict=True) if reply is not LOST] == []
+    assert traces(world) == before
+    untaken = world.sql("select count(*) from {schema}messages where taken_by is null")
+    assert untaken == [(1,)]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_an_enqueue_with_a_key_for_a_run_that_was_lost_makes_nothing(world, claim, how):
+    session = lose(world, claim, how)
+    runs = world.rows("runs")
+    assert world.store.journal.enqueue(session, Enqueue(held(claim), 1, "e", world.new("other", key="k"))) is LOST
+    assert (world.rows("runs"), world.rows("keys"), world.rows("checkpoints")) == (runs, 0, 0)
+
+
+def test_a_command_for_a_lost_run_doesnt_hurt_its_group(world, claim):
+    lost = world.running("w")
+    lose(world, lost, "cancelled")
+    wrong = commands_for(world, lost)
+    right = commands_for(world, claim)
+    wrong["emit"].name, wrong["emit"].target = "mine", right["emit"].target
+    replies = world.write("w", *wrong.values(), *right.values())
+    assert set(replies[: len(wrong)]) == {LOST}
+    assert LOST not in replies[len(wrong) :]
+    emitted = replies[len(wrong) + list(right).index("emit")]
+    assert emitted == Wrote("true"), "the refused emit of the same event wasn't the first"
+    assert world.rows("chunks") == world.rows("waits") - 2 == 1  # the children's wait came at once: there are none
+
+
+def test_checkpoints_of_lost_runs_dont_hurt_those_written_with_them(world, claim):
+    lost = world.running("w")
+    lose(world, lost, "done")
+    replies = world.store.journal.record("w", [record_of(lost, 1), record_of(claim, 1), record_of(lost, 2)])
+    assert [reply is LOST for reply in replies] == [True, False, True]
+    assert [key for _, key, _, _ in world.steps(claim.id)] == ["step 1"]
+
+
+def test_a_checkpoint_that_is_written_again_counts_and_changes_nothing(world, claim):
+    world.record("w", claim, 1, value='"first"')
+    assert world.record("w", claim, 1, value='"second"') == Wrote('"first"')
+    assert world.steps(claim.id) == [(1, "step 1", "step", '"first"')]
+
+
+def test_a_checkpoint_that_another_claim_wrote_isnt_taken_for_ones_own(world, claim):
+    world.record("w", claim, 1)
+    lose(world, claim, "taken over")
+    (again,) = world.store.claims.owned("v")
+    assert world.record("v", claim._replace(fence=again.fence), 1) is LOST, "same number and key, another fence"
+    assert world.record("w", claim, 1) == Wrote('"value 1"'), "it was written while it was its own"
+
+
+def test_the_time_that_a_run_asks_for_is_the_databases_and_stays(world, claim, clock):
+    asked = clock.now
+    assert world.record("w", claim, 1, kind="now", value="") == Wrote(str(asked))
+    clock.advance(5)
+    assert world.record("w", claim, 1, kind="now", value="") == Wrote(str(asked))
+
+
+def test_every_command_said_again_after_its_answer_was_lost_reads_back_what_was_done(world, claim, clock):
+    world.store.operators.send(claim.id, "topic", '"hello"')
+    world.store.events.emit(None, "happened", '"yes"')
+    commands = list(commands_for(world, claim).values())
+    for number, command in enumerate(commands):
+        if hasattr(command, "n"):
+            command.n = 100 + number
+    first = world.write("w", *commands)
+    before = traces(world)
+    clock.advance(1)
+    again = world.write("w", *commands)
+    assert traces(world) == before
+    for one, other in zip(first, again, strict=True):
+        if isinstance(one, Wrote) and one.value is None:
+            assert isinstance(other, Wrote)
+        elif isinstance(one, Open):
+            assert other == Open(one.due_in - 1_000_000)
+        else:
+            assert one == other
+
+
+@pytest.mark.parametrize("more", [{}, {"key": "k"}, {"unique": "u"}, {"key": "k", "unique": "u"}])
+def test_an_enqueue_that_is_written_again_gives_the_same_run(world, claim, more):
+    command = Enqueue(held(claim), 1, "enqueue", world.new("other", **more))
+    reply = world.store.journal.enqueue("w", command)
+    assert reply == Wrote(f'"{command.request.id}"')
+    later = Enqueue(held(claim), 1, "enqueue", world.new("other", **more))
+    assert world.store.journal.enqueue("w", later) == reply
+    assert world.rows("runs") == 2
+    assert [step[:3] for step in world.steps(claim.id)] == [(1, "enqueue", "enqueue")]
+
+
+def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
+    there = world.add("other", key="k")
+    same = Enqueue(held(claim), 1, "one", world.new("other", key="k"))
+    assert world.store.journal.enqueue("w", same) == Wrote(f'"{there}"')
+    other = Enqueue(held(claim), 2, "two", world.new("other", key="k", digest="else"))
+    conflict = world.store.journal.enqueue("w", other)
+    assert isinstance(conflict, KeyConflict)
+    assert there in str(conflict)
+    assert [step[1] for step in world.steps(claim.id)] == ["one"]
+
+
+def test_pieces_are_numbered_in_the_order_in_which_they_were_written(world, claim):
+    def piece(n, text):
+        return Write(held(claim), n, f"write {n}", 1, text)
+
+    world.write("w", piece(1, "a"), piece(None, "b"))
+    world.write("w", piece(2, "c"))
+    assert world.sql("select n, data from {schema}chunks order by n") == [(1, "a"), (2, "b"), (3, "c")]
+    assert len(world.steps(claim.id)) == 2
+
+
+def test_progress_is_what_was_said_last(world, claim):
+    world.write("w", Progress(held(claim), "1"), Progress(held(claim), "2"))
+    assert world.row(claim.id)["progress"] == "2"
+
+
+# Loading
+
+
+def loaded(world, claim):
+    return world.store.journal.load([(claim.id, claim.generation)])[claim.id]
+
+
+@pytest.mark.parametrize("numbers", [range(1, 3), range(1, 1205), [1, 200, 201, 202, 900, 2000], [300, 301], []])
+def test_all_checkpoints_are_loaded_in_order_by_pages(world, claim, numbers):
+    records = [record_of(claim, n) for n in reversed(numbers)]
+    for at in range(0, len(records), 500):
+        world.store.journal.record("w", records[at : at + 500])
+    assert [(kept.n, kept.key) for kept in loaded(world, claim).checkpoints] == [(n, f"step {n}") for n in numbers]
+
+
+def test_large_values_are_loaded_by_pages_of_their_own(world, claim):
+    large = '"' + "x" * (3 * 1024 * 1024) + '"'
+    for n in range(1, 6):
+        world.record("w", claim, n, value=large if n in (2, 3, 4) else f'"{n}"')
+    kept = loaded(world, claim).checkpoints
+    assert [(checkpoint.n, len(checkpoint.value)) for checkpoint in kept] == [
+        (1, 3), (2, len(large)), (3, len(large)), (4, len(large)), (5, 3)]  # fmt: skip
+
+
+def test_many_runs_are_loaded_at_once_each_with_its_own(world, claim):
+    other, empty = world.running("w"), world.running("w")
+    for n in range(1, 4):
+        world.record("w", claim, n, undo=n % 2)
+        world.record("w", other, n, value=None)
+    world.wait("w", other, "sleep", delay=7)
+    kept = world.store.journal.load([(run.id, 0) for run in (claim, other, empty)])
+    assert [step.undo for step in kept[claim.id].checkpoints] == [1, 0, 1]
+    assert [step.value for step in kept[other.id].checkpoints] == [None] * 3
+    assert [(wait.key, wait.outcome, wait.due_in) for wait in kept[other.id].waits] == [("sleep", None, 7)]
+    assert (kept[empty.id].checkpoints, kept[empty.id].waits, kept[claim.id].waits) == ([], [], [])
+
+
+# Restarting
+
+
+def test_a_restart_drops_what_was_recorded_and_keeps_messages(world, claim):
+    world.record("w", claim, 1)
+    world.wait("w", claim, "event", "x")
+    world.write("w", MarkUndos(held(claim)))
+    world.store.operators.send(claim.id, "topic", "1")
+    assert world.end("w", claim, "restarted", family=True, args="[[2],{}]")
+    row = world.row(claim.id)
+    assert (row["state"], row["generation"], row["attempt"], row["undos"]) == ("ready", 1, 0, 0)
+    assert (world.rows("checkpoints"), world.rows("waits"), world.rows("messages")) == (0, 0, 1)
+    (again,) = world.claim("w")
+    assert (again.id, again.generation, again.args, again.attempt) == (claim.id, 1, "[[2],{}]", 1)
+    assert world.wait("w", again, "message", "topic").value == "1"
+
+
+def test_a_message_that_a_wait_got_but_nobody_saw_is_there_after_a_restart(world, claim):
+    world.store.operators.send(claim.id, "topic", '"seen"')
+    assert world.wait("w", claim, "message", "topic", key="receive#1").value == '"seen"'
+    assert world.end("w", claim, "restarted", family=True)
+    (second,) = world.claim("w")
+    world.wait("w", second, "message", "topic", key="receive#1", n=1)
+    world.store.operators.send(claim.id, "topic", '"unseen"')
+    assert world.waits(claim.id) == {"receive#1": ("message", '"unseen"')}
+    assert world.end("w", second, "restarted", family=True)
+    (third,) = world.claim("w")
+    assert world.wait("w", third, "message", "topic", key="receive#1", n=1).value == '"unseen"'
+
+
+def test_failures_that_ended_an_attempt_are_forgotten_with_it(world, claim):
+    world.record("w", claim, 1)
+    world.record("w", claim, 2, kind="failed")
+    world.end("w", claim, "retrying", family=True, forget=(2,))
+    assert [step[0] for step in world.steps(claim.id)] == [1]

@@ -1,0 +1,182 @@
+"""Random durable functions: trees of steps, waits and children under gather, groups, as_completed, wait and locks.
+
+`Interpreter` plays them, and keeps what author code saw in each attempt, in order: a replay must show it the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast import Context, Holdfast, RunFailed, StepFailed
+from tests.support.ledger import Ledger
+
+Program = list[Any]
+TURNS = st.integers(0, 4)
+
+
+def leaves(kinds: tuple[str, ...]) -> st.SearchStrategy[Program]:
+    return st.tuples(st.sampled_from(kinds), TURNS, TURNS).map(lambda leaf: [*leaf, None])
+
+
+def programs(kinds: tuple[str, ...], most_leaves: int = 12) -> st.SearchStrategy[Program]:
+    """Trees whose leaves are of these kinds: step, thread, fail, value, wait, sleep, child, broken, crash."""
+
+    def branches(inside: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
+        forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
+        return st.tuples(forms, TURNS, TURNS, st.lists(inside, min_size=1, max_size=4)).map(list)
+
+    return st.recursive(leaves(kinds), branches, max_leaves=most_leaves).map(numbered)
+
+
+def numbered(program: Program) -> Program:
+    """Every leaf gets a name of its own."""
+    count = iter(range(1000))
+
+    def number(node: Program) -> Program:
+        kind, turns, pause, inside = node
+        if inside is None:
+            return [kind, turns, pause, f"{kind}{next(count)}"]
+        return [kind, turns, pause, [number(child) for child in inside]]
+
+    return number(program)
+
+
+def names(program: Program) -> list[str]:
+    """The names of all leaves."""
+    inside = program[3]
+    return [inside] if isinstance(inside, str) else [name for child in inside for name in names(child)]
+
+
+class Interpreter:
+    """A durable task that plays programs. `seen` has, for each run, what its code saw in each attempt."""
+
+    def __init__(self, app: Holdfast, ledger: Ledger) -> None:
+        self.app = app
+        self.ledger = ledger
+        self.seen: dict[str, list[list[str]]] = defaultdict(list)
+
+        @app.task(name="child")
+        async def child(name: str) -> str:
+            return name
+
+        @app.task(name="broken")
+        async def broken(name: str) -> str:
+            from holdfast import Fatal
+
+            raise Fatal(name)
+
+        @app.task(name="program", max_crashes=1000)
+        async def program(ctx: Context, what: list[Any]) -> Any:
+            self.seen[str(ctx.run_id)].append([])
+            return await self.play(ctx, what)
+
+        self.child, self.broken, self.program = child, broken, program
+
+    def say(self, ctx: Context, *words: object) -> None:
+        self.seen[str(ctx.run_id)][-1].append(" ".join(map(str, words)))
+
+    async def play(self, ctx: Context, node: Program) -> Any:
+        kind, turns, pause, inside = node
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        if isinstance(inside, str):
+            self.say(ctx, "begins", inside)
+            value = await self.leaf(ctx, kind, turns, inside)
+            self.say(ctx, "has", inside, value)
+            return inside
+        value = await getattr(self, f"play_{kind}")(ctx, inside)
+        self.say(ctx, kind, value)
+        return value
+
+    async def leaf(self, ctx: Context, kind: str, turns: int, name: str) -> Any:
+        try:
+            match kind:
+                case "step":
+                    return await ctx.step(self.step, name, turns)
+                case "thread":
+                    return await ctx.step(self.thread, name)
+                case "fail":
+                    return await ctx.step(self.fail, name, turns)
+                case "value":
+                    return await ctx.random()
+                case "wait":
+                    return await ctx.wait_for(f"{ctx.run_id} {name}")
+                case "sleep":
+                    return await ctx.sleep(turns / 1000, name=name)
+                case "child":
+                    return await ctx.call(self.child, name)
+                case "broken":
+                    return await ctx.call(self.broken, name)
+                case "crash":
+                    return await ctx.step(self.crash, str(ctx.run_id), name)
+        except StepFailed as failed:
+            return f"failed {failed.error.message}"
+        except RunFailed as failed:
+            return f"failed {failed.error.message}"
+
+    # Functions of steps
+
+    async def step(self, name: str, turns: int) -> str:
+        self.ledger.write(name)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return name
+
+    def thread(self, name: str) -> str:
+        self.ledger.write(name)
+        return name
+
+    async def fail(self, name: str, turns: int) -> str:
+        await self.step(name, turns)
+        raise ValueError(name)
+
+    def crash(self, run: str, name: str) -> str:
+        """The first time the run is lost to this worker while others of its steps are under way."""
+        self.ledger.write(name)
+        if self.ledger.counts()[name] == 1:
+            handle = self.app.get_run(run)
+            handle.cancel()
+            handle.retry()
+        return name
+
+    # Branches
+
+    async def play_all(self, ctx: Context, inside: list[Program]) -> Any:
+        return await asyncio.gather(*(self.play(ctx, node) for node in inside))
+
+    async def play_group(self, ctx: Context, inside: list[Program]) -> Any:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.play(ctx, node)) for node in inside]
+        return [task.result() for task in tasks]
+
+    async def play_each(self, ctx: Context, inside: list[Program]) -> Any:
+        got = []
+        tasks = [asyncio.ensure_future(self.play(ctx, node)) for node in inside]  # begun in this order, not in a set's
+        for next_one in asyncio.as_completed(tasks):
+            got.append(await next_one)
+            self.say(ctx, "next", got[-1])
+        return got
+
+    async def play_first(self, ctx: Context, inside: list[Program]) -> Any:
+        tasks = [asyncio.ensure_future(self.play(ctx, node)) for node in inside]
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.say(ctx, "first", [at for at, task in enumerate(tasks) if task in done])
+        if rest:
+            await asyncio.wait(rest)
+        return [task.result() for task in tasks]
+
+    async def play_seq(self, ctx: Context, inside: list[Program]) -> Any:
+        return [await self.play(ctx, node) for node in inside]
+
+    async def play_lock(self, ctx: Context, inside: list[Program]) -> Any:
+        lock = asyncio.Lock()
+
+        async def one(node: Program) -> Any:
+            async with lock:
+                return await self.play(ctx, node)
+
+        return await asyncio.gather(*map(one, inside))
