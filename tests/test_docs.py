@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Context, SyncContext
+from holdfast.model.history import KINDS
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python(?P<note>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(((?!https?:)[^)\s]+)\)")
 PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if BLOCK.search(page.read_text())]
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
@@ -36,8 +40,78 @@ def test_the_examples_of_a_page_are_one_program_that_runs(page, tmp_path):
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
-def test_the_first_task_of_the_readme_runs_as_printed(tmp_path):
-    app, send = blocks(ROOT / "README.md")
+def start(script: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, script], cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "script", "fatal", "before", "after"),
+    [
+        (
+            "README.md",
+            "add.py",
+            "counting 3",
+            ["counting 1", "counting 2", "counting 3"],
+            ["counting 3", "counting 4", "counting 5", "sum: 15"],
+        ),
+        (
+            "docs/durable.md",
+            "order.py",
+            "packing anchor",
+            ["packing rope", "packing anchor"],
+            ["packing anchor", "packing lamp", "['a box with rope', 'a box with anchor', 'a box with lamp']"],
+        ),
+    ],
+    ids=["README.md", "durable.md"],
+)
+def test_the_first_example_goes_on_after_a_kill(page, script, fatal, before, after, tmp_path):
+    (tmp_path / script).write_text(blocks(ROOT / page)[0])
+    with start(script, tmp_path) as first:
+        assert first.stdout is not None
+        said = []
+        while fatal not in said:
+            said.append(first.stdout.readline().strip())
+            assert said[-1], "it ended by itself"
+        first.kill()
+        said += first.stdout.read().splitlines()
+    assert (said, first.returncode) == (before, -signal.SIGKILL)
+    with start(script, tmp_path) as second:
+        goes_on, _ = second.communicate(timeout=60)
+    assert (goes_on.splitlines(), second.returncode) == (after, 0)
+
+
+def test_every_kind_of_history_is_in_the_table_of_jobs():
+    page = (ROOT / "docs" / "jobs.md").read_text()
+    for kind, meaning in KINDS.items():
+        assert f"| `{kind}` | {meaning} |" in page
+
+
+def test_every_method_of_a_context_is_in_the_guide():
+    page = (ROOT / "docs" / "durable.md").read_text()
+    methods = {name for name in dir(Context) if not name.startswith("_")} - {"run_id", "attempt", "scheduled_for"}
+    assert {name for name in methods if f"ctx.{name}" not in page} == set()
+    assert {name for name in dir(SyncContext) if not name.startswith("_")} >= methods
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for target in LINK.findall(page.read_text()):
+            path, _, heading = target.partition("#")
+            found = page.parent / path if path else page
+            assert found.exists(), f"{page.name}: {target}"
+            assert not heading or heading in headings(found), f"{page.name}: {target}"
+
+
+def headings(page: Path) -> set[str]:
+    """The names by which the headings of a page can be linked to."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_first_job_of_the_readme_runs_as_printed(tmp_path):
+    _, app, send = blocks(ROOT / "README.md")
     (tmp_path / "app.py").write_text(app)
     (tmp_path / "send.py").write_text(send)
     worker = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -35,6 +36,42 @@ async def send(to: str, subject: str = "hello") -> str:
 @app.task(name="boom", retry=Retry(max_attempts=1))
 def boom(text: str = "bad") -> None:
     raise ValueError(text)
+"""
+
+
+VOYAGE = """
+import os
+from holdfast import Context, Holdfast, Retry
+
+app = Holdfast(os.environ.get("SHOP_URL"))
+
+async def load(what: str) -> dict:
+    return {"loaded": what, "crates": list(range(100))}
+
+async def unload(loaded: dict) -> None:
+    pass
+
+def sink(where: str) -> None:
+    raise ValueError(f"sunk off {where}, with all hands, in a storm that nobody had foreseen when the voyage began")
+
+@app.task(retry=Retry(max_attempts=1))
+def row(n: int) -> int:
+    if n == 1:
+        raise RuntimeError("a broken oar")
+    return n
+
+@app.task(retry=Retry(max_attempts=1))
+async def sail(ctx: Context, to: str, storm: bool = False) -> str:
+    await ctx.step(load, EVIL, undo=unload)
+    await ctx.progress(1, 4, "loaded")
+    await ctx.map(row, [0, 1, 2], errors="return")
+    await ctx.sleep(0, name="tide")
+    if storm:
+        await ctx.step(sink, to)
+    order = await ctx.receive("orders", timeout=3600)
+    return await ctx.wait_for(f"lighthouse-{to}", type=str) + str(order)
+
+EVIL = {evil!r}
 """
 
 
@@ -145,3 +182,38 @@ def empty(shell: Shell, database_url: str) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **more}
+
+
+class Voyages:
+    """Durable functions under way, and the ids of their runs."""
+
+    def __init__(self, url: str, module: str) -> None:
+        self.url = url
+        self.target = f"{module}:app"
+        self.app: Holdfast = importlib.import_module(module).app
+        sail = self.app.registry.get(f"{module}.sail")
+        self.task = sail.name
+        self.waiting = sail.enqueue("Brest").id
+        self.failed = sail.enqueue("Scilly", storm=True).id
+        self.undoing = sail.enqueue("Lundy").id
+        self.work()
+        self.app.get_run(self.undoing).cancel("recalled")
+
+    def work(self) -> None:
+        self.app.worker().drain(timeout=60)
+
+    def state(self, id: UUID) -> str:
+        return self.app.get_run(id).info().state
+
+
+@pytest.fixture
+def voyages(shell: Shell, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voyages]:
+    """A module with durable functions, some of them at work, once per database."""
+    name = f"voyage_{uuid4().hex}"
+    (shell.folder / f"{name}.py").write_text(VOYAGE.replace("{evil!r}", repr(EVIL)))
+    monkeypatch.setenv("SHOP_URL", database_url)
+    monkeypatch.syspath_prepend(str(shell.folder))
+    voyages = Voyages(database_url, name)
+    yield voyages
+    voyages.app.close()
+    sys.modules.pop(name, None)

@@ -18,11 +18,12 @@ from holdfast.cli.commands import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "workers", "queues", "pause",
-    "resume", "migrate", "prune",
+    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "emit",
+    "workers", "queues", "pause", "resume", "migrate", "prune", "check",
 }  # fmt: skip
 READING = [["runs"], ["queues"], ["workers"], ["show", "0199aaaa"], ["cancel", "0199aaaa"], ["retry", "0199aaaa"]]
-DATABASE = [*READING, ["pause", "q"], ["resume", "q"], ["prune", "--yes"], ["migrate", "--check"]]
+STEERING = [["fork", "0199aaaa"], ["send", "0199aaaa", "topic"], ["emit", "event"]]
+DATABASE = [*READING, *STEERING, ["pause", "q"], ["resume", "q"], ["prune", "--yes"], ["migrate", "--check"]]
 
 
 def test_the_verbs_are_there():
@@ -81,6 +82,16 @@ def test_a_verb_that_is_mistyped_gets_a_suggestion_in_one_line(shell):
         (["prune", "--older-than", "a week"], "7d"),
         (["completion", "tcsh"], "'zsh'"),
         (["enqueue"], "TASK"),
+        (["fork"], "RUN"),
+        (["fork", "0199aaaa", "--args", "{bad"], "--args is no JSON"),
+        (["fork", "0199aaaa", "--args", "3"], "JSON object or array"),
+        (["send", "0199aaaa"], "TOPIC"),
+        (["send", "0199aaaa", "topic", "hello"], """'"hello"'"""),
+        (["send", "0199aaaa", "topic", '{"a'], "PAYLOAD is no JSON"),
+        (["emit"], "EVENT"),
+        (["emit", "event", "yes"], """'"yes"'"""),
+        (["check", "--limit", "0"], "x>=1"),
+        (["check", "--timeout", "soon"], "90s, 15m"),
     ],
 )
 def test_wrong_usage_is_one_line_that_says_what_to_do(shell, words, says):
@@ -113,7 +124,7 @@ def test_a_sqlite_file_that_is_not_there_is_not_made(shell, words):
     assert list(shell.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [["tasks"], ["worker"], ["enqueue", "x"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["tasks"], ["worker"], ["enqueue", "x"], ["check"]], ids=" ".join)
 def test_a_command_that_needs_the_code_asks_for_the_app(shell, words):
     result = shell(*words)
     assert result.exit_code == 2
@@ -133,7 +144,7 @@ def test_a_database_without_tables_counts_as_empty_and_stays_so(shell, database_
     assert shell("migrate", "--check", "--url", database_url).exit_code == 1
 
 
-@pytest.mark.parametrize("words", [["pause", "q"], ["prune", "--yes"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["pause", "q"], ["prune", "--yes"], ["emit", "event"]], ids=" ".join)
 def test_what_changes_a_database_without_tables_names_migrate(shell, database_url, words):
     if database_url.startswith("sqlite"):
         Path(database_url.removeprefix("sqlite:///")).touch()

@@ -21,8 +21,9 @@ from holdfast.database.migrate import migrations, newest
 
 def test_queues_are_listed_with_what_waits_in_them(shell, busy):
     lines = shell("queues", "--url", busy.url).stdout.splitlines()
-    assert lines[1].split()[:5] == ["default", "open", "1", "1", "0"]
-    assert lines[2].split() == ["mail", "paused", "0", "0", "1", "-"]
+    assert lines[0].split()[2:6] == ["READY", "RUNNING", "WAITING", "SCHEDULED"]
+    assert lines[1].split()[:6] == ["default", "open", "1", "1", "0", "0"]
+    assert lines[2].split() == ["mail", "paused", "0", "0", "0", "1", "-"]
 
 
 def test_queues_as_json(shell, busy):

@@ -1,6 +1,8 @@
-"""Random programs of concurrent branches, interrupted anywhere: a replay shows author code the same, in the same order."""
+"""Random programs of concurrent branches, interrupted anywhere: author code sees the same in a replay, in order."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,7 +24,7 @@ def emit_what_it_waits_for(app, run, emitted):
                 emitted.add(wait.key)
                 app.emit(wait.key.removeprefix("$event:").rpartition("#")[0], wait.key)
                 break
-    return info.final
+    return info.state in ("done", "failed")
 
 
 def play(app, interpreter, program):
@@ -34,16 +36,16 @@ def play(app, interpreter, program):
 
 
 def check(seen, program):
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert after[: len(before)] == before, f"{program}: author code saw another order in a replay"
 
 
-def run_programs(app, ledger, examples, leaves, most=12, concurrency=1):
+def run_programs(app, ledger, examples, leaves, widest=4, concurrency=1):
     interpreter = Interpreter(app, ledger)
     interrupted = 0
 
     @settings(SETTINGS, max_examples=examples)
-    @given(programs(leaves, most))
+    @given(programs(leaves, widest))
     def each(program):
         nonlocal interrupted
         ledger.path.unlink(missing_ok=True)
@@ -78,7 +80,7 @@ def test_programs_that_were_lost_in_the_middle_go_on_as_they_were(app, ledger):
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 20])
 @pytest.mark.parametrize(
-    "leaves", [(*STEPS, "wait"), (*STEPS, "wait", "sleep", "child", "broken"), (*STEPS, "wait", "child", "crash")]
+    "leaves", [(*STEPS, "wait"), (*STEPS, "wait", "sleep", "child", "broken"), (*STEPS, "wait", "crash")]
 )
 def test_large_programs_go_on_as_they_were(app, ledger, leaves, concurrency):
-    run_programs(app, ledger, 300, leaves, most=40, concurrency=concurrency)
+    run_programs(app, ledger, 300, leaves, widest=6, concurrency=concurrency)

@@ -42,6 +42,19 @@ def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]
 
 
 @pytest.fixture
+def start_durable(processes: Processes, ledger: Ledger) -> Callable[..., Process]:
+    """Start `apps/durable.py` on a database, and wait until it works."""
+
+    def start(url: str, **settings: object) -> Process:
+        options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        process = processes.start(APPS / "durable.py", url, ledger.path, *options)
+        process.wait_for("works on", timeout=60)
+        return process
+
+    return start
+
+
+@pytest.fixture
 def connect() -> Iterator[Callable[[str], Holdfast]]:
     """Apps of the test itself, closed at its end."""
     made: list[Holdfast] = []

@@ -1,4 +1,4 @@
-"""Parents and children: a join is one wait with a counter, a bad end takes the children along, a retry brings them back."""
+"""Parents and children: a join is one wait with a counter, and a bad end takes the children along."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def finish(world, claim, how="done"):
     elif how == "cancelled":
         assert world.store.operators.cancel(claim.id, CANCELLED)
     elif how == "process crashed":
-        assert world.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == ({claim.id}, [claim.id])
+        assert world.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == (
+            {claim.id},
+            [claim.id],
+        )
     elif how == "worker crashed":
         world.sql("update {schema}runs set session = 'dead' where id = cast(:id as {uuid})", id=claim.id)
         assert world.recover("dead").failed == [claim.id]
@@ -46,7 +49,12 @@ LAST_CRASH = {"max_crashes": 0}
 def test_children_know_their_family(world, parent):
     (child,) = world.spawn("w", parent, run={"tenant": None})
     row = world.row(child)
-    assert (str(row["root"]), str(row["parent"]), row["spawn_key"], row["place"]) == (parent.id, parent.id, "0:call#1", None)
+    assert (str(row["root"]), str(row["parent"]), row["spawn_key"], row["place"]) == (
+        parent.id,
+        parent.id,
+        "0:call#1",
+        None,
+    )
     (claim,) = world.claim("w", 1, ["child"])
     assert (claim.id, claim.parent) == (child, parent.id)
     (grandchild,) = world.spawn("w", claim)
@@ -201,8 +209,10 @@ def test_how_very_many_spawned_children_ended_is_read_by_pages(world, parent):
     world.spawn("w", parent, 3, key="map#1", n=2000)
     world.sql("update {schema}runs set state = 'done', finished_at = 1, result = '1' where parent is not null")
     ends = world.store.journal.spawned(parent.id)
-    assert {key: str(row[0]) for key, row in ends.items()} == {f"0:{spawn.key}": spawn.children[0].id for spawn in spawns}
-    assert set(row[1:] for row in ends.values()) == {(0, "done", "1", None)}
+    assert {key: str(row[0]) for key, row in ends.items()} == {
+        f"0:{spawn.key}": spawn.children[0].id for spawn in spawns
+    }
+    assert {row[1:] for row in ends.values()} == {(0, "done", "1", None)}
 
 
 # A bad end

@@ -20,7 +20,7 @@ def claim(world):
     world.session("w")
     claim = world.running("w", tenant="acme", priority=3, tags='["a"]', deadline_in=100 * SECOND, unique="name")
     for n, name in enumerate(["charge", "ship", "mail"], 1):
-        world.record("w", claim, n, f"{name}-1:abc#1", took=5)
+        world.record("w", claim, n, f"{name}-1:0123456789abcdef#1", took=5)
     return claim
 
 
@@ -29,10 +29,10 @@ def fork(world, claim, from_step, args=None, id=FORK):
     return world.steps(id)
 
 
-@pytest.mark.parametrize("from_step", ["ship", "ship-1:abc#1"])
+@pytest.mark.parametrize("from_step", ["ship", "ship-1:0123456789abcdef#1"])
 def test_a_fork_begins_with_what_was_recorded_before_the_step(world, claim, from_step):
     steps = fork(world, claim, from_step)
-    assert steps == world.steps(claim.id)[:1] == [(1, "charge-1:abc#1", "step", '"value 1"')]
+    assert steps == world.steps(claim.id)[:1] == [(1, "charge-1:0123456789abcdef#1", "step", '"value 1"')]
     assert world.kinds(FORK) == ["forked"]
     assert len(world.steps(claim.id)) == 3
 
@@ -83,8 +83,8 @@ def test_an_unknown_step_is_refused_with_those_that_there_are(world, claim):
 
 def test_compensations_and_pieces_stay_the_originals(world, claim):
     world.write("w", MarkUndos(held(claim)), Write(held(claim), 4, "$write#1", 1, '"a"'))
-    world.record("w", claim, 5, "refund-1:abc#1", undo=1)
-    world.record("w", claim, 6, "last-1:abc#1")
+    world.record("w", claim, 5, "refund-1:0123456789abcdef#1", undo=1)
+    world.record("w", claim, 6, "last-1:0123456789abcdef#1")
     steps = fork(world, claim, "last")
     assert [step[0] for step in steps] == [1, 2, 3, 5]
     assert world.row(FORK)["undos"] == 0
@@ -93,8 +93,8 @@ def test_compensations_and_pieces_stay_the_originals(world, claim):
 
 def test_steps_that_were_undone_run_again_in_a_fork(world, claim):
     world.write("w", MarkUndos(held(claim)))
-    world.record("w", claim, 4, "book-1:abc#1", undo=1)
-    world.record("w", claim, 5, "last-1:abc#1")
+    world.record("w", claim, 4, "book-1:0123456789abcdef#1", undo=1)
+    world.record("w", claim, 5, "last-1:0123456789abcdef#1")
     world.store.operators.cancel(claim.id, CANCELLED)
     world.store.attempts.let_go("w", [(claim.id, claim.fence)])
     (undoing,) = world.claim("w")
@@ -105,16 +105,16 @@ def test_steps_that_were_undone_run_again_in_a_fork(world, claim):
 
 def family(world, claim):
     """Children of which one call is joined, one map failed, and one call isn't joined; then a step."""
-    world.spawn("w", claim, key="one-1:a#1", n=4)
+    world.spawn("w", claim, key="one-1:fedcba9876543210#1", n=4)
     finish(world, world.child("w"))
-    join(world, claim, "one-1:a#1", n=5)
-    world.spawn("w", claim, 3, key="many-1:a#1", n=6)
+    join(world, claim, "one-1:fedcba9876543210#1", n=5)
+    world.spawn("w", claim, 3, key="many-1:fedcba9876543210#1", n=6)
     first, second = world.claim("w", 2, ["child"])
     finish(world, first)
     finish(world, second, "failed")
-    join(world, claim, "many-1:a#1", eager=1, n=7)
-    world.spawn("w", claim, key="later-1:a#1", n=8)
-    world.record("w", claim, 9, "last-1:abc#1")
+    join(world, claim, "many-1:fedcba9876543210#1", eager=1, n=7)
+    world.spawn("w", claim, key="later-1:fedcba9876543210#1", n=8)
+    world.record("w", claim, 9, "last-1:0123456789abcdef#1")
     return second.id
 
 
@@ -122,11 +122,11 @@ def test_what_was_joined_is_copied_and_what_wasnt_is_spawned_anew(world, claim):
     failed = family(world, claim)
     steps = {key: (kind, value) for _, key, kind, value in fork(world, claim, "last")}
     assert [key for key in steps if "later" in key] == []
-    assert steps["one-1:a#1"][0] == "spawn"
-    kind, value = steps["$join:one-1:a#1#1"]
+    assert steps["one-1:fedcba9876543210#1"][0] == "spawn"
+    kind, value = steps["$join:one-1:fedcba9876543210#1#1"]
     assert kind == "joined"
     assert [end[1:3] for end in json.loads(value)["ends"]] == [["done", '"ok"']]
-    kind, value = steps["$join:many-1:a#1#1"]
+    kind, value = steps["$join:many-1:fedcba9876543210#1#1"]
     assert json.loads(value)["eager"] is True
     assert [end[:2] for end in json.loads(value)["ends"]] == [[failed, "failed"]]
 
@@ -135,7 +135,7 @@ def test_a_fork_keeps_the_results_when_the_originals_family_is_gone(world, claim
     family(world, claim)
     fork(world, claim, "last")
     world.sql("delete from {schema}runs where parent is not null")
-    assert "ok" in dict((key, value) for _, key, _, value in world.steps(FORK))["$join:one-1:a#1#1"]
+    assert "ok" in {key: value for _, key, _, value in world.steps(FORK)}["$join:one-1:fedcba9876543210#1#1"]
     assert world.sql("select count(*) from {schema}runs where parent is not null") == [(0,)]
 
 
@@ -143,16 +143,16 @@ def test_a_fork_of_a_fork_has_its_past_whole(world, claim):
     family(world, claim)
     first = fork(world, claim, "last")
     (forked,) = (run for run in world.claim("w", 8) if run.id == FORK)
-    world.record("w", forked, 20, "last-1:abc#1")
+    world.record("w", forked, 20, "last-1:0123456789abcdef#1")
     second = fork(world, forked, "last", id=FORK.replace("f0f0", "f1f1"))
     assert second == first
 
 
 def test_all_children_of_a_large_map_are_copied(world, claim):
-    world.spawn("w", claim, 1100, key="many-1:a#1", n=4)
+    world.spawn("w", claim, 1100, key="many-1:fedcba9876543210#1", n=4)
     world.sql("update {schema}runs set state = 'done', finished_at = 1, result = place where parent is not null")
-    join(world, claim, "many-1:a#1", n=5)
-    world.record("w", claim, 6, "last-1:abc#1")
+    join(world, claim, "many-1:fedcba9876543210#1", n=5)
+    world.record("w", claim, 6, "last-1:0123456789abcdef#1")
     (value,) = (value for _, _, kind, value in fork(world, claim, "last") if kind == "joined")
     assert [int(end[2]) for end in json.loads(value)["ends"]] == list(range(1100))
 
@@ -160,5 +160,5 @@ def test_all_children_of_a_large_map_are_copied(world, claim):
 def test_more_steps_than_a_batch_are_copied(world, claim):
     for at in (0, 400, 800):
         world.store.journal.record("w", [record_of(claim, n) for n in range(at + 10, at + 410)])
-    world.record("w", claim, 5000, "last-1:abc#1")
+    world.record("w", claim, 5000, "last-1:0123456789abcdef#1")
     assert len(fork(world, claim, "last")) == 1203

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import threading
 
-import psycopg
 import pytest
 
-from holdfast.database import Statements
 from holdfast.errors import KeyConflict
 from holdfast.store.intake import plan
+from tests.support.races import Background, Hand
 from tests.support.world import CANCELLED, World
 
 
@@ -21,68 +20,6 @@ def postgres(postgres_url):
     world.store.prepare()
     yield world
     world.close()
-
-
-class Hand:
-    """A raw connection with a transaction that a test carries on by hand."""
-
-    def __init__(self, world):
-        self._world = world
-        self._statements = Statements("holdfast.store.sql", world.store.database.dialect)
-        self._connection = psycopg.connect(world.url, cursor_factory=psycopg.RawCursor)
-
-    def do(self, name, **values):
-        statement = self._statements.get(name)
-        values["now"] = self._world.clock()
-        texts = [None if values[name] is None else str(values[name]) for name in statement.parameters]
-        cursor = self._connection.cursor().execute(statement.sql, texts)
-        return [tuple(map(str, row)) for row in cursor.fetchall()] if cursor.description else []
-
-    def enqueue(self, run):
-        """All steps of the enqueue, without the commit."""
-        lanes = self._world.store.lanes.ids([(run.queue, run.task)])
-        steps = plan([run], lanes)
-        try:
-            name, values = next(steps)
-            while True:
-                name, values = steps.send(self.do(name, **values))
-        except StopIteration as end:
-            return end.value[0]
-
-    def commit(self):
-        self._connection.commit()
-        self._connection.close()
-
-    def rollback(self):
-        self._connection.rollback()
-        self._connection.close()
-
-
-class Background:
-    """A call in a thread that is known to wait for a lock."""
-
-    def __init__(self, world, call):
-        self._result = []
-        self._thread = threading.Thread(target=self._run, args=(call,))
-        self._thread.start()
-        with psycopg.connect(world.url, autocommit=True) as looking:
-            for _ in range(2000):
-                if looking.execute("select count(*) from pg_locks where not granted").fetchone()[0]:
-                    return
-                threading.Event().wait(0.005)
-        raise AssertionError("the call didn't wait for the other transaction")
-
-    def _run(self, call):
-        try:
-            self._result.append(call())
-        except BaseException as error:
-            self._result.append(error)
-
-    def result(self):
-        self._thread.join(30)
-        if isinstance(self._result[0], BaseException):
-            raise self._result[0]
-        return self._result[0]
 
 
 def test_when_the_winner_of_a_key_commits_the_waiter_gets_its_run(postgres):

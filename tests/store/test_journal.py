@@ -17,7 +17,7 @@ def claim(world):
 
 
 def lose(world, claim, how):
-    """Let a run be lost to its worker `w`; the claim and the session with which that worker goes on regardless."""
+    """Let a run be lost to its worker `w`; the session with which that worker goes on regardless."""
     if how == "taken over":
         world.clock.advance(61)
         world.recover("w")
@@ -26,29 +26,22 @@ def lose(world, claim, how):
         world.claim("v")
     elif how == "lease over":
         world.clock.advance(60)
-    elif how == "done":
-        world.end("w", claim)
     elif how == "cancelled":
         world.store.operators.cancel(claim.id, CANCELLED)
-    elif how == "suspended":
-        world.suspend("w", claim)
-    elif how == "claimed again by itself":
-        world.end("w", claim, "handed_back")
-        world.claim("w")
-    elif how == "restarted":
-        world.end("w", claim, "restarted", family=True, args="[[1],{}]")
-    elif how == "restarted and claimed":
-        lose(world, claim, "restarted")
-        world.claim("w")
     elif how == "of another session":
         world.session("v")
         return "v"
     elif how == "pruned":
         world.sql("delete from {schema}runs")
+    else:
+        kind, _, again = how.partition(" and ")
+        assert world.end("w", claim, kind, family=True)
+        if again:
+            world.claim("w")
     return "w"
 
 
-HOWS = ["taken over", "lease over", "done", "cancelled", "suspended", "claimed again by itself", "restarted",
+HOWS = ["taken over", "lease over", "done", "cancelled", "waiting", "handed_back and claimed", "restarted",
         "restarted and claimed", "of another session", "pruned"]  # fmt: skip
 
 

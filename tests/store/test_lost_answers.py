@@ -12,7 +12,7 @@ import pytest
 from holdfast.database import base
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Claim
-from tests.support.proxy import Proxy
+from tests.support.proxy import COMMIT, Proxy
 from tests.support.world import CANCELLED, SECOND, World, end_of
 
 ENQUEUE = b'insert into "holdfast".runs'
@@ -51,7 +51,7 @@ def test_an_enqueue_makes_one_run(proxy, far, lost):
 
 @BOTH
 def test_an_enqueue_with_key_and_unique_name_makes_one_run(proxy, far, lost):
-    lose(proxy, lost, b"COMMIT")
+    lose(proxy, lost, COMMIT)
     batch = [far.new(key="k", unique="u"), far.new(key="k"), far.new(unique="u"), far.new()]
     batch[1].unique = "u"
     ids = far.store.intake.add(batch)
@@ -103,7 +103,7 @@ def test_an_end_is_recorded_once_and_counts(proxy, far, lost, kind):
 def test_a_recovery_counts_one_crash(proxy, far, lost):
     claim = far.running("w")
     far.clock.advance(60)
-    lose(proxy, lost, b"COMMIT")
+    lose(proxy, lost, COMMIT)
     far.recover("w")
     assert proxy.fired.is_set()
     assert (far.row(claim.id)["crashes"], far.kinds(claim.id)) == (1, ["crashed"])
@@ -112,7 +112,7 @@ def test_a_recovery_counts_one_crash(proxy, far, lost):
 @BOTH
 def test_a_cancel_is_recorded_once(proxy, far, lost):
     id = far.add()
-    lose(proxy, lost, b"COMMIT")
+    lose(proxy, lost, COMMIT)
     far.store.operators.cancel(id, CANCELLED)
     assert proxy.fired.is_set()
     assert (far.state(id), far.kinds(id)) == ("cancelled", ["cancelled"])

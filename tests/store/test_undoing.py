@@ -63,7 +63,7 @@ def test_a_run_with_compensations_undoes_before_it_ends(world, claim, how):
     row = world.row(claim.id)
     assert (row["state"], row["error"], row["ending"], row["cause"]) == (ending, CAUSES[how], None, None)
     assert world.kinds(claim.id)[-1] == ending
-    assert row["finished_at"] is not None and row["expires_at"] is not None
+    assert row["expires_at"] == row["finished_at"] + row["keep"]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "overdue"])

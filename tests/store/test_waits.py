@@ -51,17 +51,17 @@ def test_registering_a_sleep_again_doesnt_extend_it(world, claim, clock):
 def test_a_sleep_until_a_time_ends_then_whenever_it_was_registered(world, claim, clock):
     assert world.wait("w", claim, "sleep", due_at=clock.now - 1) == Open(-1)
     assert world.wait("w", claim, "sleep", key="later", due_at=clock.now + 5) == Open(5)
-    assert world.store.timers.next_due() == -1
+    assert world.store.timers.due().next() == -1
 
 
 def test_the_next_time_that_something_is_due_counts_waits(world, claim, clock):
-    assert world.store.timers.next_due() is None
+    assert world.store.timers.due().next() is None
     world.wait("w", claim, "sleep", delay=10)
     world.add(delay=20)
-    assert world.store.timers.next_due() == 10
+    assert world.store.timers.due().next() == 10
     clock.now += 10
     world.store.timers.wake_due()
-    assert world.store.timers.next_due() == 10
+    assert world.store.timers.due().next() == 10
 
 
 # Waking

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from holdfast import Holdfast, Run
@@ -50,26 +49,3 @@ class Effects:
         if self.ledger.counts()[what] < times:
             raise ValueError(what)
         return what
-
-
-class Turnstile:
-    """Lets the functions of concurrent steps end in an order that the test chooses, and no other."""
-
-    def __init__(self, order: list[str]) -> None:
-        self._left = list(order)
-        self._events: dict[str, asyncio.Event] = {}
-
-    def _event(self, who: str) -> asyncio.Event:
-        return self._events.setdefault(who, asyncio.Event())
-
-    async def through(self, who: str) -> None:
-        """Wait for one's turn. It comes when those before have gone through and `passed` was called for them."""
-        if self._left and self._left[0] == who:
-            self._event(who).set()
-        await self._event(who).wait()
-
-    def passed(self, who: str) -> None:
-        if who in self._left:
-            self._left.remove(who)
-        if self._left:
-            self._event(self._left[0]).set()

@@ -63,13 +63,13 @@ class Killer:
                 return execute(connection, statement, values)
             if connection._depth:
                 rows = execute(connection, statement, values)
-                killer.wrote(connection, statement.name, rows)
+                killer.wrote(connection, statement.name)
                 return rows
             begin(connection)  # what would commit by itself: so that it can be stopped right before
             try:
                 killer._written[id(connection)] = []
                 rows = execute(connection, statement, values)
-                killer.wrote(connection, statement.name, rows)
+                killer.wrote(connection, statement.name)
                 killer.before(connection)
                 commit(connection)
             except BaseException:
@@ -89,11 +89,12 @@ class Killer:
 
         kind.execute, kind.begin, kind.commit = watched_execute, watched_begin, watched_commit
 
-    def wrote(self, connection: Any, name: str, rows: list[Any]) -> None:
+    def wrote(self, connection: Any, name: str) -> None:
         """A writing statement was carried out; whether it changed something, only the driver knows."""
-        if name == "claim" and rows:
-            self._counting = True
-        if name not in OF_SESSIONS and _changed(connection):
+        if name in OF_SESSIONS or not _changed(connection):
+            return
+        self._counting = self._counting or name == "claim"
+        if self._counting:
             self._written.setdefault(id(connection), []).append(name)
 
     def before(self, connection: Any) -> None:
@@ -107,7 +108,7 @@ class Killer:
 
     def _reach(self, connection: Any) -> None:
         names = self._written.get(id(connection))
-        if not names or not self._counting or (self._statement or names[0]) not in names:
+        if not names or (self._statement or names[0]) not in names:
             return
         with self._lock:
             self._count += 1

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast import Context, Holdfast, RunFailed, StepFailed
+from holdfast import Context, Fatal, Holdfast, RunFailed, StepFailed
 from tests.support.ledger import Ledger
 
 Program = list[Any]
 TURNS = st.integers(0, 4)
+"""How many turns of the loop the function of a step takes."""
+PAUSE = st.integers(0, 1)
+"""How many turns author code takes before it goes on. A replay gives it some, but not any number of them."""
+DEEPEST = 3
 
 
-def leaves(kinds: tuple[str, ...]) -> st.SearchStrategy[Program]:
-    return st.tuples(st.sampled_from(kinds), TURNS, TURNS).map(lambda leaf: [*leaf, None])
-
-
-def programs(kinds: tuple[str, ...], most_leaves: int = 12) -> st.SearchStrategy[Program]:
+def programs(kinds: tuple[str, ...], widest: int = 4) -> st.SearchStrategy[Program]:
     """Trees whose leaves are of these kinds: step, thread, fail, value, wait, sleep, child, broken, crash."""
-
-    def branches(inside: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
-        forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
-        return st.tuples(forms, TURNS, TURNS, st.lists(inside, min_size=1, max_size=4)).map(list)
-
-    return st.recursive(leaves(kinds), branches, max_leaves=most_leaves).map(numbered)
+    leaf = st.tuples(st.sampled_from(kinds), TURNS, PAUSE).map(lambda leaf: [*leaf, None])
+    forms = st.sampled_from(("all", "group", "each", "first", "seq", "lock"))
+    tree: st.SearchStrategy[Program] = leaf
+    for _ in range(DEEPEST):
+        branches = st.tuples(forms, TURNS, PAUSE, st.lists(tree, min_size=1, max_size=widest)).map(list)
+        tree = st.one_of(leaf, branches)
+    return tree.map(numbered)
 
 
 def numbered(program: Program) -> Program:
@@ -65,8 +67,6 @@ class Interpreter:
 
         @app.task(name="broken")
         async def broken(name: str) -> str:
-            from holdfast import Fatal
-
             raise Fatal(name)
 
         @app.task(name="program", max_crashes=1000)
@@ -77,6 +77,7 @@ class Interpreter:
         self.child, self.broken, self.program = child, broken, program
 
     def say(self, ctx: Context, *words: object) -> None:
+        ctx.check()  # what unwinds at a suspension or a loss sees nothing any more
         self.seen[str(ctx.run_id)][-1].append(" ".join(map(str, words)))
 
     async def play(self, ctx: Context, node: Program) -> Any:
@@ -93,29 +94,20 @@ class Interpreter:
         return value
 
     async def leaf(self, ctx: Context, kind: str, turns: int, name: str) -> Any:
+        asked: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "step": lambda: ctx.step(self.step, name, turns),
+            "thread": lambda: ctx.step(self.thread, name),
+            "fail": lambda: ctx.step(self.fail, name, turns),
+            "value": ctx.random,
+            "wait": lambda: ctx.wait_for(f"{ctx.run_id} {name}"),
+            "sleep": lambda: ctx.sleep(turns / 1000, name=name),
+            "child": lambda: ctx.call(self.child, name),
+            "broken": lambda: ctx.call(self.broken, name),
+            "crash": lambda: ctx.step(self.crash, str(ctx.run_id), name),
+        }
         try:
-            match kind:
-                case "step":
-                    return await ctx.step(self.step, name, turns)
-                case "thread":
-                    return await ctx.step(self.thread, name)
-                case "fail":
-                    return await ctx.step(self.fail, name, turns)
-                case "value":
-                    return await ctx.random()
-                case "wait":
-                    return await ctx.wait_for(f"{ctx.run_id} {name}")
-                case "sleep":
-                    return await ctx.sleep(turns / 1000, name=name)
-                case "child":
-                    return await ctx.call(self.child, name)
-                case "broken":
-                    return await ctx.call(self.broken, name)
-                case "crash":
-                    return await ctx.step(self.crash, str(ctx.run_id), name)
-        except StepFailed as failed:
-            return f"failed {failed.error.message}"
-        except RunFailed as failed:
+            return await asked[kind]()
+        except (StepFailed, RunFailed) as failed:
             return f"failed {failed.error.message}"
 
     # Functions of steps

@@ -1,7 +1,8 @@
 """A TCP proxy before a PostgreSQL server that can break a connection at a chosen moment.
 
-    proxy.lose_answer(b"COMMIT")    the server gets it and does it, its answer is dropped, the connection cut
-    proxy.lose_request(b"COMMIT")   the server never gets it, the connection is cut
+    proxy.lose_answer(COMMIT)    the server gets it and does it, its answer is dropped, the connection cut
+    proxy.lose_request(COMMIT)   the server never gets it, the connection is cut
+    proxy.delay_request(COMMIT)  the connection is cut, and the server gets it when `let_late_through` is called
 
 Each happens once, to the first connection that says those bytes; `fired` tells that it did. Then all is forwarded.
 """
@@ -16,6 +17,9 @@ from typing import Self
 
 from psycopg.conninfo import conninfo_to_dict
 
+COMMIT = b"COMMIT\0"
+"""As it is said on the wire, and not as part of the READ COMMITTED of a BEGIN."""
+
 
 class Proxy:
     """Listens on a port of its own and forwards to the server of a URL."""
@@ -28,6 +32,8 @@ class Proxy:
         self.accepted = 0
         self._answer: bytes | None = None
         self._request: bytes | None = None
+        self._delayed: bytes | None = None
+        self._late = threading.Event()
         self._quiet: set[socket.socket] = set()  # clients whose next answer gets lost
         self._open = threading.Event()
         self._open.set()
@@ -48,6 +54,14 @@ class Proxy:
         self.fired.clear()
         self._request = trigger
 
+    def delay_request(self, trigger: bytes) -> None:
+        self.fired.clear()
+        self._late.clear()
+        self._delayed = trigger
+
+    def let_late_through(self) -> None:
+        self._late.set()
+
     def pause(self) -> None:
         """Let nothing through in either direction, as a network does that drops packets."""
         self._open.clear()
@@ -67,6 +81,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.resume()
+        self.let_late_through()
         self.cut()
 
     def __enter__(self) -> Self:
@@ -108,6 +123,14 @@ class Proxy:
                 self.fired.set()
                 _break(client, server)
                 return
+            if self._delayed is not None and self._delayed in said:
+                self._delayed = None
+                _break(client)
+                self.fired.set()
+                self._late.wait()
+                with contextlib.suppress(OSError):
+                    server.sendall(said)
+                return  # what the server answers nobody hears; it hangs up at the end of the connection
             if self._answer is not None and self._answer in said:
                 self._answer = None
                 self._quiet.add(client)

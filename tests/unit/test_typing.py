@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXAMPLES = ROOT / "tests" / "typing" / "examples.py"
+EXAMPLES = sorted((ROOT / "tests" / "typing").glob("*.py"))
 
 
 def checked(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -18,6 +20,7 @@ def checked(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, str(path)], capture_output=True, text=True, env=environment, cwd=cache)
 
 
-def test_a_strict_checker_sees_the_types_of_steps_children_and_waits(tmp_path):
-    answer = checked(EXAMPLES, tmp_path)
+@pytest.mark.parametrize("examples", EXAMPLES, ids=lambda path: path.stem)
+def test_a_strict_checker_sees_the_types_of_steps_children_and_waits(examples, tmp_path):
+    answer = checked(examples, tmp_path)
     assert (answer.stdout.strip(), answer.returncode) == ("Success: no issues found in 1 source file", 0)

@@ -25,7 +25,8 @@ MOST = 50
 def completion(shell: str) -> None:
     """Print a script that teaches a shell to complete `holdfast`.
 
-    Tasks are completed from the app's code, queues from its database, where those can be found without options.
+    Tasks are completed from the app's code, queues, runs, steps and topics from its database, where those can be found
+    without options.
 
     \b
     Examples:
@@ -78,7 +79,7 @@ def complete_steps(ctx: click.Context, _param: click.Parameter, typed: str) -> l
 
     names: list[str] = []
     with suppress(Exception), changing(_given(ctx)) as control:
-        steps = control.runs.steps(control.runs.find(ctx.params["run"]))
+        steps = control.runs.steps(control.runs.find(_run(ctx)))
         names = list(dict.fromkeys(step.label for step in steps))
     return _items(names, typed)
 
@@ -89,9 +90,14 @@ def complete_topics(ctx: click.Context, _param: click.Parameter, typed: str) -> 
 
     names: list[str] = []
     with suppress(Exception), changing(_given(ctx)) as control:
-        waits = control.runs.waits(control.runs.find(ctx.params["run"]))
+        waits = control.runs.waits(control.runs.find(_run(ctx)))
         names = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
     return _items(names, typed)
+
+
+def _run(ctx: click.Context) -> str:
+    """The run that was given; click leaves it unread where an option has no value yet."""
+    return str(ctx.params.get("run") or ctx.args[0])
 
 
 def _given(ctx: click.Context) -> Given:

@@ -215,8 +215,9 @@ def _progress(progress: Progress | None) -> str | None:
 def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
     """End runs now, whether they have started or not.
 
-    A worker that is at one is stopped at its next heartbeat. Runs that had ended before are left as they are. RUN is an
-    id or its beginning. The exit code is 1 if one of them couldn't be found.
+    A worker that is at one is stopped at its next heartbeat. Its children end too, and a durable function with
+    compensations runs those first. Runs that had ended before are left as they are. RUN is an id or its beginning. The
+    exit code is 1 if one of them couldn't be found.
 
     \b
     Examples:
@@ -226,7 +227,10 @@ def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
 
     def end(control: Control, id: UUID) -> tuple[bool, str]:
         ended = control.runs.cancel(id, reason)
-        return ended, "cancelled" if ended else f"had ended before: {control.runs.info(id).state}"
+        state = control.runs.info(id).state
+        if state == "undoing":
+            return ended, "undoes what it did, then it is cancelled" if ended else "is undoing already"
+        return ended, "cancelled" if ended else f"had ended before: {state}"
 
     return _each(given, run, end)
 
@@ -237,8 +241,9 @@ def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
 def retry(given: Given, run: tuple[str, ...]) -> int:
     """Send failed or cancelled runs back to be tried anew.
 
-    Attempts, crashes and the deadline start anew. Unfinished runs are left as they are; one that is done can't be
-    retried. RUN is an id or its beginning. The exit code is 1 if one of them can't be retried.
+    Attempts, crashes and the deadline start anew; what durable functions have on record stays. Unfinished runs are left
+    as they are; one that is done can't be retried. RUN is an id or its beginning. The exit code is 1 if one of them
+    can't be retried.
 
     \b
     Examples:

@@ -111,7 +111,7 @@ class Steps:
 
     def step(self, step: StepInfo) -> Branch:
         took = "" if step.took is None else span(step.took)
-        mark = "undone" if step.undone_at else "has undo" if step.undo else ""
+        mark = "undone" if step.undone_at else "has undo" if step.undo and step.kind != "undo" else ""
         cells = [
             _clock(step.at, self._details.info.created_at),
             f"{step.label:<{self._width}}",
@@ -131,6 +131,8 @@ class Steps:
 
     def _family(self, children: Sequence[ChildInfo], count: int, *, named: bool = False) -> list[Branch]:
         """Some children, those that aren't done first when there are many; and how many more there are."""
+        if not children and not self._details.more_children:  # a fork took over what came of them
+            return []
         shown = list(children)
         if len(shown) > MOST_CHILDREN:
             shown = sorted(children, key=lambda child: child.state == "done")[:MOST_CHILDREN]

@@ -81,8 +81,8 @@ class PostgresConnection(Connection):
                     f"{shown} refused us: {reason}; check the URL's database, user and password"
                 ) from error
             raise StoreUnavailable(f"{shown} can't be reached: {reason}; is the server up?") from error
-        self._psycopg.adapters.register_loader("uuid", TextLoader)
         self._cursor = self._psycopg.cursor()
+        self._cursor.adapters.register_loader("uuid", TextLoader)  # here only: authors, who borrow it, get UUIDs
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         self.busy_since = time.monotonic()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -61,6 +61,15 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise _as_ours(error, what) from error
+
+
+class Ran(NamedTuple):
+    """What a statement came to: its rows, the names of their columns, how many rows it wrote, the last id it gave."""
+
+    rows: list[Row]
+    columns: list[str]
+    changed: int
+    last_id: int
 
 
 class SqliteConnection(Connection):
@@ -114,6 +123,22 @@ class SqliteConnection(Connection):
         """A caller's own SQL, whose errors reach the caller as they are."""
         with self._callers_turn():
             return self._apsw.execute(sql, values).fetchall()
+
+    def run_described(self, sql: str, values: Any) -> Ran:
+        """A caller's own SQL, and what there is to know about it beside its rows."""
+        columns: list[str] = []
+
+        def describe(cursor: apsw.Cursor, sql: str, values: Any) -> bool:  # noqa: ARG001 - apsw gives them
+            columns[:] = [name for name, _ in cursor.get_description()]  # later, a cursor without rows has none
+            return True
+
+        with self._callers_turn():
+            cursor = self._apsw.cursor()
+            cursor.exec_trace = describe
+            before = self._apsw.total_changes()
+            rows: list[Row] = cursor.execute(sql, values).fetchall()
+            changed = self._apsw.changes() if self._apsw.total_changes() != before else 0
+            return Ran(rows, columns, changed, self._apsw.last_insert_rowid())
 
     def run_many(self, sql: str, rows: Iterable[Any]) -> None:
         with self._callers_turn():
@@ -216,6 +241,10 @@ class SqliteTransaction:
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:
         """Run SQL once for each row of values."""
         self._connection.run_many(sql, rows)
+
+    def describe(self, sql: str, values: Any = ()) -> Ran:
+        """Run SQL; its rows, and what other libraries want to know beside them."""
+        return self._connection.run_described(sql, values)
 
 
 class SqliteDatabase(Database):

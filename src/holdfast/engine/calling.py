@@ -67,8 +67,11 @@ class Calls:
             scope.reset(token)
 
     async def _call(self, step: Step, under_way: UnderWay) -> Any:
-        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
-        coroutine = call() if is_async(step.call.fn) else self._in_thread_or_awaited(call, under_way)
+        call = step.call
+        if is_async(call.fn):
+            coroutine = call.fn(*call.args, **call.kwargs)
+        else:
+            coroutine = self._in_thread_or_awaited(partial(call.fn, *call.args, **call.kwargs), under_way)
         if step.timeout is None:
             return await coroutine
         return await _within(step.timeout / SECOND, coroutine)
@@ -121,6 +124,8 @@ class Calls:
 
 class UnderWay:
     """The threads of one try."""
+
+    __slots__ = ("threads",)
 
     def __init__(self) -> None:
         self.threads = 0

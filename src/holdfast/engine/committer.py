@@ -98,11 +98,16 @@ class Committer(Loop):
         self.submit(Over(attempt, None))
 
     def submit(self, task: Task) -> None:
+        """Have something written soon. What the loop's tasks say in one turn of it goes together: the first of many
+        must not begin a group of its own."""
         with self._lock:
             first = not self._waiting
             self._waiting.append(task)
-        if first:
+        loop = asyncio._get_running_loop()
+        if loop is None or loop is not self._loop:
             self.wake()
+        elif first:
+            loop.call_soon(self.wake)
 
     @property
     def backlog(self) -> int:
@@ -180,13 +185,19 @@ class Committer(Loop):
         self._answer(list(zip(asks, answers, strict=True)))
 
     def _answer(self, answers: list[tuple[Ask, Answer]]) -> None:
-        lost = {id(ask.attempt): ask.attempt for ask, answer in answers if answer is LOST}
+        on_loop: list[tuple[Ask, Answer]] = []
+        lost: dict[int, Attempt] = {}
+        for ask, answer in answers:
+            if answer is LOST:
+                lost[id(ask.attempt)] = ask.attempt
+            if ask.on_loop:
+                on_loop.append((ask, answer))
+            else:
+                ask.answer(answer)
         if lost:
             self._lost(list(lost.values()))
-        on_loop = [pair for pair in answers if pair[0].on_loop]
         if on_loop and self._loop is not None:
             self._loop.call_soon_threadsafe(_tell_all, on_loop)
-        _tell_all([pair for pair in answers if not pair[0].on_loop])
 
     def _write_overs(self, current: str, ours: list[Over]) -> None:
         ends = [(attempt, end) for attempt, end in ours if end is not None and end.kind != "crashed"]

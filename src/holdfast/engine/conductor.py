@@ -131,7 +131,6 @@ class Conductor:
     def _future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
         return future
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
@@ -140,6 +139,7 @@ class Conductor:
         try:
             return await future
         finally:
+            self._futures.discard(future)
             self._moves += 1
             self._consider()  # this branch may be at its end, and the others wait
 
@@ -278,7 +278,10 @@ class Conductor:
             self._loop.call_later(linger, self._suspend_if_quiet, self._moves, 0)
 
     def _suspend_if_quiet(self, moves: int, turns: int) -> None:
-        if self._moves != moves or self._busy or not self._open or self._closed or not self._deliveries.idle:
+        if self._moves != moves or self._busy or not self._open or self._closed:
+            return
+        if not self._deliveries.idle:
+            self._loop.call_later(CROWDED, self._suspend_if_quiet, moves, 0)
             return
         if turns < QUIET_TURNS:
             self._loop.call_soon(self._suspend_if_quiet, moves, turns + 1)
@@ -321,7 +324,12 @@ class Conductor:
 
     async def run_step(self, effect: Try) -> Tried:
         """Author code, with its retries."""
-        return cast(Tried, await self._under_way(self._calls.run(effect.step, effect.key)))
+        self._begin()
+        self._deliveries.opened()
+        try:
+            return await self._calls.run(effect.step, effect.key)
+        finally:
+            self._finish()
 
     async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""

@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-BETWEEN_TURNS = 10
+BETWEEN_TURNS = 25
 """Turns of the loop between two results of concurrent branches: enough for groups within groups to notice."""
 MISSING_TURNS = 50
 """Turns that a recorded result gets to be asked for."""

@@ -24,6 +24,8 @@ class TookTooLong(Exception):
 class Tries:
     """The tries of one step, counted."""
 
+    __slots__ = ("_call", "_failures", "_retry", "_timeout")
+
     def __init__(self, call: Function, retry: Retry | None, timeout: int | None) -> None:
         self._call = call
         self._retry = retry or ONCE

@@ -112,7 +112,8 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> set[str]:
     if not ours:
         return set()
     rows = do("end_family", rows=batch({**_row(end), "notes": _notes(end)} for end in ours.values()))
-    do("add_history", rows=batch(entry for row in rows for entry in _records(ours[str(row[0])], session, row)))
+    records = [_records(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
+    do("add_history", rows=batch(entry for some in records for entry in some))
     _drop_what_is_over(do, runs, ours)
     settle(
         do, [_ended(runs[end.id], end.state) for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
@@ -120,9 +121,9 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> set[str]:
     return set(ours)
 
 
-def _records(end: End, session: str, row: Sequence[Any]) -> list[dict[str, Any]]:
-    """What is written down of an end: what drifted, and how it ended."""
-    _, last, _, attempt, claimed_at, error, _ = row
+def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
+    """What is written down of an end of this attempt: what drifted, and how it ended."""
+    _, last, _, _, claimed_at, error, _ = row
     entries = []
     if end.drift is not None:
         entries.append(record(end.id, last - 1, "drift", attempt, session=session, data=end.drift))

@@ -73,7 +73,7 @@ def _text(value: Any) -> str | None:
 
 def hold_with_parents(do: Do, runs: Sequence[str]) -> dict[str, HeldRun]:
     """Lock runs that may end, and their parents, which come first by order of arrival."""
-    parents = {str(row[0]) for row in do("parents_of", rows=ids(runs))}
+    parents = {str(parent) for (parent,) in do("parents_of", rows=ids(runs)) if parent is not None}
     held = hold(do, parents | set(runs))
     return {run: held[run] for run in runs if run in held}
 

@@ -50,9 +50,10 @@ class Forks(Part):
 
 
 def _before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
+    undone = {int(step.value or 0) for step in steps if step.kind == "undone"}
     for at, step in enumerate(steps):
         if from_step in (step.key, name_of(step.key), label_of(step.key)):
-            return steps[:at]
+            return [before for before in steps[:at] if before.n not in undone]
     names = list(dict.fromkeys(label_of(step.key) for step in steps if step.kind not in _NOT_COPIED))
     known = f"it has {', '.join(names[:20])}" if names else "it has recorded nothing yet"
     raise ConfigError(f"run {id} has no step {from_step!r} on record: {known}")

@@ -72,7 +72,7 @@ class Group:
         self._session = session
         self._lanes = lanes
         self._commands = commands
-        self._replies = read_back(do, commands)
+        self._replies: dict[int, Reply] = {}
         self._emitted: dict[str, str] = {}
         self._runs: dict[str, HeldRun] = {}
         self._checkpoints: list[dict[str, Any]] = []
@@ -106,12 +106,13 @@ class Group:
         ]
 
     def _hold_runs(self, waiters: Sequence[Waiter]) -> None:
-        """Lock the runs of the commands and those that will be woken; commands for lost runs are answered so."""
-        todo = [(at, command) for at, command in enumerate(self._commands) if at not in self._replies]
-        self._runs = hold(self._do, {command.held.run for _, command in todo} | {waiter.run for waiter in waiters})
-        for at, command in todo:
+        """Lock the runs of the commands and those that will be woken. Commands that were carried out before are
+        answered with what they did, which can be seen only under the locks; commands for lost runs are answered so."""
+        self._runs = hold(self._do, {command.held.run for command in self._commands} | {each.run for each in waiters})
+        self._replies = read_back(self._do, self._commands)
+        for at, command in enumerate(self._commands):
             run = self._runs.get(command.held.run)
-            if run is None or not run.belongs_to(self._session, command.held.fence):
+            if at not in self._replies and (run is None or not run.belongs_to(self._session, command.held.fence)):
                 self._replies[at] = LOST
 
     def _emit(self, waiters: Sequence[Waiter], *, more: bool) -> None:

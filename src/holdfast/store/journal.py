@@ -134,10 +134,10 @@ class Journal(Part):
         """How the children of a run that weren't part of a map ended, by their spawn keys: id, 0, state, result, error.
         For replays, which ask for all of them."""
         found: dict[str, Row] = {}
-        after = 0
+        after = ""
         while True:
             page = self._one("client", "spawned_ends", parent=parent, after=after)
-            found.update((key, (id, 0, state, result, error)) for _, key, id, state, result, error in page)
+            found.update((key, (id, 0, state, result, error)) for key, id, state, result, error in page)
             if len(page) < 500:
                 return found
             after = page[-1][0]

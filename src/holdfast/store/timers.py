@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.database import Row
 from holdfast.store.family import end_from_outside, held_runs, hold, ids, settle
 from holdfast.store.part import BATCH, Do, Part, batch
 from holdfast.store.waking import find_waiters, settle_waiters, wake
@@ -82,14 +84,14 @@ class Timers(Part):
         return self._together("housekeeping", work)
 
     def prune(self) -> tuple[int, bool]:
-        """Delete finished runs whose time is over: how many, and whether there may be more."""
+        """Delete finished runs whose time is over, families as a whole: how many, and whether there may be more."""
 
         def work(do: Do) -> tuple[int, bool]:
-            pruned = [str(id) for (id,) in do("prune_descendants")]
-            if len(pruned) < BATCH:
-                pruned += [str(id) for (id,) in do("prune_runs")]
-            prune_rest(do, pruned)
-            return len(pruned), len(pruned) >= BATCH
+            picked = sort_out(do("pick_expired"))
+            pruned = prune_picked(do, picked)
+            if picked.busy:
+                do("postpone_pruning", rows=ids(picked.busy))
+            return pruned, picked.last is not None or bool(picked.families)
 
         return self._together("housekeeping", work)
 
@@ -106,9 +108,31 @@ class Timers(Part):
         return self._together("housekeeping", work)
 
 
-def prune_rest(do: Do, runs: list[str]) -> None:
-    """What belonged to runs that are gone."""
-    if runs:
-        gone = ids(runs)
+class Picked(NamedTuple):
+    """Old runs: those alone, those with a family that is over, those that someone is at, or in whose family; and the
+    last, when there may be more."""
+
+    alone: list[str]
+    families: list[str]
+    busy: list[str]
+    last: str | None
+
+
+def sort_out(rows: Sequence[Row]) -> Picked:
+    """Rows of id, whether it has a family, whether anyone in it is at work."""
+    picked = Picked([], [], [], str(rows[-1][0]) if len(rows) == BATCH else None)
+    for id, family, busy in rows:
+        (picked.busy if busy else picked.families if family else picked.alone).append(str(id))
+    return picked
+
+
+def prune_picked(do: Do, picked: Picked) -> int:
+    """Delete those that are alone, and a batch of what is below the others: their turn comes when they are alone."""
+    pruned = [str(id) for (id,) in do("prune_runs", rows=ids(picked.alone))] if picked.alone else []
+    if picked.families:
+        pruned += [str(id) for (id,) in do("prune_descendants", rows=ids(picked.families))]
+    if pruned:
+        gone = ids(pruned)
         for statement in ("prune_history", "prune_checkpoints", "prune_waits", "prune_messages", "prune_chunks"):
             do(statement, rows=gone)
+    return len(pruned)

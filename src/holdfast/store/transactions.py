@@ -45,18 +45,23 @@ class Transactions(Part):
                 try:
                     return self._once(purpose, session, record, work)
                 except Refused:
-                    return None
+                    return self._recorded(record)
                 except Conflict:
                     if tries == CONFLICT_TRIES:
                         raise
                 except ConnectionLost:
-                    known = self._together("commit", lambda do: read_back(do, [record])) if record.n else {}
-                    if known:
-                        return str(known[0].value) if isinstance(known[0], Wrote) else None
+                    if (text := self._recorded(record)) is not None:
+                        return text
                     if tries == CONFLICT_TRIES:
                         raise
         finally:
             self._free.put(purpose)
+
+    def _recorded(self, record: Record) -> str | None:
+        """What stands on record, if the transaction was committed and its answer got lost. One whose commit is still
+        under way can't be seen: then the next try waits for its locks, and is refused."""
+        known = self._together("commit", lambda do: read_back(do, [record])) if record.n else {}
+        return str(known[0].value) if known and isinstance(known[0], Wrote) else None
 
     def _once(self, purpose: str, session: str, record: Record, work: Callable[[Any], str]) -> str:
         ground = self._ground

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.store.part import BATCH, Do, Part
-from holdfast.store.timers import prune_rest
+from holdfast.store.part import Do, Part
+from holdfast.store.timers import prune_picked, sort_out
 
 BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
 
@@ -31,12 +31,8 @@ class Upkeep(Part):
         """Delete runs that ended longer ago than that: how many, and what to give as `after` for the next ones."""
 
         def work(do: Do) -> tuple[int, str | None]:
-            families = [str(id) for (id,) in do("prune_older_descendants", age=age)]
-            if families:
-                prune_rest(do, families)
-                return len(families), after
-            pruned = [str(id) for (id,) in do("prune_older", age=age, after=after)]
-            prune_rest(do, pruned)
-            return len(pruned), max(pruned) if len(pruned) == BATCH else None
+            picked = sort_out(do("pick_older", age=age, after=after))
+            pruned = prune_picked(do, picked)
+            return pruned, after if picked.families else picked.last
 
         return self._together("client", work)

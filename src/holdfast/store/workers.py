@@ -54,7 +54,7 @@ class Workers(Part):
         ours = batch({"session": session} for session in sorted(locked | unknown))
         picked = do("pick_lost", rows=ours)
         hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
-        held = held_runs(do("hold_lost", rows=ids(str(id) for id, _ in picked))) if picked else {}
+        held = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked))) if picked else {}
         held = {id: run for id, run in held.items() if run.session in locked | unknown}
         running = [id for id, run in held.items() if run.state == "running"]
         others = [id for id, run in held.items() if run.state != "running"]

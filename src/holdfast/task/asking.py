@@ -30,11 +30,11 @@ from holdfast.task.task import Request, Task
 
 MOST_ITEMS = 100_000
 
-_STEP_OPTIONS = ("name", "retry", "timeout", "undo")
+_STEP_OPTIONS = frozenset(("name", "retry", "timeout", "undo"))
 _USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepSettings:
     """What can be said about a step beside its function. `timeout` is microseconds."""
 
@@ -70,7 +70,7 @@ def step_settings(
 
 def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
     """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
-    if given and any(name in given for name in _STEP_OPTIONS):
+    if given and not _STEP_OPTIONS.isdisjoint(given):
         options = {name: given.pop(name) for name in _STEP_OPTIONS if name in given}
         _refuse_unfilled(fn, args, given, options)
         return step_with(step_settings(**options), fn, args, given, blocking=blocking)

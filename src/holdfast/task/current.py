@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.errors import TaskError
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
 
     run: str

@@ -15,7 +15,7 @@ from holdfast.model.retry import Retry
 from holdfast.task.task import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Function:
     """An author's function with the arguments of one call. `digest` names the arguments."""
 
@@ -30,7 +30,7 @@ class Function:
         return f"{self.name}-{self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """Part of the function, kept. `timeout` is microseconds."""
 
@@ -45,7 +45,7 @@ class Step:
         return self.call.base
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transaction:
     """A function that writes to the user's tables; its writes and its checkpoint are one transaction."""
 
@@ -56,7 +56,7 @@ class Transaction:
         return self.call.base
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Undo:
     """A compensation, registered before an effect that may or may not happen."""
 
@@ -67,7 +67,7 @@ class Undo:
         return f"$undo:{self.call.base}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sleep:
     """A time to wait until: `delay` microseconds from now, or the moment `until`."""
 
@@ -80,7 +80,7 @@ class Sleep:
         return "$sleep" if self.name is None else f"$sleep:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitFor:
     """An event to wait for. `timeout` is microseconds, `type` what its payload is read as."""
 
@@ -93,7 +93,7 @@ class WaitFor:
         return f"$event:{self.event}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Receive:
     """The next message of a topic."""
 
@@ -106,7 +106,7 @@ class Receive:
         return f"$message:{self.topic}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Emit:
     """An event of the run's own tenant. `payload` is JSON text."""
 
@@ -118,7 +118,7 @@ class Emit:
         return f"$emit:{self.event}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spawn:
     """A child. `digest` names its arguments."""
 
@@ -130,7 +130,7 @@ class Spawn:
         return f"$spawn:{self.request.task}-{self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Join:
     """A child's result."""
 
@@ -139,7 +139,7 @@ class Join:
     base: str = "$join"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Map:
     """Many children of one task, and their results."""
 
@@ -154,7 +154,7 @@ class Map:
         return f"$map:{self.task}-{self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Enqueue:
     """An independent run, made once."""
 
@@ -166,7 +166,7 @@ class Enqueue:
         return f"$enqueue:{self.request.task}-{self.digest}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Value:
     """A value that would differ at each replay, recorded."""
 
@@ -177,7 +177,7 @@ class Value:
         return f"${self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress:
     """How far the run has come, as JSON text. Not recorded: a replay has nothing new to say."""
 
@@ -185,7 +185,7 @@ class Progress:
     base: str = "$progress"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
     """A piece of what the run writes for its followers, as JSON text."""
 
@@ -193,7 +193,7 @@ class Write:
     base: str = "$write"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Restart:
     """The same run as a fresh call. `args` is the JSON text of its arguments."""
 

@@ -1,6 +1,6 @@
 """Durable functions for fault tests. Every effect is a line of the ledger: mark, name, idempotency key, process.
 
-As a program, a worker for them: durable.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S]. What
+As a program, a worker for them: durable.py URL LEDGER [--lease S] [--queues a,b] [--clock-off S] [--linger S]. What
 waits for the test does so for files beside the ledger.
 """
 
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-real_time, real_time_ns = time.time, time.time_ns
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from holdfast import Context, Fatal, Holdfast, Retry, SyncContext, WaitTimeout, idempotency_key  # noqa: E402
-from tests.support.ledger import Ledger  # noqa: E402
+from holdfast import Context, Fatal, Holdfast, Retry, SyncContext, WaitTimeout, idempotency_key
+from holdfast.engine import blocking, conductor
+from tests.support.ledger import Ledger
 
 ONCE = Retry(max_attempts=1)
 ITEMS = ["m1", "m2", "m3", "m4", "m5"]
@@ -30,6 +33,8 @@ TABLE = "create table if not exists effects (mark text, name text)"
 
 class Effects:
     """What steps, jobs and transactions do to the world outside."""
+
+    between: Callable[[int], None] = staticmethod(lambda _number: None)
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -57,16 +62,36 @@ class Effects:
         connection.execute(f"insert into effects (mark, name) values ({place})", (mark, name))
         return name
 
-    def hold(self, mark: str, name: str) -> str:
+    def pay(self, connection: Any, mark: str) -> str:
+        """Several statements; the process may die before, between and after them."""
+        for number, name in enumerate(["p1", "p2", "p3"]):
+            self.between(number)
+            self.insert(connection, mark, name)
+        self.between(3)
+        return "paid"
+
+    def begin(self, mark: str) -> int:
+        """Note that it began; how often it had begun before."""
+        before = sum(words[:2] == [mark, "began"] for words in self.ledger.words())
+        self.ledger.write(mark, "began", "-", os.getpid())
+        return before
+
+    def released(self, number: int) -> bool:
+        return self.ledger.path.with_name(f"release{number}").exists()
+
+    def hold(self, mark: str) -> str:
         """An effect, and then nothing until the test allows it."""
-        begun = sum(words[:2] == [mark, name] for words in self.ledger.words())
-        self.plain(mark, name)
-        while not self.ledger.path.with_name(f"{name}{begun}").exists():
+        number = sum(words[:2] == [mark, "held"] for words in self.ledger.words())
+        self.plain(mark, "held")
+        while not self.released(number):
             time.sleep(0.01)
-        return name
+        return "held"
+
+    async def hold_async(self, mark: str) -> str:
+        return await asyncio.to_thread(self.hold, mark)
 
 
-def make_app(url: str, ledger: Ledger) -> Holdfast:
+def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of tasks
     app = Holdfast(url)
     do = Effects(ledger)
     settings: dict[str, Any] = {"max_crashes": 1000, "retry": ONCE}
@@ -163,4 +188,129 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:
         ctx.step(do.reserve, mark, "u3", name="u3", undo=do.release)
         raise Fatal("enough")
 
+    @app.task(name="paying", **settings)
+    async def paying(ctx: Context, mark: str) -> str:
+        return await ctx.transaction(do.pay, mark)
+
+    @app.task(name="paying_plainly", **settings)
+    def paying_plainly(ctx: SyncContext, mark: str) -> str:
+        return ctx.transaction(do.pay, mark)
+
+    add_tasks_that_wait(app, do, settings)
     return app
+
+
+def add_tasks_that_wait(app: Holdfast, do: Effects, settings: dict[str, Any]) -> None:  # noqa: C901 - a list of tasks
+    """Those that a test stops, kills or lets go on at a moment of its choice."""
+    ledger = do.ledger
+
+    @app.task(name="late", **settings)
+    async def late(ctx: Context, mark: str) -> int:
+        """Waits in its body, then does what its mark says."""
+        number = do.begin(mark)
+        try:
+            while not do.released(number):
+                await asyncio.sleep(0.01)
+            if mark != "finish":
+                await getattr(ctx, mark)(*late_arguments(mark))
+        except asyncio.CancelledError:
+            ledger.write(mark, "cancelled", "-", os.getpid())
+            raise
+        ledger.write(mark, "passed", "-", os.getpid())
+        return os.getpid()
+
+    @app.task(name="late_plainly", **settings)
+    def late_plainly(ctx: SyncContext, mark: str) -> int:
+        number = do.begin(mark)
+        while not do.released(number):
+            time.sleep(0.01)
+        if mark != "finish":
+            getattr(ctx, mark)(*late_arguments(mark))
+        ledger.write(mark, "passed", "-", os.getpid())
+        return os.getpid()
+
+    @app.task(name="bystander", **settings)
+    async def bystander(mark: str) -> None:
+        ledger.write(mark, "bystander", "-", os.getpid())
+
+    def late_arguments(mark: str) -> tuple[Any, ...]:
+        return {
+            "step": (step,),
+            "spawn": (bystander, mark),
+            "enqueue": (bystander, mark),
+            "emit": ("late", os.getpid()),
+            "transaction": (do.insert, mark, str(os.getpid())),
+            "write": (os.getpid(),),
+        }[mark]
+
+    def step() -> int:
+        return os.getpid()
+
+    @app.task(name="holding", **settings)
+    async def holding(ctx: Context, mark: str) -> list[str]:
+        return [await ctx.step(do.plain, mark, "s1"), await ctx.step(do.hold_async, mark)]
+
+    @app.task(name="holding_plainly", **settings)
+    def holding_plainly(ctx: SyncContext, mark: str) -> list[str]:
+        return [ctx.step(do.plain, mark, "s1"), ctx.step(do.hold, mark)]
+
+    @app.task(name="waiting", **settings)
+    async def waiting(ctx: Context, mark: str) -> Any:
+        await ctx.step(do.plain, mark, "s1")
+        return await ctx.wait_for(f"go {mark}")
+
+    @app.task(name="waiting_plainly", **settings)
+    def waiting_plainly(ctx: SyncContext, mark: str) -> Any:
+        ctx.step(do.plain, mark, "s1")
+        return ctx.receive("go")
+
+    @app.task(name="held_job", queue="children", **settings)
+    def held_job(mark: str) -> int:
+        number = do.begin(mark)
+        while not do.released(number):
+            time.sleep(0.01)
+        return os.getpid()
+
+    @app.task(name="parent", queue="parents", **settings)
+    async def parent(ctx: Context, mark: str) -> list[int]:
+        return [await ctx.step(os.getpid, name="pid"), await ctx.call(held_job, mark)]
+
+    @app.task(name="timed", **settings)
+    async def timed(ctx: Context, seconds: float) -> list[float]:
+        """How long a sleep and a timeout took, by the database's clock."""
+        start = await ctx.now()
+        await ctx.sleep(seconds)
+        slept = await ctx.now()
+        with contextlib.suppress(WaitTimeout):
+            await ctx.wait_for("never", timeout=seconds)
+        over = await ctx.now()
+        await ctx.sleep_until(over + timedelta(seconds=seconds))
+        times = [start, slept, over, await ctx.now()]
+        return [(after - before).total_seconds() for before, after in pairwise(times)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("ledger")
+    parser.add_argument("--lease", type=float, default=2.0)
+    parser.add_argument("--queues")
+    parser.add_argument("--clock-off", type=float, default=0.0)
+    parser.add_argument("--linger", type=float)
+    options = parser.parse_args()
+    if options.clock_off:
+        real_time, real_time_ns = time.time, time.time_ns
+        time.time = lambda: real_time() + options.clock_off
+        time.time_ns = lambda: real_time_ns() + int(options.clock_off * 1e9)
+    if options.linger is not None:
+        for module in (conductor, blocking):
+            module.LINGER = module.CROWDED = options.linger  # type: ignore[attr-defined]
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("holdfast").setLevel(logging.INFO)
+    app = make_app(options.url, Ledger(options.ledger))
+    queues = options.queues.split(",") if options.queues else None
+    app.worker(lease=options.lease, grace=1, concurrency=20, queues=queues).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,12 @@
 """Runs a durable function again and again, its worker killed at another commit each time: see `test_crash_fuzz.py`.
 
-    fuzz.py URL FOLDER TASK before|after|each FIRST STRIDE [STATEMENT …]
+    fuzz.py URL FOLDER TASK before|after|each|inside FIRST STRIDE [STATEMENT …]
 
 Point after point, from FIRST on in steps of STRIDE, until a run goes through without a kill. `each`: every worker of a
-run is killed after as many commits, not only the first. Then once at a commit with each of the statements: what the
-Nth commit is depends on how commits were grouped, so that counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts,
-for the test to judge. Workers are forks of this process, which has imported everything and opens no database itself.
+run is killed after as many commits, not only the first; `inside`: the kill is between the statements of a transaction
+of author code. Then once at a commit with each of the statements: what the Nth commit is depends on how commits were
+grouped, so that counting alone may miss one. The facts of each point are a line of JSON in FOLDER/facts, for the test
+to judge. Workers are forks of this process, which has imported everything and opens no database itself.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-import psycopg  # noqa: E402
+import psycopg
 
-from holdfast import Holdfast  # noqa: E402
-from tests.faults.apps.durable import TABLE, make_app  # noqa: E402
-from tests.support.counting import ask  # noqa: E402
-from tests.support.killing import Killer  # noqa: E402
-from tests.support.ledger import Ledger  # noqa: E402
-from tests.support.waiting import wait_until  # noqa: E402
+from holdfast import Holdfast
+from tests.faults.apps.durable import TABLE, Effects, make_app
+from tests.support.counting import ask
+from tests.support.killing import Killer
+from tests.support.ledger import Ledger
+from tests.support.waiting import wait_until
 
 LONGEST = 30.0
 MOST_KILLS = 60
@@ -38,6 +39,21 @@ url, folder, task, mode = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[
 first, stride, statements = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7:]
 ledger, places, looks = Ledger(folder / "ledger"), Ledger(folder / "places"), Ledger(folder / "looks")
 on_sqlite = url.startswith("sqlite")
+
+
+class InsideKiller:
+    """Kills where a transaction of author code has so many statements behind it."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def install(self) -> None:
+        Effects.between = self._reach  # type: ignore[method-assign]
+
+    def _reach(self, number: int) -> None:
+        if number == self._at:
+            places.write(number, "inside", "insert")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def look(app: Holdfast, mark: str) -> dict[str, Any]:
@@ -81,14 +97,14 @@ def prepare() -> None:
             own.execute(TABLE)
 
 
-def work(mark: str, killer: Killer | None, *, new: bool) -> None:
+def work(mark: str, killer: Killer | InsideKiller | None, *, new: bool) -> None:
     """A worker's life: it starts a run, or takes over what a dead one left, and goes on to the end."""
     if not new:
         _alone()
     app = make_app(url, ledger)
     if new:
         run = app.registry.names()[task].enqueue(mark)
-        if not task.startswith("undoing"):
+        if task in ("everything", "plainly"):
             run.send("note", "first")
     else:
         looks.write(json.dumps(look(app, mark)))
@@ -138,6 +154,8 @@ def point(mark: str, n: int, statement: str | None = None) -> int:
     looks.path.unlink(missing_ok=True)
     places.path.unlink(missing_ok=True)
     killer = Killer(n, "before" if mode == "before" else "after", places, statement)
+    if mode == "inside":
+        killer = InsideKiller(n)
     started = time.monotonic()
     codes = [forked(work, mark, killer, new=True)]
     while codes[-1] == -signal.SIGKILL and len(codes) < MOST_KILLS:
@@ -159,7 +177,7 @@ def point(mark: str, n: int, statement: str | None = None) -> int:
 if __name__ == "__main__":
     assert forked(prepare) == 0
     at = first
-    while point(f"p{at:04d}", at):
+    while point(f"{mode}-p{at:04d}", at):
         at += stride
     for name in statements:
-        assert any(point(f"{name}-{trial}", 1, name) for trial in range(TRIES)), f"no run came by {name}"
+        assert any(point(f"{mode}-{name}-{trial}", 1, name) for trial in range(TRIES)), f"no run came by {name}"

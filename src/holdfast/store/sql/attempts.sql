@@ -101,10 +101,10 @@ returning {schema}runs.id, records, attempt, {schema}runs.fence, {hint}
 -- Runs that were held until a predecessor of the same unique name was let go, and now have none.
 with free as materialized (
     select r.id from {schema}runs r
-    where r.held = 'quiescing' and r.session is null and not exists (
+    where r.held = 'quiescing' and r.session is null and (
         select 1 from {schema}runs old
-        where old.unique_name = r.unique_name and old.finished_at is not null and old.session is not null
-    )
+        where old.unique_name = r.unique_name and old.finished_at is not null and old.session is not null limit 1
+    ) is null
     order by r.seq limit 500 {lock_free}
 )
 update {schema}runs set held = null where id {among(free, id)}

@@ -2,7 +2,10 @@
 -- Whether a claim would find anything in these lanes; reads only, so that an idle worker takes no lock.
 select 1 from {each(:lanes, lane bigint)}
 where each.lane not in (select id from {schema}paused_lanes)
-and exists (select 1 from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null)
+and (
+    select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null
+    order by r.priority desc, r.turn, r.seq limit 1
+) is not null
 limit 1
 
 -- name: claim

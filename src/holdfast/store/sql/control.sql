@@ -22,28 +22,14 @@ select count(*) from {schema}runs where expires_at is not null and expires_at <=
 -- How many runs ended longer ago than that.
 select count(*) from {schema}runs where finished_at <= {now} - cast(:age as bigint) and session is null
 
--- name: prune_older_descendants
--- The families of runs that ended longer ago than that, in small batches, as far as nobody in them is at work.
-with families as materialized (
-    select r.id from {schema}runs r
-    where r.parent is null and r.finished_at <= {now} - cast(:age as bigint) and r.session is null
-    and exists (select 1 from {schema}runs d where d.root = r.id)
-    and not exists (select 1 from {schema}runs d where d.root = r.id and (d.finished_at is null or d.session is not null))
-    limit 100
-),
-old as materialized (
-    select d.id from {schema}runs d where d.root in (select id from families) limit 500
-)
-delete from {schema}runs where id {among(old, id)}
-returning id
-
--- name: prune_older
--- Runs that ended longer ago than that, in small batches by id, so that each batch goes on where the last one ended. Children go with their root.
+-- name: pick_older
+-- Runs that ended longer ago than that, in small batches by id, whether they have a family, and whether anyone in it is at work. Children
+-- go with their root.
 with old as materialized (
     select id from {schema}runs
-    where id > cast(:after as {uuid}) and finished_at <= {now} - cast(:age as bigint) and session is null
-    and parent is null and not exists (select 1 from {schema}runs d where d.root = {schema}runs.id)
+    where id > cast(:after as {uuid}) and finished_at <= {now} - cast(:age as bigint) and session is null and parent is null
     order by id limit 500 {lock_free}
 )
-delete from {schema}runs where id {among(old, id)}
-returning id
+select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
+    (select 1 from {schema}runs d where d.root = old.id and (d.finished_at is null or d.session is not null) limit 1)
+from old order by old.id

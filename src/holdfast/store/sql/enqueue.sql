@@ -22,12 +22,14 @@ returning scope, key
 -- What is kept under these idempotency keys.
 select k.scope, k.key, k.digest, k.run
 from {each(:rows, scope text, key text)} join {schema}keys k on k.scope = each.scope and k.key = each.key
+where k.scope {among(:rows, scope text)} and k.key {among(:rows, key text)}
 
 -- name: point_keys
 -- Lets keys name the run that `unique` found instead of the one that was to be made.
 update {schema}keys set run = cast(each.run as {uuid})
 from {each(:rows, scope text, key text, run uuid)}
-where {schema}keys.scope = each.scope and {schema}keys.key = each.key
+where {schema}keys.scope {among(:rows, scope text)} and {schema}keys.key {among(:rows, key text)}
+and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 
 -- name: add_runs
 -- New runs, ready or scheduled. Leaves out those that are there already (the same id: a repeat) and those whose unique name is taken.
@@ -63,10 +65,11 @@ where id {among(:rows, id uuid)} and ({old_snapshot} or exists (
 -- The unfinished runs of these unique names.
 select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
+where r.unique_name {among(:rows, unique_name text)}
 
 -- name: find_ids
 -- Which of these runs exist.
-select r.id from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id
+select r.id from {schema}runs r where r.id {among(:rows, id uuid)}
 
 -- name: find_tables
 -- only: postgres

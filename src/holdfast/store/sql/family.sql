@@ -1,6 +1,6 @@
 -- name: parents_of
--- Whose children these runs are.
-select parent from {schema}runs where id {among(:rows, id uuid)} and parent is not null
+-- Whose children these runs are, null for nobody's.
+select parent from {schema}runs where id {among(:rows, id uuid)}
 
 -- name: add_children
 -- Children of runs that are locked. Those that are there already (a repeat) are left out.
@@ -85,16 +85,22 @@ select count(*) filter (where finished_at is null),
 from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key
 
 -- name: children_page
--- How the children of one call ended, in their order, by pages.
-select id, coalesce(place, 0), state, result, error from {schema}runs
-where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and coalesce(place, 0) > cast(:after as int)
-order by place limit cast(:size as bigint)
+-- How the children of one call ended, in their order, by pages: those of a map, or the one that was spawned.
+select id, place, state, result, error from (
+    select id, place, state, result, error from {schema}runs
+    where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place > cast(:after as int)
+    order by place limit cast(:size as bigint)
+) page
+union all
+select id, 0, state, result, error from {schema}runs
+where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place is null and cast(:after as int) < 0
+order by 2
 
 -- name: spawned_ends
 -- How the children of a run that weren't part of a map ended, by pages.
-select seq, spawn_key, id, state, result, error from {schema}runs
-where parent = cast(:parent as {uuid}) and place is null and finished_at is not null and seq > cast(:after as bigint)
-order by seq limit 500
+select spawn_key, id, state, result, error from {schema}runs
+where parent = cast(:parent as {uuid}) and place is null and finished_at is not null and spawn_key > cast(:after as text)
+order by spawn_key limit 500
 
 -- name: ended_children
 -- Children of these runs that failed or were cancelled, locked.
@@ -106,7 +112,7 @@ order by seq {lock}
 -- Which calls of children these runs have on record as ended.
 select c.run, c.key from {schema}checkpoints c
 join {schema}runs r on r.id = c.run and r.generation = c.generation
-where c.run {among(:rows, id uuid)} and c.kind = 'join'
+where c.run {among(:rows, id uuid)} and r.id {among(:rows, id uuid)} and c.kind = 'join'
 
 -- name: reopen_waits
 -- Children of these calls are tried again: who waited for them waits until they have ended. An eager wait stays over unless the failure

@@ -128,7 +128,7 @@ where w.run {among(:rows, run uuid)}
 
 -- name: drop_waits
 -- Waits whose outcome is recorded.
-delete from {schema}waits where (run, generation, key) in (
+delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
     select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
 )
 
@@ -144,9 +144,9 @@ from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock_free}
 
 -- name: settle_due
--- Waits of these runs that are due have come to nothing, or to their end.
+-- Waits of these runs that are due have come to nothing, or to their end. (coalesce keeps the planner from walking all that are due.)
 update {schema}waits set outcome = 'due', settled_at = {now}
-where run {among(:rows, id uuid)} and outcome is null and due_at is not null and due_at <= {now}
+where run {among(:rows, id uuid)} and outcome is null and coalesce(due_at, {now} + 1) <= {now}
 returning run, key
 
 -- name: settle_waits
@@ -158,10 +158,13 @@ and {schema}waits.key = each.key and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
 -- name: wake_runs
--- Waiting runs of which a wait was settled become ready, and go on with the attempt that they had.
+-- Waiting runs of which a wait was settled become ready, and go on with the attempt that they had. (coalesce keeps the planner from walking
+-- all that wait.)
 update {schema}runs set state = 'ready'
-where id {among(:rows, id uuid)} and state = 'waiting'
-and exists (select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null)
+where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
+and (
+    select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1
+) = 1
 returning id, {hint}
 
 -- name: mark_undos
@@ -191,6 +194,6 @@ delete from {schema}waits where run {among(:rows, id uuid)}
 
 -- name: forget_failures
 -- Failures of steps that ended an attempt: the next one tries the steps again.
-delete from {schema}checkpoints where (run, generation, n) in (
+delete from {schema}checkpoints where run {among(:rows, run uuid)} and (run, generation, n) in (
     select cast(each.run as {uuid}), each.generation, each.n from {each(:rows, run uuid, generation int, n int)}
 )

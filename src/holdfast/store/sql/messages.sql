@@ -32,6 +32,6 @@ order by since, length(key), key limit 1
 update {schema}messages set taken_by = null
 where run {among(:rows, id uuid)} and (run, n) in (
     select m.run, max(m.n) from {schema}waits w join {schema}messages m on m.run = w.run and m.taken_by = w.key
-    where w.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
+    where w.run {among(:rows, id uuid)} and m.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
     group by m.run, m.taken_by
 )

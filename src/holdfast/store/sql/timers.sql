@@ -23,6 +23,7 @@ order by deadline limit 500
 
 -- name: fail_overdue
 -- Unfinished runs past their deadline fail, or are to undo first. A worker that is at one keeps its mark on it until it has let go.
+-- (coalesce keeps the planner from walking all that are overdue.)
 update {schema}runs
 set state = case when undos = 1 then 'ready' else 'failed' end,
     ending = case when undos = 1 then 'failed' end,
@@ -35,32 +36,39 @@ set state = case when undos = 1 then 'ready' else 'failed' end,
     records = records + 1,
     finished_at = case when undos = 0 then {now} end,
     expires_at = case when undos = 0 and parent is null then {now} + keep end
-where id {among(:rows, id uuid)} and finished_at is null and ending is null and deadline <= {now}
+where id {among(:rows, id uuid)} and finished_at is null and ending is null and coalesce(deadline, {now} + 1) <= {now}
 returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
 
--- name: prune_runs
--- Finished runs whose time to be kept is over, in small batches.
+-- name: pick_expired
+-- The first finished runs whose time to be kept is over, whether they have a family, and whether anyone is still at work on them or in it.
+-- (Subqueries with a limit stay what they are; exists may become a walk over all children. A condition on the session beside the order
+-- makes the planner believe that there are few, and sort them all.)
 with old as materialized (
-    select r.id from {schema}runs r where r.expires_at is not null and r.expires_at <= {now} and r.session is null
-    and not exists (select 1 from {schema}runs d where d.root = r.id)
+    select r.id, r.session from {schema}runs r where r.expires_at is not null and r.expires_at <= {now}
     order by r.expires_at limit 500 {lock_free}
 )
-delete from {schema}runs where id {among(old, id)}
+select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
+    case when old.session is not null then 1 else (
+        select 1 from {schema}runs d where d.root = old.id and (d.finished_at is null or d.session is not null) limit 1
+    ) end
+from old
+
+-- name: prune_runs
+-- Locked runs that are alone.
+delete from {schema}runs where id {among(:rows, id uuid)}
 returning id
 
 -- name: prune_descendants
--- The families of finished runs whose time to be kept is over, in small batches, as far as nobody in them is at work.
-with families as materialized (
-    select r.id from {schema}runs r where r.expires_at is not null and r.expires_at <= {now} and r.session is null
-    and exists (select 1 from {schema}runs d where d.root = r.id)
-    and not exists (select 1 from {schema}runs d where d.root = r.id and (d.finished_at is null or d.session is not null))
-    order by r.expires_at limit 100
-),
-old as materialized (
-    select d.id from {schema}runs d where d.root in (select id from families) limit 500
+-- The families of these runs, in small batches; but for those in which someone has gone back to work just now.
+with old as materialized (
+    select d.id from {schema}runs d where d.root {among(:rows, id uuid)} limit 500
 )
-delete from {schema}runs where id {among(old, id)}
+delete from {schema}runs where id {among(old, id)} and finished_at is not null and session is null
 returning id
+
+-- name: postpone_pruning
+-- Runs that someone is at, or in whose families, are looked at again in an hour, so that nobody walks past them each time.
+update {schema}runs set expires_at = {now} + 3600000000 where id {among(:rows, id uuid)}
 
 -- name: prune_history
 -- The history of pruned runs.

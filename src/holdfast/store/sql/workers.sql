@@ -54,13 +54,6 @@ select id, case when state = 'running' and crashes >= max_crashes then parent en
 where session {among(:rows, session text)}
 order by seq limit 500
 
--- name: hold_lost
--- Locks those that dead sessions still hold. Passes over those that someone is changing just now: they come up again.
-select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending
-from {schema}runs r
-where r.id {among(:rows, id uuid)} and r.session is not null
-order by r.seq {lock_free}
-
 -- name: recover_lost
 -- Running runs of dead sessions go back to ready, or fail when they crashed too often; those that may have compensations are to undo
 -- before they fail. Never touches finished ones.

@@ -1,0 +1,122 @@
+"""Holdfast's SQLite transaction in the shape of a database driver (PEP 249), for libraries that want one.
+
+Its errors are those of Python's own `sqlite3`, so that code that knows them keeps working; nothing else of that module
+is used: two SQLite libraries that open one file in one process lose each other's locks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+
+from holdfast.database.base import Row
+from holdfast.database.sqlite import SqliteTransaction
+from holdfast.errors import TaskError
+
+# What a library looks for in a driver's module
+apilevel = "2.0"
+paramstyle = "qmark"
+threadsafety = 1
+sqlite_version = apsw.sqlitelibversion()
+sqlite_version_info = tuple(int(part) for part in sqlite_version.split("."))
+Error = sqlite3.Error
+InterfaceError = sqlite3.InterfaceError
+DatabaseError = sqlite3.DatabaseError
+DataError = sqlite3.DataError
+OperationalError = sqlite3.OperationalError
+IntegrityError = sqlite3.IntegrityError
+InternalError = sqlite3.InternalError
+ProgrammingError = sqlite3.ProgrammingError
+NotSupportedError = sqlite3.NotSupportedError
+Binary = memoryview
+
+_MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[Exception]], ...] = (
+    ((apsw.ConstraintError, apsw.MismatchError), IntegrityError),
+    ((apsw.BindingsError, apsw.RangeError, apsw.MisuseError, TypeError), ProgrammingError),
+    ((apsw.TooBigError,), DataError),
+    ((apsw.CorruptError, apsw.NotADBError), DatabaseError),
+)
+
+
+def _as_drivers(error: Exception) -> Exception:
+    kind = next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), OperationalError)
+    ours = kind(str(error).removeprefix(f"{type(error).__name__}: "))
+    if isinstance(error, apsw.Error) and hasattr(error, "extendedresult"):
+        ours.sqlite_errorcode = error.extendedresult  # type: ignore[attr-defined]
+        ours.sqlite_errorname = apsw.mapping_extended_result_codes.get(error.extendedresult)  # type: ignore[attr-defined]
+    return ours
+
+
+class Connection:
+    """A transaction that Holdfast has begun, and ends."""
+
+    isolation_level = ""
+
+    def __init__(self, transaction: SqliteTransaction) -> None:
+        self._transaction = transaction
+        self.rolled_back = False
+        """Whether a library wanted it rolled back. Then nothing of it may be committed."""
+
+    def cursor(self) -> Cursor:
+        return Cursor(self._transaction)
+
+    def commit(self) -> None:
+        raise TaskError("ctx.transaction commits by itself, together with the checkpoint: leave out commit()")
+
+    def rollback(self) -> None:
+        self.rolled_back = True
+
+    def close(self) -> None:
+        """Nothing: it goes on being Holdfast's."""
+
+
+class Cursor:
+    """Statements and their rows, read whole: nothing is left open on the connection."""
+
+    arraysize = 1
+
+    def __init__(self, transaction: SqliteTransaction) -> None:
+        self._transaction = transaction
+        self._rows: Iterator[Row] = iter(())
+        self.description: Sequence[tuple[Any, ...]] | None = None
+        self.rowcount = -1
+        self.lastrowid: int | None = None
+
+    def execute(self, sql: str, values: Any = ()) -> Cursor:
+        try:
+            ran = self._transaction.describe(sql, values)
+        except (apsw.Error, TypeError) as error:
+            raise _as_drivers(error) from error
+        self._rows = iter(ran.rows)
+        self.description = [(name, *[None] * 6) for name in ran.columns] or None
+        self.rowcount = ran.changed
+        self.lastrowid = ran.last_id
+        return self
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> Cursor:
+        changed = 0
+        for values in rows:
+            changed += self.execute(sql, values).rowcount
+        self.description, self.rowcount = None, changed
+        return self
+
+    def fetchone(self) -> Row | None:
+        return next(self._rows, None)
+
+    def fetchmany(self, size: int | None = None) -> list[Row]:
+        return [row for _, row in zip(range(size or self.arraysize), self._rows, strict=False)]
+
+    def fetchall(self) -> list[Row]:
+        return list(self._rows)
+
+    def close(self) -> None:
+        self._rows = iter(())
+
+    def setinputsizes(self, sizes: Any) -> None:
+        """Nothing: SQLite has no use for it."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Nothing: SQLite has no use for it."""

@@ -1,0 +1,148 @@
+"""`check`: the open runs of an app against its code of now."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Holdfast
+
+LOADED = "    await ctx.progress(1"
+RETRY = "@app.task(retry=Retry(max_attempts=1))"
+
+
+@pytest.fixture
+def deploy(shell, voyages):
+    """Another version of the module, with something replaced; its --app."""
+    made = []
+
+    def deploy(old: str = "", new: str = "") -> str:
+        module = voyages.target.partition(":")[0]
+        source = (shell.folder / f"{module}.py").read_text()
+        assert old in source
+        source = source.replace(old, new) if old else source
+        for start in ("def row", "async def sail"):  # under the names that the runs have
+            named = f"@app.task(name='{module}.{start.rpartition(' ')[2]}')"
+            source = source.replace(f"{RETRY}\n{start}", f"{named}\n{start}")
+        made.append(f"next_{uuid4().hex}")
+        (shell.folder / f"{made[-1]}.py").write_text(source)
+        return f"{made[-1]}:app"
+
+    yield deploy
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+def test_code_that_does_the_same_passes(shell, voyages, deploy):
+    for app in (voyages.target, deploy()):
+        result = shell("check", "--app", app)
+        assert (result.exit_code, result.stdout) == (0, "2 open runs would go on as before\n")
+        assert result.stderr == ""
+
+
+def test_what_would_differ_is_told_with_its_place_and_fails(shell, voyages, deploy):
+    result = shell("check", "--app", deploy('    await ctx.sleep(0, name="tide")\n'))
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines == [
+        f"  {voyages.task}  1 open run",
+        "    sleep tide: is on record, but the code doesn't ask for it any more",
+        f"    {voyages.waiting}  waiting",
+        "1 of 2 open runs would behave differently",
+    ]
+
+
+def test_compensations_that_are_gone_are_told_for_runs_that_undo(shell, voyages, deploy):
+    result = shell("check", "--app", deploy(", undo=unload"))
+    assert result.exit_code == 1
+    assert f"{voyages.undoing}  undoing" in result.stdout
+    assert "its compensation isn't in the code any more" in result.stdout
+
+
+def test_as_json_there_is_every_run_with_its_findings(shell, voyages, deploy):
+    app = deploy('ctx.receive("orders", timeout=3600)', 'ctx.receive("telegrams")')
+    result = shell("check", "--app", app, "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert (report["checked"], report["same"], report["unknown"], report["unchecked"]) == (2, 1, {}, [])
+    (run,) = report["different"]
+    assert (run["id"], run["task"], run["state"]) == (str(voyages.waiting), voyages.task, "waiting")
+    (finding,) = run["findings"]
+    assert (finding["kind"], finding["where"], finding["key"]) == ("wait", "message orders", "$message:orders#1")
+    assert "message telegrams" in finding["text"]
+
+
+def test_what_author_code_prints_does_not_spoil_the_output(shell, voyages, deploy):
+    result = shell("check", "--app", deploy(LOADED, f"    print('ahoy')\n{LOADED}"), "--json")
+    assert json.loads(result.stdout)["same"] == 2
+    assert "ahoy" in result.stderr
+
+
+def test_a_replay_that_hangs_is_given_up_after_its_time(shell, voyages, deploy):
+    app = deploy(LOADED, f"    import asyncio; await asyncio.Event().wait()\n{LOADED}")
+    result = shell("check", "--app", app, "--timeout", "0.1", "--limit", "1")
+    assert result.exit_code == 1
+    assert "within 0.1 s" in result.stdout
+
+
+def test_runs_of_other_apps_are_noted_and_no_failure(shell, voyages, shop):
+    result = shell("check", "--app", shop, "--url", voyages.url)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"not checked: 2 open runs of {voyages.task}, which this app doesn't have" in result.stderr
+
+
+def test_a_task_can_be_chosen_and_must_be_known(shell, voyages):
+    result = shell("check", "--app", voyages.target, "--task", voyages.task, "--limit", "1")
+    assert result.stdout == "1 open run would go on as before\n"
+    result = shell("check", "--app", voyages.target, "--task", "sial")
+    assert result.exit_code == 2
+    assert "no task 'sial' in this app" in result.stderr
+
+
+def test_where_nothing_is_open_nothing_fails(shell, shop, empty):
+    result = shell("check", "--app", shop, "--url", empty)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no open runs of durable functions\n"
+    report = shell.json("check", "--app", shop, "--url", empty)
+    assert report == {"checked": 0, "same": 0, "different": [], "unchecked": [], "unknown": {}}
+
+
+def test_a_database_without_tables_is_left_without(shell, shop, database_url):
+    if database_url.startswith("sqlite"):
+        (shell.folder / "none.db").touch()
+        database_url = "sqlite:///none.db"
+    result = shell("check", "--app", shop, "--url", database_url)
+    assert result.exit_code == 0
+    assert "has no tables yet" in result.stderr
+    assert shell("migrate", "--check", "--url", database_url).exit_code == 1
+
+
+def test_many_runs_that_differ_alike_are_told_of_together(shell, voyages, deploy):
+    with Holdfast(voyages.url) as app:
+        app.enqueue_many([app.remote(voyages.task).request("Kiel") for _ in range(5)])
+    voyages.work()
+    app = deploy('    await ctx.sleep(0, name="tide")\n')
+    lines = shell("check", "--app", app).stdout.splitlines()
+    assert lines[0] == f"  {voyages.task}  6 open runs"
+    assert lines[-2:] == [
+        "    … and 3 more (--json lists all)",
+        "6 of 6 open runs would behave differently",
+    ]
+    assert len(json.loads(shell("check", "--app", app, "--json").stdout)["different"]) == 6
+
+
+def test_ctrl_c_ends_a_check_quietly(shell, voyages, deploy):
+    app = deploy(
+        LOADED,
+        "    import asyncio, sys; print('begun', file=sys.stderr, flush=True); await asyncio.Event().wait()\n" + LOADED,
+    )
+    process = shell.start("check", "--app", app, "--timeout", "100")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.strip()) == (130, "", "")

@@ -1,0 +1,142 @@
+"""`fork`, `send` and `emit`, and `cancel`, on durable functions under way."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+
+def test_fork_prints_the_id_of_a_run_that_goes_on_from_there(shell, voyages):
+    result = shell("fork", voyages.failed, "--from", "load", "--args", '{"to": "Rhodes"}', "--app", voyages.target)
+    assert (result.exit_code, result.stderr) == (0, "")
+    fork = UUID(result.stdout.strip())
+    voyages.work()
+    assert voyages.state(fork) == "waiting"
+    assert voyages.state(voyages.failed) == "failed"
+    assert shell.json("show", fork, "--url", voyages.url)["args"] == {"to": "Rhodes"}
+
+
+def test_fork_takes_the_beginning_of_an_id_arguments_by_position_and_no_code(shell, voyages):
+    told = shell.json("fork", str(voyages.failed)[:-1], "--args", '["Rhodes"]', "--url", voyages.url)
+    assert told == {"id": told["id"], "task": voyages.task, "forked": str(voyages.failed), "from_step": None}
+    voyages.work()
+    assert voyages.state(UUID(told["id"])) == "waiting"
+
+
+def test_fork_of_an_unfinished_run_says_that_it_goes_on(shell, voyages):
+    result = shell("fork", voyages.waiting, "--from", "load", "--url", voyages.url)
+    assert result.exit_code == 0
+    assert f"run {voyages.waiting} is waiting and goes on by itself" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--from", "unload"], "no step 'unload' on record: it has load, map voyage"),
+        (["--from", "sink"], "no step 'sink'"),
+        (["--from", ""], "must not be empty"),
+        (["--args", '{"too": 1}'], "missing a required argument: 'to'"),
+        (["--args", "[1]"], "Expected `str`, got `int`"),
+    ],
+)
+def test_a_fork_that_can_not_be_made_says_why_and_makes_nothing(shell, voyages, words, says):
+    before = len(shell.json("runs", "--url", voyages.url))
+    result = shell("fork", voyages.failed, *words, "--app", voyages.target)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(shell.json("runs", "--url", voyages.url)) == before
+
+
+@pytest.mark.parametrize("words", [["fork", "ffff"], ["send", "ffff", "orders"]], ids=" ".join)
+def test_a_run_that_is_not_there_is_told_so(shell, voyages, words):
+    result = shell(*words, "--url", voyages.url)
+    assert result.exit_code == 2
+    assert "no run's id begins with ffff" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["fork", "ffff"], ["send", "ffff", "orders"]], ids=" ".join)
+def test_in_empty_tables_there_is_no_run_either(shell, empty, words):
+    result = shell(*words, "--url", empty)
+    assert result.exit_code == 2
+    assert "no run's id begins with ffff" in result.stderr
+
+
+def test_send_and_emit_bring_a_run_to_its_end(shell, voyages):
+    sent = shell("send", voyages.waiting, "orders", '{"speed": 9}', "--url", voyages.url)
+    assert (sent.exit_code, sent.stdout, sent.stderr) == (0, f"{voyages.waiting}  sent to orders\n", "")
+    emitted = shell("emit", "lighthouse-Brest", '"seen: "', "--url", voyages.url)
+    assert (emitted.exit_code, emitted.stdout) == (0, "lighthouse-Brest  emitted\n")
+    voyages.work()
+    assert voyages.app.get_run(voyages.waiting).info().result == "seen: {'speed': 9}"
+
+
+def test_a_payload_that_is_left_out_is_null_and_one_with_a_minus_needs_dashes(shell, voyages):
+    assert shell.json("send", voyages.waiting, "orders", "--url", voyages.url) == {
+        "run": str(voyages.waiting), "topic": "orders"
+    }  # fmt: skip
+    assert shell("emit", "cold", "--url", voyages.url, "--", "-3").exit_code == 0
+    voyages.work()
+    steps = shell.json("show", voyages.waiting, "--url", voyages.url)["steps"]
+    assert [step["value"] for step in steps if step["kind"] == "message"] == [None]
+
+
+def test_a_message_on_a_topic_that_nobody_asks_for_is_remarked_on_and_kept(shell, voyages):
+    result = shell("send", voyages.waiting, "order", "1", "--url", voyages.url)
+    assert result.exit_code == 0
+    assert "waits for a message on orders, not on order" in result.stderr
+
+
+def test_a_finished_run_gets_no_messages(shell, voyages):
+    result = shell("send", voyages.failed, "orders", "1", "--url", voyages.url)
+    assert result.exit_code == 2
+    assert f"run {voyages.failed} is failed; messages go to unfinished runs" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_second_emit_changes_nothing_and_says_so(shell, empty):
+    assert shell.json("emit", "dawn", "1", "--url", empty) == {"event": "dawn", "tenant": None, "first": True}
+    again = shell("emit", "dawn", "2", "--url", empty)
+    assert (again.exit_code, again.stdout) == (0, "dawn  had been emitted before: nothing was changed\n")
+    assert shell.json("emit", "dawn", "--tenant", "acme", "--url", empty)["first"] is True
+
+
+@pytest.mark.parametrize("words", [["emit", ""], ["emit", "a\x1bb"], ["emit", "dawn", "--tenant", ""]])
+def test_what_can_be_no_event_is_refused(shell, empty, words):
+    result = shell(*words, "--url", empty)
+    assert result.exit_code == 2
+    assert "must not" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        (["fork", "{waiting}", "--from", "l"], "load"),
+        (["fork", "{waiting}", "--from", "sl"], "sleep tide"),
+        (["send", "{waiting}", "o"], "orders"),
+        (["show", "{beginning}"], "{waiting}"),
+    ],
+)
+def test_runs_steps_and_topics_are_completed(shell, voyages, monkeypatch, line, completed):
+    from click.shell_completion import ShellComplete
+
+    from holdfast.cli.commands import holdfast
+
+    monkeypatch.setenv("HOLDFAST_URL", voyages.url)
+    names = {"waiting": str(voyages.waiting), "beginning": str(voyages.waiting)[:-1]}
+    *before, typed = [word.format(**names) for word in line]
+    found = ShellComplete(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(before, typed)
+    assert [item.value for item in found] == [completed.format(**names)]
+
+
+def test_cancel_says_when_a_run_has_to_undo_first(shell, voyages):
+    result = shell("cancel", voyages.waiting, voyages.undoing, voyages.failed, "--url", voyages.url)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"{voyages.waiting}  undoes what it did, then it is cancelled",
+        f"{voyages.undoing}  is undoing already",
+        f"{voyages.failed}  had ended before: failed",
+    ]
+    voyages.work()
+    assert voyages.state(voyages.waiting) == "cancelled"

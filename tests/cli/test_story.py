@@ -1,0 +1,173 @@
+"""What `show` draws of durable functions, and how other commands tell of them."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, Holdfast
+from tests.cli.test_everywhere import on_a_terminal
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def story(shell, voyages, id):
+    result = shell("show", id, "--url", voyages.url)
+    assert result.exit_code == 0
+    return result.stdout.partition("\nhistory\n")[2].splitlines()
+
+
+def fields(shell, voyages, id):
+    top = shell("show", id, "--url", voyages.url).stdout.partition("\n\n")[0]
+    return dict(re.split(r"  +", line, maxsplit=1) for line in top.splitlines() if not line.startswith(" "))
+
+
+def words(lines):
+    return [line.split() for line in lines]
+
+
+def test_steps_hang_below_the_attempt_that_made_them_with_times_and_results(shell, voyages):
+    lines = story(shell, voyages, voyages.waiting)
+    kinds = [line.split()[2] for line in lines if re.match(r"  \d{4}-", line)]
+    assert kinds[:2] == ["enqueued", "started"]
+    assert kinds[-1] == "waiting"
+    (load,) = [line for line in lines if " load " in line]
+    assert re.match(r"    \d\d:\d\d:\d\d\.\d{3}  load +[\d.]+ m?s  has undo  \{\"loaded\": ", load)
+    assert load.endswith("…"), "a very long result is cut, in a pipe too"
+    assert lines.index(load) < next(at for at, line in enumerate(lines) if "map" in line)
+
+
+def test_children_hang_below_the_call_that_made_them_with_their_states_and_errors(shell, voyages):
+    lines = story(shell, voyages, voyages.waiting)
+    at = next(at for at, line in enumerate(lines) if "map " in line)
+    assert lines[at].endswith("3 children")
+    children = shell.json("show", voyages.waiting, "--url", voyages.url)["children"]
+    first, broken, why, last = words(lines[at + 1 : at + 5])
+    assert [first[0], broken[0], last[0]] == [child["id"] for child in children]
+    assert [first[1], broken[1], last[1]] == ["done", "failed", "done"]
+    assert " ".join(why) == "RuntimeError: a broken oar"
+
+
+def test_what_a_run_waits_for_stands_on_top_and_at_the_end(shell, voyages):
+    told = fields(shell, voyages, voyages.waiting)
+    assert told["state"] == "waiting"
+    assert re.fullmatch(r"a message on orders, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in 59 min\)", told["waits for"])
+    assert told["progress"] == "1 of 4 (25%)  loaded"
+    assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waits for']}"
+
+
+def test_what_has_come_is_told_until_the_run_goes_on(shell, voyages):
+    shell("send", voyages.waiting, "orders", "1", "--url", voyages.url)
+    assert "which has come" in fields(shell, voyages, voyages.waiting)["waits for"]
+    voyages.work()
+    told = fields(shell, voyages, voyages.waiting)["waits for"]
+    assert re.fullmatch(r"event lighthouse-Brest, since .* ago\)", told)
+
+
+def test_a_failure_is_told_below_its_attempt_and_undone_steps_are_marked(shell, voyages):
+    lines = story(shell, voyages, voyages.failed)
+    assert any(re.search(r"  load +[\d.]+ m?s  undone  ", line) for line in lines)
+    assert any(re.search(r"  undone load ", line) for line in lines)
+    at = next(at for at, line in enumerate(lines) if " undoing " in line)
+    assert "sunk off Scilly" in lines[at + 1]
+    assert fields(shell, voyages, voyages.failed)["state"] == "failed"
+
+
+def test_a_run_that_undoes_tells_how_it_will_end(shell, voyages):
+    told = fields(shell, voyages, voyages.undoing)
+    assert (told["state"], told["will end"]) == ("undoing", "cancelled, when its undos have run")
+    assert "recalled" in told["error"]
+
+
+def test_a_child_names_its_parent(shell, voyages):
+    child = shell.json("show", voyages.waiting, "--url", voyages.url)["children"][0]["id"]
+    assert fields(shell, voyages, child)["parent"] == str(voyages.waiting)
+
+
+def test_a_fork_tells_what_it_took_over(shell, voyages):
+    fork = shell("fork", voyages.waiting, "--from", "sleep tide", "--url", voyages.url).stdout.strip()
+    lines = story(shell, voyages, fork)
+    assert f"of {voyages.waiting} from sleep tide, 3 taken over" in lines[1]
+    assert [line.split()[1] for line in lines[2:5]] == ["load", "map", "join"]
+
+
+def test_as_json_there_is_everything(shell, voyages):
+    told = shell.json("show", voyages.waiting, "--url", voyages.url)
+    assert [step["kind"] for step in told["steps"]][:3] == ["step", "map", "join"]
+    load = told["steps"][0]
+    assert (load["name"], load["undo"], load["undone_at"], len(load["value"]["crates"])) == ("load", True, None, 100)
+    assert load["key"].startswith("load-1:")
+    (wait,) = told["waits"]
+    assert (wait["kind"], wait["name"], wait["outcome"]) == ("message", "orders", None)
+    assert wait["due_at"] > wait["since"]
+    assert [(child["task"], child["state"]) for child in told["children"]] == [
+        (voyages.task.replace("sail", "row"), state) for state in ("done", "failed", "done")
+    ]
+    assert told["children"][1]["error"]["message"] == "a broken oar"
+    assert (told["more_children"], told["ending"], told["restarts"]) == (False, None, 0)
+    assert told["progress"] == {"done": 1.0, "total": 4.0, "note": "loaded"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_tree_fits_a_terminal_and_is_as_readable_without_colours(shell, voyages, columns):
+    size = {"COLUMNS": str(columns)}
+    for id in (voyages.waiting, voyages.failed):
+        code, coloured = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size)
+        _, plain = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size, NO_COLOR="1")
+        assert code == 0
+        assert "\x1b[3" in coloured
+        assert "\x1b[3" not in plain
+        tree = COLOURS.sub("", plain).partition("history")[2]
+        assert max(map(len, tree.splitlines())) <= columns
+        assert all(line == line.rstrip() for line in tree.splitlines())
+        assert "├── " in tree
+        assert "load" in tree
+        for child in shell.json("show", id, "--url", voyages.url)["children"]:
+            assert child["id"] in tree
+        if id == voyages.failed:
+            assert "nobody had foreseen" in " ".join(re.sub(r"[│├└─]", " ", tree).split())
+
+
+def test_what_users_wrote_in_steps_can_not_command_the_terminal(shell, voyages):
+    for written in (
+        on_a_terminal(shell, "show", str(voyages.waiting), "--url", voyages.url)[1],
+        shell.run("show", voyages.waiting, "--url", voyages.url).stdout,
+    ):
+        assert not any(sequence in written for sequence in ("\x1b[2J", "\x1b]0;", "\x07", "\u202e", "\x9b"))
+        assert "owned" in written
+
+
+def test_a_pipe_gets_indentation_and_no_lines(shell, voyages):
+    told = shell.run("show", voyages.waiting, "--url", voyages.url).stdout
+    assert not set("│─├└┃") & set(told)
+    assert "\x1b" not in told
+
+
+def test_an_ascii_terminal_gets_lines_that_it_can_show(shell, voyages):
+    _, written = on_a_terminal(shell, "show", str(voyages.waiting), "--url", voyages.url, PYTHONIOENCODING="ascii")
+    assert "\\u251c" not in written
+    assert "load" in written
+
+
+def test_runs_and_queues_tell_of_waiting_and_undoing_runs(shell, voyages):
+    for state in ("waiting", "undoing"):
+        (run,) = shell.json("runs", "--state", state, "--url", voyages.url)
+        assert UUID(run["id"]) == getattr(voyages, state)
+    lines = shell("queues", "--url", voyages.url).stdout.splitlines()
+    assert lines[1].split()[:6] == ["default", "open", "1", "0", "1", "0"], "undoing is ready to be taken up"
+    assert shell.json("queues", "--url", voyages.url)[0]["runs"]["waiting"] == 1
+
+
+def test_children_that_wait_for_their_siblings_count_as_waiting(shell, empty):
+    with Holdfast(empty) as app:
+
+        @app.task(name="fleet")
+        async def fleet(ctx: Context) -> None:
+            await ctx.map(app.remote("elsewhere.row", queue="fleet"), range(5), concurrency=2)
+
+        fleet.enqueue()
+        app.worker().drain(timeout=60)
+    lines = shell("queues", "--url", empty).stdout.splitlines()
+    assert lines[2].split()[:6] == ["fleet", "open", "2", "0", "3", "0"]

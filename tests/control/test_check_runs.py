@@ -1,0 +1,110 @@
+"""Which open runs a check replays, and that those which move meanwhile are judged by what they are now."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.control import Control
+from holdfast.errors import ConfigError, UnknownTask
+from tests.support.checking import Deployed, Effects, act, begin, found, walk, walk_to_dusk, walk_without_second
+from tests.support.durable import drain
+from tests.support.ledger import Ledger
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def ledger(tmp_path: Path) -> Ledger:
+    Effects.ledger = Ledger(tmp_path / "ledger")
+    return Effects.ledger
+
+
+def test_only_unfinished_runs_that_have_begun_are_replayed_and_jobs_are_not(database_url):
+    ended = begin(database_url, walk)
+    with Deployed(database_url, walk) as old:
+        old.app.emit("dawn")
+        drain(old.app)
+        assert old.app.get_run(ended).info().state == "done"
+    waits = begin(database_url, walk_to_dusk)
+    with Deployed(database_url, walk_without_second) as new:
+        new.walk.enqueue()  # hasn't begun
+        new.child.options(delay=60).enqueue(1)
+        report = new.check()
+    assert report.checked == 1
+    assert [run.id for run in report.different] == [waits]
+
+
+def test_runs_of_tasks_that_this_app_does_not_have_are_counted_and_no_failure(database_url):
+    begin(database_url, walk)
+    begin(database_url, walk)
+    with Deployed(database_url, None) as new:
+        new.app.remote("job.elsewhere").enqueue(1)
+        report = new.check()
+    assert (report.checked, report.different, report.unknown) == (0, [], {"walk": 2})
+
+
+def test_a_check_can_be_limited_and_tells_how_far_it_is(database_url):
+    ids = [begin(database_url, walk) for _ in range(3)]
+    told: list[tuple[int, int]] = []
+    with Deployed(database_url, walk_without_second) as new:
+        report = new.check(limit=2, progress=lambda *far: told.append(far))
+        assert new.check(task="child").checked == 0
+        assert new.check(task="walk").checked == 3
+        with pytest.raises(UnknownTask, match="did you mean walk"):
+            new.check(task="wlak")
+        with pytest.raises(ConfigError):
+            new.check(timeout=-1)
+    assert [run.id for run in report.different] == ids[:2], "the oldest"
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_an_alias_finds_the_runs_of_a_renamed_task(database_url):
+    begin(database_url, walk)
+    with Holdfast(database_url) as app:
+        app.task(name="stroll", aliases=("walk",))(walk)
+        report = Control(app.store, app.registry).check.run()
+    assert (report.checked, report.same) == (1, 1)
+
+
+def test_a_run_that_is_being_worked_on_just_now_is_no_difference(database_url):
+    let_go = threading.Event()
+
+    def hold(_what: int) -> None:
+        Effects.ledger.write("held")
+        let_go.wait(60)
+
+    async def working(ctx: Context) -> None:
+        await ctx.step(act, 1, name="first")
+        await ctx.step(hold, 2, name="hold")
+
+    with Deployed(database_url, working) as old, old.app.worker():
+        run = old.walk.enqueue()
+        wait_until(lambda: "held" in Effects.ledger.lines())
+        assert found(database_url, working) == []
+        let_go.set()
+        run.result(timeout=30)
+    assert Effects.ledger.counts() == {"act 1": 1, "held": 1}
+
+
+def test_a_run_that_moved_on_while_it_was_replayed_is_looked_at_again(database_url):
+    id = begin(database_url, walk)
+    replays = []
+
+    async def moves_meanwhile(ctx: Context) -> None:
+        replays.append(ctx.attempt)
+        await asyncio.to_thread(finish_with_the_old_code)
+        raise KeyError("never seen by anyone")
+
+    def finish_with_the_old_code() -> None:
+        with Deployed(database_url, walk) as old:
+            old.app.emit("dawn", 1)
+            drain(old.app)
+
+    assert found(database_url, moves_meanwhile) == []
+    assert replays == [1]
+    with Deployed(database_url, walk) as old:
+        assert old.app.get_run(id).info().state == "done"

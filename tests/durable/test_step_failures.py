@@ -1,0 +1,270 @@
+"""Steps that fail: what author code sees, live and in a replay, and what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import Context, Fatal, Retry, RetryAfter, RunFailed, StepFailed
+from tests.support.durable import drain, kinds, state
+from tests.support.waiting import wait_until
+
+ONCE = Retry(max_attempts=1)
+THREE_AT_ONCE = Retry(max_attempts=3, delay=0)
+
+
+def test_step_failed_has_the_error_live_and_on_replay_and_its_cause_when_live(app, effects, ledger):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.step(effects.fail, "broken")
+        except StepFailed as failed:
+            error = failed.error
+            ledger.write("saw", failed.step, error.code, error.type, error.message, repr(failed.__cause__))
+        await ctx.wait_for("go")
+
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    run.result(timeout=5)
+    assert ledger.lines() == [
+        "broken",
+        "saw fail error ValueError broken ValueError('broken')",
+        "saw fail error ValueError broken None",
+    ]
+
+
+class Odd(Exception):
+    """Wants other arguments than it keeps."""
+
+    def __init__(self, code: int, *, hint: str) -> None:
+        super().__init__(f"{code}: {hint}")
+        self.code = code
+
+
+class Plain(Exception):
+    pass
+
+
+class Below(Plain):
+    pass
+
+
+class Unkept(Exception):
+    """Its arguments can't be kept as JSON."""
+
+
+RAISED = {
+    "plain": lambda: Plain("a", 1),
+    "below": lambda: Below("b"),
+    "odd": lambda: Odd(404, hint="gone"),
+    "unkept": lambda: Unkept(object),
+    "other": lambda: KeyError("k"),
+}
+
+
+@pytest.mark.parametrize("which", list(RAISED))
+def test_what_raises_names_comes_through_as_itself_live_and_on_replay(app, ledger, which):
+    def fail() -> None:
+        ledger.write("ran")
+        raise RAISED[which]()
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        try:
+            await ctx.options(name="fail", raises=(Plain, Odd, Unkept)).step(fail)
+        except Exception as error:
+            ledger.write("saw", type(error).__name__, "" if which == "unkept" else error)
+        await ctx.wait_for("go")
+
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    run.result(timeout=5)
+    ran, first, again = ledger.lines()
+    assert (ran, first) == ("ran", again)
+    assert first.split()[1] == {"plain": "Plain", "below": "Below", "odd": "Odd", "unkept": "Unkept"}.get(
+        which, "StepFailed"
+    )
+
+
+def test_a_failure_that_ended_the_attempt_is_tried_again(app, effects, ledger):
+    @app.task(name="work", retry=Retry(max_attempts=3, delay=0))
+    async def work(ctx: Context) -> str:
+        await ctx.step(effects.note, "before")
+        return await ctx.step(effects.fail_until, "x", 3)
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) == "x"
+    assert ledger.counts() == {"before": 1, "x": 3}
+    assert run.info().attempt == 3
+
+
+def test_a_failure_that_was_caught_is_replayed_and_not_tried_again(app, effects, ledger):
+    @app.task(name="work", retry=Retry(max_attempts=3, delay=0))
+    async def work(ctx: Context) -> int:
+        with pytest.raises(StepFailed):
+            await ctx.step(effects.fail, "caught")
+        await ctx.step(effects.note, "after")
+        ledger.write("body")
+        await ctx.step(effects.fail_until, "x", 2)
+        return ctx.attempt
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) == 2
+    assert ledger.counts() == {"caught": 1, "after": 1, "body": 2, "x": 2}
+
+
+def test_fatal_in_a_step_is_not_tried_again(app, ledger):
+    def fatal() -> None:
+        ledger.write("try")
+        raise Fatal("no use")
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> str:
+        try:
+            await ctx.step(fatal, name="fatal", retry=THREE_AT_ONCE)
+        except StepFailed as failed:
+            return failed.error.code
+        return ""
+
+    run = work.enqueue()
+    drain(app)
+    assert (run.result(timeout=5), len(ledger.lines())) == ("fatal", 1)
+
+
+def test_a_fatal_failure_of_a_step_that_nobody_caught_fails_the_run_at_once(app, ledger):
+    def fatal() -> None:
+        ledger.write("try")
+        raise Fatal("no use")
+
+    @app.task(name="work", retry=THREE_AT_ONCE)
+    async def work(ctx: Context) -> None:
+        await ctx.step(fatal, name="fatal")
+
+    run = work.enqueue()
+    drain(app)
+    assert (state(run), run.info().error.code, len(ledger.lines())) == ("failed", "fatal", 1)
+
+
+def test_retry_after_in_a_step_chooses_the_delay_before_its_next_try(app, ledger):
+    def later() -> str:
+        ledger.write("try")
+        if len(ledger.lines()) == 1:
+            raise RetryAfter(0.001)
+        return "ok"
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> str:
+        return await ctx.step(later, name="later", retry=Retry(max_attempts=2, delay=3600, max_delay=3600))
+
+    run = work.enqueue()
+    drain(app)
+    assert (run.result(timeout=5), len(ledger.lines())) == ("ok", 2)
+
+
+def test_a_steps_timeout_ends_a_coroutine_and_is_tried_again_as_its_retry_says(app, ledger):
+    async def slow() -> str:
+        ledger.write("began")
+        if len(ledger.lines()) < 3:
+            await asyncio.sleep(3600)
+        return "ok"
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> list[str]:
+        got = await ctx.step(slow, name="slow", timeout=0.01, retry=THREE_AT_ONCE)
+        return [got]
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) == ["ok"]
+    assert len(ledger.lines()) == 3
+
+
+def test_a_step_that_timed_out_for_good_failed_with_code_timeout(app, ledger):
+    async def slow() -> None:
+        ledger.write("began")
+        await asyncio.sleep(3600)
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        for options in (
+            ctx.options(name="slow", timeout=0.01),
+            ctx.options(name="s", timeout=0.01, raises=TimeoutError),
+        ):
+            try:
+                await options.step(slow)
+            except Exception as error:
+                ledger.write(type(error).__name__, error.error.code if isinstance(error, StepFailed) else "")
+        await ctx.wait_for("go")
+
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    run.result(timeout=5)
+    seen = ["StepFailed timeout", "TimeoutError "]
+    assert ledger.lines() == ["began", seen[0], "began", seen[1], *seen]
+
+
+def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_begins(app, ledger):
+    def slow() -> str:
+        ledger.write("began")
+        threading.Event().wait(0.3 if len(ledger.lines()) == 1 else 0)
+        ledger.write("ended")
+        return "ok"
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> str:
+        return await ctx.step(slow, name="slow", timeout=0.05, retry=THREE_AT_ONCE)
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) == "ok"
+    assert ledger.lines() == ["began", "ended", "began", "ended"]
+
+
+def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_until_it_ends(app, ledger):
+    release = threading.Event()
+
+    def slow() -> None:
+        ledger.write("began")
+        release.wait(60)
+        ledger.write("ended")
+
+    @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
+    async def work(ctx: Context) -> None:
+        ledger.write("attempt", ctx.attempt)
+        await ctx.step(slow, name="slow", timeout=0.05)
+
+    with app.worker():
+        run = work.enqueue()
+        wait_until(lambda: "retrying" in kinds(run))
+        assert app.store.views.run(str(run.id)).held == "quiescing"
+        assert ledger.lines() == ["attempt 1", "began"]
+        release.set()
+        run.result(timeout=30)
+    assert ledger.lines() == ["attempt 1", "began", "ended", "attempt 2", "began", "ended"]
+
+
+def test_a_result_that_cannot_be_kept_fails_the_step_at_once(app, ledger):
+    def odd() -> object:
+        ledger.write("ran")
+        return threading.Lock()
+
+    @app.task(name="work", retry=THREE_AT_ONCE)
+    async def work(ctx: Context) -> None:
+        await ctx.step(odd, name="odd", retry=THREE_AT_ONCE)
+
+    run = work.enqueue()
+    drain(app)
+    with pytest.raises(RunFailed, match="lock") as failed:
+        run.result(timeout=5)
+    assert failed.value.error.code == "not_serializable"
+    assert ledger.lines() == ["ran"]

@@ -1,0 +1,113 @@
+"""A commit that was sent over a connection that then broke, and that the server carries out only while it is repeated.
+
+That happens when a server hangs in a slow write and the worker, tired of waiting, tries again on a new connection: what
+the first try did can't be seen yet, only its locks can be felt.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from holdfast.store.commands import Emit, Enqueue, Outcome, Write, Wrote
+from holdfast.store.waking import target_of
+from tests.support.proxy import COMMIT, Proxy
+from tests.support.waiting import wait_until
+from tests.support.world import World, held, record_of, wait_of
+
+
+@pytest.fixture
+def proxy(postgres_url):
+    with Proxy(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy):
+    world = World(proxy.url)
+    world.session("w")
+    world.lane()
+    yield world
+    world.close()
+
+
+class Later:
+    """A call in a thread."""
+
+    def __init__(self, call):
+        self._outcome = []
+        self._thread = threading.Thread(target=lambda: self._outcome.append(call()))
+        self._thread.start()
+
+    def result(self):
+        self._thread.join(30)
+        [outcome] = self._outcome
+        return outcome
+
+
+def commit_late(proxy, url, call):
+    """Call it; its first COMMIT gets through when its second try waits for the locks of the first."""
+    proxy.delay_request(COMMIT)
+    later = Later(call)
+    assert proxy.fired.wait(30)
+    blocked = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with psycopg.connect(url, autocommit=True) as own:
+        wait_until(lambda: own.execute(blocked).fetchone()[0] > 0, what="the second try to wait for the first")
+    proxy.let_late_through()
+    return later.result()
+
+
+def test_a_receive_takes_one_message(proxy, far, postgres_url):
+    claim = far.running("w")
+    for payload in ('"first"', '"second"'):
+        far.store.operators.send(claim.id, "topic", payload)
+    [reply] = commit_late(proxy, postgres_url, lambda: far.write("w", wait_of(claim, "message", "topic")))
+    assert reply == Outcome("message", '"first"')
+    assert far.steps(claim.id) == [(10, "message", "message", '"first"')]
+    assert far.sql("select payload, taken_by from {schema}messages order by n") == [
+        ('"first"', "message"),
+        ('"second"', None),
+    ]
+
+
+def test_an_emit_that_was_the_first_says_so(proxy, far, postgres_url):
+    claim = far.running("w")
+    emit = Emit(held(claim), 1, "emit", target_of(None, "e"), None, "e", "1")
+    assert commit_late(proxy, postgres_url, lambda: far.write("w", emit)) == [Wrote("true")]
+    assert far.steps(claim.id) == [(1, "emit", "emit", "true")]
+
+
+def test_what_is_written_for_followers_is_there_once(proxy, far, postgres_url):
+    claim = far.running("w")
+    write = Write(held(claim), 1, "write", 1, '"piece"')
+    commit_late(proxy, postgres_url, lambda: far.write("w", write))
+    assert far.sql("select n, data from {schema}chunks") == [(1, '"piece"')]
+
+
+def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, far, postgres_url):
+    claim = far.running("w")
+    with psycopg.connect(postgres_url) as own:
+        own.execute("create table effects (name text)")
+    calls = []
+
+    def work(connection):
+        calls.append(connection.execute("insert into effects values ('paid')").rowcount)
+        return f'"call {len(calls)}"'
+
+    record = record_of(claim, 1, "paid")
+    assert commit_late(proxy, postgres_url, lambda: far.store.transactions.run("w", record, work)) == '"call 1"'
+    assert calls == [1, 1], "there was no second try"
+    assert far.steps(claim.id) == [(1, "paid", "step", '"call 1"')]
+    with psycopg.connect(postgres_url) as own:
+        assert own.execute("select count(*) from effects").fetchone() == (1,)
+
+
+def test_an_independent_run_with_a_unique_name_is_made_once(proxy, far, postgres_url):
+    claim = far.running("w")
+    far.lane("other")
+    enqueue = Enqueue(held(claim), 1, "enqueue", far.new("other", unique="u"))
+    reply = commit_late(proxy, postgres_url, lambda: far.store.journal.enqueue("w", enqueue))
+    assert reply == Wrote(f'"{enqueue.request.id}"')
+    assert far.rows("runs") == 2

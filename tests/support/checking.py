@@ -1,0 +1,171 @@
+"""Durable functions as they were and as they might become, and checks of one against the other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import Context, Holdfast, Retry
+from holdfast.control import Control
+from holdfast.control.check import Report
+from tests.support.durable import drain
+from tests.support.ledger import Ledger
+from tests.support.world import World
+
+TABLES = ("runs", "checkpoints", "waits", "events", "messages", "chunks", "history", "workers", "lanes", "keys", "meta")
+
+Body = Callable[..., Any]
+
+
+class Effects:
+    """What steps do, written down where the test says."""
+
+    ledger: Ledger
+
+
+def act(what: Any) -> Any:
+    Effects.ledger.write("act", what)
+    return what
+
+
+def undo(what: Any) -> None:
+    Effects.ledger.write("undo", what)
+
+
+class Deployed:
+    """An app on the test's database, with a durable function `walk` of this body, and a child for it."""
+
+    def __init__(self, url: str, body: Body | None, name: str = "walk") -> None:
+        self.app = Holdfast(url)
+        self.child = self.app.task(name="child")(act_child)
+        if body is not None:
+            self.walk = self.app.task(name=name, retry=Retry(max_attempts=1))(body)
+
+    def __enter__(self) -> Deployed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.app.close()
+
+    def check(self, **asked: Any) -> Report:
+        return Control(self.app.store, self.app.registry).check.run(**{"timeout": 20, **asked})
+
+
+def act_child(n: int) -> int:
+    return n * 10
+
+
+def begin(url: str, body: Body, *args: Any) -> Any:
+    """A run that went as far as it can with this code."""
+    with Deployed(url, body) as old:
+        run = old.walk.enqueue(*args)
+        drain(old.app)
+        return run.id
+
+
+def found(url: str, body: Body | None, **asked: Any) -> list[tuple[str, str]]:
+    """The kinds of differences and where they are, of the only run."""
+    with Deployed(url, body) as new:
+        report = new.check(**asked)
+    assert report.checked == 1
+    return [(finding.kind, finding.where) for run in report.different for finding in run.findings]
+
+
+def dump(url: str) -> dict[str, list[Any]]:
+    """All there is in the database."""
+    world = World(url)
+    try:
+        return {table: sorted(world.sql(f"select * from {{schema}}{table}"), key=repr) for table in TABLES}
+    finally:
+        world.close()
+
+
+# Old and new code
+
+
+async def walk(ctx: Context) -> str:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+    return await ctx.step(act, 3, name="third")
+
+
+async def walk_without_second(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.wait_for("dawn")
+
+
+async def walk_with_more(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 9, name="new")
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+
+
+async def walk_otherwise(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 22, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+
+
+async def walk_and_raise(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    raise KeyError("oh")
+
+
+async def walk_to_dusk(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dusk")
+
+
+async def walk_to_the_end(ctx: Context) -> str:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    return "done"
+
+
+async def walk_and_fall(ctx: Context) -> str:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    raise ValueError("fell")
+
+
+async def walk_in_two_ways(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    await asyncio.gather(ctx.wait_for("dawn"), ctx.step(act, 9, name="new"))
+
+
+async def walk_without_undo(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second")
+    await ctx.wait_for("dawn")
+
+
+async def walk_with_arguments(ctx: Context, n: int) -> None:
+    await ctx.wait_for("dawn")
+
+
+async def walk_and_wait_by_itself(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    await asyncio.Event().wait()
+
+
+async def walk_and_block(ctx: Context) -> None:
+    await ctx.step(act, 1, name="first")
+    threading.Event().wait(120)
+
+
+def walk_no_more() -> None:
+    """A job."""
+
+
+async def walk_renamed_later(ctx: Context) -> None:
+    """The same, with what comes after the record changed."""
+    await ctx.step(act, 1, name="first")
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+    await ctx.step(act, 33, name="fourth")

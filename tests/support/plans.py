@@ -1,0 +1,233 @@
+"""Full tables, and values for the hot statements: for tests of how those find their rows.
+
+50,000 runs. Of 100: 60 done, 10 failed, 5 scheduled, 15 ready in 5 lanes, 3 waiting, 2 blocked, 5 running by 20
+sessions. Half of them have a unique name, a third a deadline, half are children, a hundred of a parent. Each has two
+checkpoints, a wait, a message and a piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.store.part import batch
+from tests.support.world import World
+
+COUNT = 50_000
+NOW = 1_800_000_000_000_000
+TABLES = ("runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks")
+
+RUNS = """
+insert into {schema}runs (id, lane, priority, state, due_at, deadline, session, fence, attempt, max_crashes,
+    unique_name, args, keep, records, created_at, claimed_at, started_at, finished_at, expires_at, root, parent,
+    spawn_key, place)
+select {id(n)}, 1 + n % 5, n % 3,
+    case when n % 100 < 60 then 'done' when n % 100 < 70 then 'failed' when n % 100 < 75 then 'scheduled'
+        when n % 100 < 90 then 'ready' when n % 100 < 93 then 'waiting' when n % 100 < 95 then 'blocked'
+        else 'running' end,
+    case when n % 100 between 70 and 74 then {now} + (n - 49000) * cast(1000000 as bigint) end,
+    case when n % 3 = 0 then {now} + (n - 1000) * cast(1000000 as bigint) end,
+    case when n % 100 >= 95 then 'w' || (n % 20) end, 1, 1, 3,
+    case when n % 2 = 0 then 'name ' || n end,
+    '[]', 1000000, 1, {now}, {now}, {now},
+    case when n % 100 < 70 then {now} end,
+    case when n % 100 < 70 and n % 2 = 0 then {now} + (n - 1000) * cast(1000000 as bigint) end,
+    case when n % 2 = 1 then {id(n - n % 200 + 90)} end, case when n % 2 = 1 then {id(n - n % 200 + 90)} end,
+    case when n % 2 = 1 then '0:call' end, case when n % 4 = 1 then n % 200 end
+from {series}
+"""
+FURTHER = """
+insert into {schema}history (run, n, at, kind, attempt, fence, session, since)
+select id, 1, 1, 'done', 1, 1, 'w', 1 from {schema}runs;
+
+insert into {schema}keys (scope, key, digest, run, created_at)
+select 's', 'k' || seq, 'd', id, 1 from {schema}runs;
+
+insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, at)
+select id, 0, number, 'key ' || number, case when number = 1 then 'step' else 'join' end, '1', 1, 1
+from {schema}runs cross join (select 1 as number union all select 2) numbers;
+
+insert into {schema}waits (run, generation, key, kind, target, pending, due_at, since, outcome, settled_at)
+select id, 0, 'wait',
+    case seq % 4 when 0 then 'sleep' when 1 then 'event' when 2 then 'message' else 'children' end,
+    case seq % 4 when 1 then 'e' || (seq % 5000) when 2 then 'topic' when 3 then '0:call' end, 5,
+    case when seq % 4 < 2 then 1800000000000000 + (seq - 49000) * cast(1000000 as bigint) end, seq,
+    case when seq % 3 = 0 then 'due' end, case when seq % 3 = 0 then 1 end
+from {schema}runs;
+
+insert into {schema}events (target, name, payload, touched_at, emitted_at, more)
+select 'e' || seq, 'e', '1', 1800000000000000 + (seq - 4000) * cast(1000000 as bigint), 1,
+    case when seq % 1000 = 0 then 1 else 0 end
+from {schema}runs where seq <= 5000;
+
+insert into {schema}messages (run, n, topic, payload, sent_at, taken_by)
+select id, 1, 'topic', '1', 1, case when seq % 10 <> 0 then 'key' end from {schema}runs;
+
+insert into {schema}chunks (run, n, attempt, data, at) select id, 1, 1, '1', 1 from {schema}runs
+"""
+
+
+def fill(world: World) -> None:
+    """The runs, what belongs to them, and their sessions."""
+    if world.on_postgres:
+        id = "cast('00000000-0000-7000-8000-' || lpad(cast({n} as text), 12, '0') as uuid)"
+        series = f"generate_series(1, {COUNT}) n"
+    else:
+        id = "printf('00000000-0000-7000-8000-%012d', {n})"
+        series = f"(with recursive c(n) as (select 1 union all select n + 1 from c where n < {COUNT}) select n from c)"
+    runs = RUNS.replace("{now}", str(NOW)).replace("{series}", series).replace("{id(n)}", id.replace("{n}", "n"))
+    world.sql(runs.replace("{id(n - n % 200 + 90)}", id.replace("{n}", "n - n % 200 + 90")))
+    for statement in FURTHER.split(";"):
+        world.sql(statement)
+    for n in range(10, 20):
+        world.session(f"w{n}")
+
+
+IDS = [f"00000000-0000-7000-8000-{n:012d}" for n in range(1, 400, 4)]
+PARENT = "00000000-0000-7000-8000-000000000290"
+CHILD = {"parent": PARENT, "spawn_key": "0:call"}
+
+
+def each(**more: Any) -> dict[str, str]:
+    """A row for each of a hundred runs."""
+    return {"rows": batch({"id": id, "run": id, "seq": n, **more} for n, id in enumerate(IDS))}
+
+
+GENERATIONS = each(generation=0)
+NUMBERS = each(generation=0, n=1)
+RECORD = each(fence=1, generation=0, n=9, key="k", kind="step", value="1", undo=0)
+KEYS = {"rows": batch({"scope": "s", "key": f"k{n}", "digest": "d", "run": IDS[0]} for n in range(100))}
+WAITS = each(generation=0, key="wait", kind="sleep", eager=0, outcome="due", value="1", delay=1)
+TARGETS = {"rows": batch({"target": f"e{n}", "name": "e", "payload": "1", "more": 0} for n in range(50))}
+CALLS = {"rows": batch({"parent": id, "generation": 0, "spawn_key": "0:call", "ended": 1} for id in IDS)}
+ENDS = each(fence=1, kind="done", state="done", result="1", failed=0, lingers=0, notes=1)
+FENCED = each(fence=1, error="{}")
+NEW = {"lane": 1, "priority": 0, "max_crashes": 3, "args": "[]", "keep": 1}
+RUNS_TO_ADD = {
+    "rows": batch(
+        {"id": id.replace("8000", "9000"), "unique_name": f"name {n}", **NEW, **CHILD} for n, id in enumerate(IDS)
+    )
+}
+SESSIONS = {"rows": batch({"session": f"w{n}"} for n in range(15, 20))}
+ONE = {"id": IDS[0], "run": IDS[0]}
+
+VALUES: dict[str, Any] = {
+    "rows": batch({"id": id} for id in IDS),
+    "seqs": batch([n] for n in range(64)),
+    "error": "{}",
+    "session": "w19",
+    "lanes": batch({"lane": lane} for lane in (1, 2, 3)),
+    "now": NOW,
+    "size": 6,
+}
+
+# Statement, its own values, and an index that its plan must name.
+HOT: dict[str, tuple[dict[str, Any], str | None]] = {
+    "any_ready": ({}, "holdfast_runs_ready"),
+    "claim": ({}, None),
+    "claimable": ({}, "holdfast_runs_ready"),
+    "claimed": ({}, None),
+    "ending_attempts": (ENDS, None),
+    "end_attempts": (ENDS, "runs_pkey"),
+    "recorded_ends": (FENCED, "history_pkey"),
+    "let_go": (FENCED, "runs_pkey"),
+    "crash_attempts": (FENCED, "runs_pkey"),
+    "owned": ({}, "holdfast_runs_owned"),
+    "add_keys": (KEYS, None),
+    "find_keys": (KEYS, "keys_pkey"),
+    "point_keys": (KEYS, "keys_pkey"),
+    "add_runs": (RUNS_TO_ADD, None),
+    "hold_successors": ({}, "runs_pkey"),
+    "find_unique": ({"rows": batch({"unique_name": f"name {n}"} for n in range(0, 200, 2))}, "holdfast_runs_unique"),
+    "find_ids": ({}, "runs_pkey"),
+    "unhold_successors": ({}, "holdfast_runs_held"),
+    "promote_due": ({}, "holdfast_runs_due"),
+    "due": ({}, "holdfast_waits_due"),
+    "pick_overdue": ({}, "holdfast_runs_deadline"),
+    "fail_overdue": ({}, "runs_pkey"),
+    "pick_expired": ({}, "holdfast_runs_expiry"),
+    "prune_runs": ({}, "runs_pkey"),
+    "prune_descendants": ({}, "holdfast_runs_tree"),
+    "postpone_pruning": ({}, "runs_pkey"),
+    "prune_history": ({}, "history_pkey"),
+    "prune_checkpoints": ({}, "checkpoints_pkey"),
+    "prune_waits": ({}, "waits_pkey"),
+    "prune_messages": ({}, "messages_pkey"),
+    "prune_chunks": ({}, "chunks_pkey"),
+    "hold_runs": ({}, "runs_pkey"),
+    "hold_free_runs": ({}, "runs_pkey"),
+    "cancel_runs": ({}, "runs_pkey"),
+    "retry_runs": ({}, "runs_pkey"),
+    "drop_undone": ({}, "checkpoints_pkey"),
+    "drop_undone_marks": ({}, "checkpoints_pkey"),
+    "dead_sessions": ({}, None),
+    "pick_lost": (SESSIONS, "holdfast_runs_owned"),
+    "recover_lost": ({}, "runs_pkey"),
+    "release_lost": ({}, "runs_pkey"),
+    "forget_sessions": (SESSIONS, "holdfast_runs_owned"),
+    "close_session": ({}, "holdfast_runs_owned"),
+    "add_history": (each(n=9, kind="done", attempt=1), None),
+    "record_checkpoints": (RECORD, "runs_pkey"),
+    "add_checkpoints": (RECORD, None),
+    "recorded": (NUMBERS, "checkpoints_pkey"),
+    "load_checkpoints": (GENERATIONS | {"most": 200, "bytes": 1000}, "checkpoints_pkey"),
+    "last_numbers": (GENERATIONS, "checkpoints_pkey"),
+    "load_page": (ONE | {"generation": 0, "after": 0, "bytes": 1000}, "checkpoints_pkey"),
+    "load_waits": (GENERATIONS, "waits_pkey"),
+    "settled_waits": (GENERATIONS, "waits_pkey"),
+    "known_waits": (WAITS, "waits_pkey"),
+    "add_waits": (each(generation=0, key="new", kind="sleep", eager=0, delay=1), None),
+    "drop_waits": (WAITS, "waits_pkey"),
+    "pick_due_waits": ({}, "holdfast_waits_due"),
+    "settle_due": ({}, "waits_pkey"),
+    "settle_waits": (WAITS, "waits_pkey"),
+    "wake_runs": ({}, "runs_pkey"),
+    "mark_undos": ({}, "runs_pkey"),
+    "set_progress": (each(progress="1"), "runs_pkey"),
+    "add_chunks": (each(number=1, attempt=1, data="1"), "chunks_pkey"),
+    "drop_generation": ({}, "checkpoints_pkey"),
+    "drop_generation_waits": ({}, "waits_pkey"),
+    "forget_failures": (NUMBERS, "checkpoints_pkey"),
+    "touch_events": (TARGETS, None),
+    "lock_events": (TARGETS, "events_pkey"),
+    "emitted_events": (TARGETS, "events_pkey"),
+    "emitted_by": ({"target": "e1"}, "events_pkey"),
+    "emit_events": (TARGETS, "events_pkey"),
+    "find_waiters": (TARGETS, "holdfast_waits_event"),
+    "pick_events": ({}, "holdfast_events_more"),
+    "settle_events": (TARGETS, "events_pkey"),
+    "old_events": ({"age": 1}, "holdfast_events_age"),
+    "prune_events": (TARGETS, "events_pkey"),
+    "keep_events": (TARGETS, "events_pkey"),
+    "add_messages": (each(number=1, topic="t", payload="1"), "messages_pkey"),
+    "sent_by": (ONE | {"sent_by": "x"}, "messages_pkey"),
+    "first_message": (ONE | {"topic": "topic"}, None),
+    "take_messages": (NUMBERS, "messages_pkey"),
+    "first_receiver": (ONE | {"topic": "topic"}, "waits_pkey"),
+    "return_messages": ({}, "messages_pkey"),
+    "parents_of": ({}, "runs_pkey"),
+    "add_children": (RUNS_TO_ADD, None),
+    "end_family": (ENDS, "runs_pkey"),
+    "unfinished_children": ({}, "holdfast_runs_children"),
+    "settle_children": (CALLS, "waits_pkey"),
+    "release_siblings": (CHILD, "holdfast_runs_blocked"),
+    "children_left": (CHILD, "holdfast_runs_children"),
+    "children_page": (CHILD | {"after": 0, "size": 500}, "holdfast_runs_children"),
+    "children_at_work": (CHILD, "holdfast_runs_children"),
+    "spawned_ends": (CHILD | {"after": ""}, "holdfast_runs_children"),
+    "ended_children": ({}, "holdfast_runs_children"),
+    "joined_keys": ({}, "checkpoints_pkey"),
+    "reopen_waits": (CALLS, "waits_pkey"),
+    "map_checkpoints": ({}, "checkpoints_pkey"),
+    "hold_back": ({}, "runs_pkey"),
+    "fork_run": (ONE | {"fork": IDS[0].replace("8000", "9000"), "args": None}, "runs_pkey"),
+    "add_past": (each(n=9, key="k", kind="step", at=1), None),
+    "run_end": (ONE, "runs_pkey"),
+    "run_info": (ONE, "runs_pkey"),
+    "run_more": (ONE, "runs_pkey"),
+    "runs_between": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),
+    "run_history": (ONE, "history_pkey"),
+    "run_steps": (ONE, "checkpoints_pkey"),
+    "run_waits": (ONE, "waits_pkey"),
+    "run_children": (ONE, "holdfast_runs_children"),
+    "run_chunks": (ONE | {"after": 0}, "chunks_pkey"),
+}
