@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.support.checking import (
     Effects,
     act,
     begin,
+    block,
     dump,
     found,
     walk,
@@ -38,9 +39,11 @@ from tests.support.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     Effects.ledger = Ledger(tmp_path / "ledger")
-    return Effects.ledger
+    Effects.let_go.clear()
+    yield Effects.ledger
+    Effects.let_go.set()
 
 
 @pytest.mark.parametrize("body", [walk, walk_renamed_later])
@@ -79,9 +82,10 @@ def test_what_would_differ_is_told_with_its_place(database_url, body, difference
 
 
 @pytest.mark.parametrize("body", [walk_and_wait_by_itself, walk_and_block])
-def test_a_replay_that_does_not_come_to_rest_is_given_up(database_url, body):
+def test_a_replay_that_does_not_come_to_rest_is_given_up(database_url, ledger, body):
     begin(database_url, walk)
     assert found(database_url, body, timeout=0.2) == [("timeout", "second")]
+    assert "went on" not in ledger.lines()
 
 
 @pytest.mark.parametrize("body", [walk, walk_without_second, walk_with_more, walk_in_two_ways, walk_and_raise])
@@ -118,7 +122,7 @@ def plain_walk_with_more(ctx: SyncContext) -> None:
 
 def plain_walk_and_block(ctx: SyncContext) -> None:
     ctx.step(act, 1, name="first")
-    threading.Event().wait(120)
+    block()
 
 
 @pytest.mark.parametrize(

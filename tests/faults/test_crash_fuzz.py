@@ -86,6 +86,7 @@ def check_point(task, facts):
     *_, end = looks = facts["looks"]
     assert len(looks) == len(killed) + 1
     check_end(task, end)
+    assert set(end["finished"]) >= set(EFFECTS[task]), "something was done and isn't on record"
     counts = [Counter(name for name, _ in look["effects"]) for look in looks]
     assert counts[-1].keys() == set(EFFECTS[task])
     keys = {(name, key) for name, key in end["effects"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import LOST, MarkUndos, Wrote
+from holdfast.store.commands import LOST, MarkUndos
 from tests.store.test_family import join
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, held
 
@@ -105,7 +105,8 @@ def test_a_run_that_nobody_is_at_undoes_at_once_when_it_is_cancelled(world, clai
 
 def test_a_step_that_was_under_way_when_its_run_was_cancelled_is_still_recorded(world, claim):
     world.store.operators.cancel(claim.id, CANCELLED)
-    assert isinstance(world.record("w", claim, 4, undo=1), Wrote), "so that it can be undone"
+    assert world.record("w", claim, 4, undo=1) is LOST, "it is kept, so that it can be undone; but nothing may follow"
+    assert world.record("w", claim, 7) is LOST
     assert world.write("w", MarkUndos(held(claim))) == [LOST], "anything else is refused"
     assert world.wait("w", claim, "sleep", delay=1) is LOST
     world.store.attempts.let_go("w", [(claim.id, claim.fence)])

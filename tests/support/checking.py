@@ -23,6 +23,13 @@ class Effects:
     """What steps do, written down where the test says."""
 
     ledger: Ledger
+    let_go = threading.Event()
+
+
+def block() -> None:
+    """What no event loop and no thread gets out of, until the test lets it go."""
+    Effects.let_go.wait(60)
+    Effects.ledger.write("went on")
 
 
 def act(what: Any) -> Any:
@@ -156,7 +163,7 @@ async def walk_and_wait_by_itself(ctx: Context) -> None:
 
 async def walk_and_block(ctx: Context) -> None:
     await ctx.step(act, 1, name="first")
-    threading.Event().wait(120)
+    block()
 
 
 def walk_no_more() -> None:

@@ -167,6 +167,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "close_session": ({}, "holdfast_runs_owned"),
     "add_history": (each(n=9, kind="done", attempt=1), None),
     "record_checkpoints": (RECORD, "runs_pkey"),
+    "to_be_undone": ({}, "runs_pkey"),
     "add_checkpoints": (RECORD, None),
     "recorded": (NUMBERS, "checkpoints_pkey"),
     "load_checkpoints": (GENERATIONS | {"most": 200, "bytes": 1000}, "checkpoints_pkey"),

@@ -6,8 +6,8 @@ A file holds statements like this; the comment lines below the name are its purp
     -- Scheduled runs whose time has come become ready.
     update …
 
-`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. `-- packed` says that it answers with
-one row of JSON that has all its rows: with SQLite each row is a chance to lose the GIL to a busy thread for milliseconds.
+`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. `-- packed` says that it answers
+with one row of JSON that has all its rows: with SQLite each row is a chance to lose the GIL to a busy thread.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from holdfast.errors import ErrorInfo, PayloadError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
+from holdfast.model.labels import label_of
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.store import Claim, End
@@ -195,7 +196,9 @@ class Attempt:
 
     def undo_failed(self, key: str, error: ErrorInfo) -> End:
         """A compensation can't be run: that is for people to see to."""
-        told = ErrorInfo("undo", error.type, f"the undo of {key} failed ({error.code}): {error}", error.traceback)
+        told = ErrorInfo(
+            "undo", error.type, f"the undo of {label_of(key)} failed ({error.code}): {error}", error.traceback
+        )
         return self._end(Outcome("undo"), told)
 
     def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:

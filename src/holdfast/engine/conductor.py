@@ -18,6 +18,7 @@ from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.trying import Tries
 from holdfast.errors import StoreError
@@ -49,13 +50,14 @@ class Conductor:
         self.task = attempt.task
         self._desk = desk
         self._loop = loop
-        self._deliveries = Deliveries(loop, score.past.numbers, self._several)
+        self._deliveries = Deliveries(loop, score.past.numbers)
         self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._busy = 0  # author code, commands and reads under way
         self._moves = 0  # grows with everything that happens
         self._closed = False
+        self._refusal = Refusal()
         self._soon_due = float("inf")
         self._others_move = False
         self.stuck: list[str] = []
@@ -71,11 +73,10 @@ class Conductor:
 
     async def perform(self, operation: Operation) -> Any:
         if self._closed:
-            raise asyncio.CancelledError("the run is suspended or over; its context can't be used any more")
+            await self._refusal.answer()
         task = asyncio.current_task()
         if task is not None and task not in self._tasks:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._joins(task)
         plan = self.score.plan(operation)
         try:
             effect = next(plan)
@@ -83,6 +84,19 @@ class Conductor:
                 effect = plan.send(await self._carry_out(effect))
         except StopIteration as end:
             return end.value
+
+    def _joins(self, task: asyncio.Task[Any]) -> None:
+        """A task takes part from now on, until it ends."""
+        self._tasks.add(task)
+        task.add_done_callback(self._leaves)
+        self._count_tasks()
+
+    def _leaves(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._count_tasks()
+
+    def _count_tasks(self) -> None:
+        self._deliveries.several = len(self._tasks) > (self.current.handle in self._tasks)
 
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
@@ -123,10 +137,6 @@ class Conductor:
         future = self._future()
         self._deliveries.deliver(n, future, value)
         return await self._await(future)
-
-    def _several(self) -> bool:
-        """Whether other tasks than the function's own are at it."""
-        return len(self._tasks) > (self.current.handle in self._tasks)
 
     def _future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -255,10 +265,9 @@ class Conductor:
             self._deliveries.deliver(n, future, Came(n, outcome))
             return
         reading = self._loop.create_task(self._read(read))
-        self._tasks.add(reading)
+        self._joins(reading)
 
         def done(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
             if task.cancelled() or future.done():
                 return
             if error := task.exception():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 BETWEEN_TURNS = 25
@@ -26,11 +26,10 @@ MISSING_TURNS = 50
 class Deliveries:
     """The results of one run on their way to its code. `several` says whether more than one task is at it."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int], several: Callable[[], bool]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
         self._loop = loop
-        self._several = several
+        self.several = False
+        """Whether other tasks than the function's own are at it."""
         self._expected = list(recorded)
         heapq.heapify(self._expected)
         self._asked: set[int] = set()
@@ -55,14 +54,15 @@ class Deliveries:
 
     def deliver(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
         """The result of a number is here: it is handed over when its turn comes."""
-        self._ready[n] = (future, value)
         if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
-            self._hand_over(n)
+            self._hand_over(n, future, value)
+        else:
+            self._ready[n] = (future, value)
         self._start()
 
     def opened(self) -> None:
         """A branch waits for something more."""
-        if self._several():
+        if self.several:
             self._quiet = 0
             self._start()
 
@@ -82,7 +82,7 @@ class Deliveries:
         lowest = self._lowest()
         if lowest is not None and lowest in self._ready:
             if self._quiet >= BETWEEN_TURNS:
-                self._hand_over(lowest)
+                self._hand_over(lowest, *self._ready.pop(lowest))
         elif self._ready and lowest not in self._asked and self._quiet >= MISSING_TURNS:
             self._gone.add(lowest)  # type: ignore[arg-type]
         self._quiet += 1
@@ -95,10 +95,9 @@ class Deliveries:
             self._gone.discard(heapq.heappop(self._expected))
         return self._expected[0] if self._expected else None
 
-    def _hand_over(self, n: int) -> None:
-        future, value = self._ready.pop(n)
+    def _hand_over(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
+        heapq.heappop(self._expected)  # it is the lowest
         self._asked.discard(n)
-        self._gone.add(n)
-        self._quiet = 0 if self._several() else BETWEEN_TURNS
+        self._quiet = 0 if self.several else BETWEEN_TURNS
         if not future.done():
             future.set_result(value)

@@ -43,7 +43,10 @@ async def play(conductor: Conductor, arguments: Arguments) -> End:
     """Run a durable function as far as it goes."""
     attempt = conductor.current
     if attempt.claim.ending is not None:
-        return await _undo(conductor, arguments)
+        try:
+            return await _undo(conductor, arguments)
+        except BaseException as error:  # told to stop, mostly: then the order that it got says how it ended
+            return attempt.failed(error)
     args, kwargs = arguments
     token = scope.set(body_scope(attempt))
     try:
@@ -63,7 +66,7 @@ async def _undo(conductor: Conductor, arguments: Arguments) -> End:
         return _cannot_undo(conductor.current, missing)
     conductor.reopen()
     for registered in _to_undo(conductor.score):
-        tried = await conductor.run_step(Try(_as_step(registered), registered.key))
+        tried = await conductor.run_step(Try(_as_step(registered), _undone_key(registered)))
         if tried.error is not None:
             return conductor.current.undo_failed(registered.key, tried.error)
         await conductor.write(_undone(conductor.score, registered, tried))
@@ -114,7 +117,10 @@ def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     """Run a plain durable function as far as it goes."""
     attempt = conductor.current
     if attempt.claim.ending is not None:
-        return _undo_plainly(conductor, arguments)
+        try:
+            return _undo_plainly(conductor, arguments)
+        except BaseException as error:  # told to stop, mostly: then the order that it got says how it ended
+            return attempt.failed(error)
     args, kwargs = arguments
     token = scope.set(body_scope(attempt))
     try:
@@ -148,7 +154,7 @@ def _undo_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     if missing:
         return _cannot_undo(conductor.current, missing)
     for registered in _to_undo(conductor.score):
-        tried = conductor.run_step(Try(_as_step(registered), registered.key))
+        tried = conductor.run_step(Try(_as_step(registered), _undone_key(registered)))
         if tried.error is not None:
             return conductor.current.undo_failed(registered.key, tried.error)
         conductor.write(_undone(conductor.score, registered, tried))
@@ -205,5 +211,9 @@ async def _awaited(call: Callable[[], Any]) -> None:
 
 
 def _undone(score: Score, registered: Registered, tried: Tried) -> Record:
-    key = f"$undone:{registered.key}"
-    return Record(score.held, score.number(), key, "undone", str(registered.n), tried.took)
+    return Record(score.held, score.number(), _undone_key(registered), "undone", str(registered.n), tried.took)
+
+
+def _undone_key(registered: Registered) -> str:
+    """Not the step's own: an outside system would take the one for a repeat of the other."""
+    return f"$undone:{registered.key}"

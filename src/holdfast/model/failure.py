@@ -5,7 +5,9 @@ Which failures are tried again is decided in `policy/outcome.py`.
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +20,8 @@ LONGEST_MESSAGE = 4 * 1024  # bytes
 LONGEST_TRACEBACK = 16 * 1024
 
 _LONGEST_TYPE = 200
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("engine", "task"))
 
 
 def describe(exception: BaseException, code: str = "error") -> ErrorInfo:
@@ -104,9 +108,19 @@ def _authors_part(exception: BaseException) -> TracebackType | None:
     return part or exception.__traceback__
 
 
+def _leave_out_ours(told: traceback.TracebackException | None) -> None:
+    """Between the author's frames stand ours, where a step was called: they tell nobody anything either."""
+    while told is not None:
+        theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
+        if theirs:
+            told.stack = traceback.StackSummary.from_list(theirs)
+        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+
+
 def _traceback(exception: BaseException) -> str | None:
     try:
         told = traceback.TracebackException(type(exception), exception, _authors_part(exception), compact=True)
+        _leave_out_ours(told)
         chunks = told.format()
         text = "".join(
             chunk if len(chunk) <= LONGEST_MESSAGE else cut_end(chunk, LONGEST_MESSAGE) + "\n" for chunk in chunks

@@ -5,6 +5,7 @@ The fast path, which decides whether to look, is in `codec.py`.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -132,6 +133,8 @@ def _look_at_stranger(place: _Place, inner: list[_Place], replace: Callable[[Any
     try:
         inner.append(_Place(replace(place.value), place.parent, place.step))
     except Exception:
+        if inspect.iscoroutine(place.value):
+            return "a coroutine (is an await missing?)"
         return f"a value of type {type_name(type(place.value))}, which can't be written as JSON,"
     return None
 

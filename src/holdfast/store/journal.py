@@ -23,7 +23,7 @@ from holdfast.store.commands import (
     Spawn,
     Wrote,
 )
-from holdfast.store.family import hold
+from holdfast.store.family import hold, ids
 from holdfast.store.group import Group, checkpoint, read_back, record_row
 from holdfast.store.intake import carry_out, plan
 from holdfast.store.lanes import Lanes
@@ -45,7 +45,16 @@ class Journal(Part):
     # Writing
 
     def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
-        """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does."""
+        """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does; one of a
+        run that is to undo is kept where it has an undo, and answered as lost."""
+        replies = self._record(session, records)
+        with_undo = {record.held.run for record in records if record.undo}
+        if not with_undo:
+            return replies
+        ended = {str(row[0]) for row in self._one("commit", "to_be_undone", rows=ids(with_undo))}
+        return [LOST if record.held.run in ended else reply for record, reply in zip(records, replies, strict=True)]
+
+    def _record(self, session: str, records: Sequence[Record]) -> list[Reply]:
         rows = batch(map(record_row, records))
         if not self._ground.database.dialect.writing_ctes:
             return self._together("commit", lambda do: _record(do, session, records, rows))

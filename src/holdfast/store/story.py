@@ -14,6 +14,8 @@ from holdfast.store.views import RunRow
 
 _PLAIN = ("waiting", "drift", "forked")
 """Kinds whose data is no error."""
+_BESIDE = ("drift", "let_go")
+"""Kinds that change nothing about how a run goes on."""
 
 
 def tell(run: RunRow, records: list[Row]) -> list[Entry]:
@@ -27,6 +29,7 @@ def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
     for _n, at, kind, attempt, session, since, data in records:
         if since is not None:
             yield Entry("resumed" if waited else "started", to_datetime(since), attempt, session)
+        if kind not in _BESIDE:
             waited = kind == "waiting"
         yield Entry(kind, to_datetime(at), attempt, session, _data(kind, data))
     if run.running and run.claimed_at is not None:

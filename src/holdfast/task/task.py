@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
-from holdfast.errors import BadArguments, ConfigError, HoldfastError
+from holdfast.errors import BadArguments, ConfigError, HoldfastError, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
@@ -185,20 +185,32 @@ class _SyncTask(Task[P, R_co]):
         return cast(R_co, self.fn(*args, **kwargs))
 
 
-class _AsyncDurable(Task[P, R_co]):
+class _Durable(Task[P, R_co]):
+    """A durable function. It is called like a plain one only by those who hand their own context on."""
+
     durable = True
 
-    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
-        assert self.fn is not None
-        return cast("Coroutine[Any, Any, R_co]", self.fn(ctx, *args, **kwargs))
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if not (args and hasattr(args[0], "run_id")):
+                raise TaskError(
+                    f"{self.name} is a durable function and needs a context: write ctx.call(task, …) for a child of its "
+                    "own, or hand on the context that you have: task(ctx, …)"
+                )
+            return self.fn(*args, **kwargs)
 
 
-class _SyncDurable(Task[P, R_co]):
-    durable = True
+class _AsyncDurable(_Durable[P, R_co]):
+    if TYPE_CHECKING:
 
-    def __call__(self, ctx: SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        assert self.fn is not None
-        return cast(R_co, self.fn(ctx, *args, **kwargs))
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+class _SyncDurable(_Durable[P, R_co]):
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class RemoteTask(Task[..., Any]):

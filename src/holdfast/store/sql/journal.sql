@@ -1,7 +1,7 @@
 -- name: record_checkpoints
 -- only: postgres
 -- Checkpoints of attempts, fenced: a run that isn't this session's at this fence any more gets none. A run that was cancelled while its
--- worker was in a step still gets that step's, so that it can be undone. The time of `now` is the database's. One statement: a round
+-- worker was in a step with an undo still gets that step's, so that it can be undone. The time of `now` is the database's. One statement: a round
 -- trip less is a third of a lone step (bench steps).
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
@@ -18,7 +18,7 @@ held as materialized (
 )
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select run, generation, n, key, kind, case when kind = 'now' then cast({now} as text) else value end, fence, undo, took, {now}
-from held where was_fence = fence and was_session = :session and (was_state = 'running' or was_ending is not null)
+from held where was_fence = fence and was_session = :session and (was_state = 'running' or (was_ending is not null and undo = 1))
 on conflict do nothing
 returning run, n, case when kind = 'now' then value end
 
@@ -30,13 +30,17 @@ select each.run, each.generation, each.n, each.key, each.kind,
     case when each.kind = 'now' then cast({now} as text) else each.value end, each.fence, each.undo, each.took, {now}
 from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 cross join {schema}runs r
-where r.id = each.run and r.fence = each.fence and r.session = :session and (r.state = 'running' or r.ending is not null)
+where r.id = each.run and r.fence = each.fence and r.session = :session and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
 
 -- name: written
 -- only: sqlite
 -- How many rows the last statement wrote. Each row that a statement returns would be a chance to lose the GIL for milliseconds.
 select changes()
+
+-- name: to_be_undone
+-- Which of these runs were ended from outside while a worker was at them, and are to undo: its author code has to stop.
+select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.ending is not null and r.state <> 'running'
 
 -- name: add_checkpoints
 -- Checkpoints of runs that are locked and were found to be the session's, in the same transaction.

@@ -1,0 +1,236 @@
+"""Identity: steps are known by name and arguments, so that the code of runs in flight may change."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast import Context, Retry
+from holdfast.errors import ConfigError, TaskError
+from tests.support.durable import drain, kinds, state
+
+ONCE = Retry(max_attempts=1)
+
+
+class Release:
+    """The task `work`, whose body is replaced between two workers, as by a deployment."""
+
+    def __init__(self, make_app):
+        self._make_app = make_app
+
+    def deploy(self, body):
+        app = self._make_app()
+
+        @app.task(name="work", retry=ONCE)
+        async def work(ctx: Context) -> object:
+            return await body(ctx)
+
+        self.app, self.work = app, work
+        return app
+
+
+@pytest.fixture
+def release(make_app):
+    return Release(make_app)
+
+
+def test_steps_may_be_added_removed_and_reordered(release, effects, ledger):
+    """Case 20."""
+
+    async def before(ctx):
+        for what in "abc":
+            await ctx.step(effects.note, what)
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        got = [await ctx.step(effects.note, what) for what in ("c", "new", "a")]
+        await ctx.wait_for("go")
+        return got
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(release.deploy(after))
+    assert run.result(timeout=5) == ["c", "new", "a"]
+    assert ledger.counts() == {"a": 1, "b": 1, "c": 1, "new": 1}
+    assert kinds(run) == ["enqueued", "started", "waiting", "resumed", "done"]
+
+
+def test_a_gather_may_get_other_branches(release, effects, ledger):
+    async def before(ctx):
+        await asyncio.gather(*(ctx.step(effects.note, what) for what in "abc"))
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        got = await asyncio.gather(*(ctx.step(effects.note, what) for what in ("d", "c", "a")))
+        return [*got, await ctx.wait_for("go")]
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    app.emit("go", "went")
+    drain(release.deploy(after))
+    assert run.result(timeout=5) == ["d", "c", "a", "went"]
+    assert ledger.counts() == {"a": 1, "b": 1, "c": 1, "d": 1}
+
+
+def test_other_arguments_are_another_step_and_the_history_says_drift(release, effects, ledger):
+    async def before(ctx):
+        await ctx.step(effects.note, "old")
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        await ctx.step(effects.note, "new")
+        await ctx.wait_for("go")
+
+    app = release.deploy(before)
+    run = release.work.enqueue()
+    drain(app)
+    [key] = [step.key for step in app.store.views.steps(str(run.id))]
+    app.emit("go")
+    drain(release.deploy(after))
+    assert ledger.lines() == ["old", "new"]
+    [entry] = [entry for entry in run.history() if entry.kind == "drift"]
+    assert entry.data == {"steps": {"note": [key]}}
+    assert kinds(run) == ["enqueued", "started", "waiting", "resumed", "drift", "done"]
+
+
+def test_a_sleep_for_what_is_left_until_a_time_ends(timed_app, clock, ledger):
+    """Case 20: the duration differs at each replay."""
+    until = time.time() + 1000
+
+    @timed_app.task(name="work")
+    async def work(ctx: Context) -> str:
+        left = until - time.time()
+        ledger.write(left)
+        await ctx.sleep(left)
+        await ctx.wait_for("go", timeout=left)
+        return "awake"
+
+    run = work.enqueue()
+    drain(timed_app)
+    clock.forward(1000)
+    drain(timed_app)
+    assert state(run) == "waiting"
+    timed_app.emit("go")
+    drain(timed_app)
+    assert run.result(timeout=5) == "awake"
+    assert len(set(ledger.lines())) == 3
+
+
+def test_equal_arguments_in_another_form_are_the_same_step(release, ledger):
+    def step(**given: object) -> int:
+        ledger.write("ran")
+        return 1
+
+    noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+    async def before(ctx):
+        await ctx.options(name="step").step(step, a={"x": 1, "y": 2}, b=noon)
+        await ctx.wait_for("go")
+
+    async def after(ctx):
+        berlin = noon.astimezone(datetime.now().astimezone().tzinfo) + timedelta(0)
+        await ctx.options(name="step").step(step, b=berlin, a={"y": 2, "x": 1})
+        await ctx.wait_for("go")
+
+    app = release.deploy(before)
+    release.work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(release.deploy(after))
+    assert ledger.lines() == ["ran"]
+
+
+def test_the_same_step_again_is_another_occurrence(release, ledger):
+    def count() -> int:
+        ledger.write("ran")
+        return len(ledger.lines())
+
+    async def twice(ctx):
+        first = await ctx.step(count, name="count")
+        await ctx.wait_for("go")
+        return [first, await ctx.step(count, name="count")]
+
+    app = release.deploy(twice)
+    run = release.work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    assert run.result(timeout=5) == [1, 2]
+
+
+def test_what_has_no_name_of_its_own_needs_one(app, effects, ledger):
+    captured = 1
+
+    def closure() -> int:
+        return captured
+
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> list[int]:
+        for nameless in (lambda: 1, closure, functools.partial(int, "3")):
+            with pytest.raises(TaskError, match="name="):
+                await ctx.step(nameless)
+        return [
+            await ctx.step(lambda: 1, name="one"),
+            await ctx.step(closure, name="two"),
+            await ctx.options(name="three").step(functools.partial(int, "3")),
+        ]
+
+    run = work.enqueue()
+    drain(app)
+    assert run.result(timeout=5) == [1, 1, 3]
+
+
+@pytest.mark.parametrize("name", ["$own", "", "x" * 10_240, "a\0b", "\ud800"], ids=["dollar", "empty", "10 KB", *"ab"])
+def test_names_of_steps_that_cannot_be_are_refused(app, effects, ledger, name):
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> int:
+        with pytest.raises(ConfigError):
+            await ctx.step(effects.note, "x", name=name)
+        with pytest.raises(ConfigError):
+            ctx.options(name=name)
+        return 1
+
+    run = work.enqueue()
+    drain(app)
+    assert (run.result(timeout=5), ledger.lines()) == (1, [])
+
+
+@pytest.mark.parametrize("name", ["it's; drop table x", 'say "hi"#1', "a-1:00#2", "{schema}", "ü 🎉"], ids=range(5))
+def test_odd_names_of_steps_are_only_names(app, effects, ledger, name):
+    @app.task(name="work", retry=ONCE)
+    async def work(ctx: Context) -> str:
+        got = await ctx.step(effects.note, "x", name=name)
+        await ctx.wait_for("go")
+        return got
+
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    assert (run.result(timeout=5), ledger.lines()) == ("x", ["x"])
+
+
+def test_a_task_whose_first_parameter_changed_into_a_context_takes_up_its_runs(make_app, effects, ledger):
+    first = make_app()
+
+    @first.task(name="work")
+    def plain(n: int) -> int:
+        raise AssertionError("never run")
+
+    run = plain.enqueue(4)
+    second = make_app()
+
+    @second.task(name="work")
+    async def durable(ctx: Context, n: int) -> int:
+        await ctx.step(effects.note, "step")
+        return n
+
+    drain(second)
+    assert run.result(timeout=5) == 4

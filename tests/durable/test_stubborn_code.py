@@ -1,0 +1,43 @@
+"""Author code that won't end when it is told to."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from holdfast import Context
+from holdfast.engine.refusing import MOST_REFUSALS
+from tests.support.durable import kinds
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize("swallowed", [BaseException, Exception], ids=lambda kind: kind.__name__)
+def test_code_that_swallows_its_suspension_for_ever_does_not_hold_up_other_runs(app, ledger, caplog, swallowed):
+    caplog.set_level(logging.WARNING, "holdfast")
+
+    @app.task(name="stubborn")
+    async def stubborn(ctx: Context) -> str:
+        ledger.write("called")
+        while True:
+            try:
+                return await ctx.wait_for("go")
+            except swallowed:
+                continue
+
+    @app.task(name="other")
+    async def other() -> str:
+        return "done"
+
+    with app.worker(grace=0.1):
+        run = stubborn.enqueue()
+        wait_until(lambda: "waiting" in kinds(run))
+        assert other.enqueue().result(timeout=30) == "done"
+        app.emit("go", "gone")
+        if swallowed is Exception:  # it doesn't see the suspension at all
+            assert run.result(timeout=30) == "gone"
+        else:
+            assert other.enqueue().result(timeout=30) == "done"
+            wait_until(lambda: "can't be stopped" in caplog.text)
+    assert len(ledger.lines()) == (2 if swallowed is Exception else 1)
+    assert MOST_REFUSALS > 1000, "a loop that does end gets to its end"
