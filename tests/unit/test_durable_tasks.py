@@ -97,9 +97,22 @@ def test_the_parameters_behind_the_context_are_checked(task):
         task(by_name).request("five")
 
 
+class Given(str):
+    __slots__ = ()
+    run_id = None
+
+
 def test_calling_a_durable_function_takes_the_context_first(task):
-    assert task(by_sync_name)("ctx", 5) == "ctx: 5"
-    assert asyncio.run(task(by_name)("ctx", 5, note="x")) == "ctx: 5 x"
+    assert task(by_sync_name)(Given("ctx"), 5) == "ctx: 5"
+    assert asyncio.run(task(by_name)(Given("ctx"), 5, note="x")) == "ctx: 5 x"
+
+
+@pytest.mark.parametrize("fn", [by_name, by_sync_name])
+def test_calling_a_durable_function_without_a_context_says_what_to_write(task, fn):
+    with pytest.raises(TaskError, match=r"needs a context: write ctx\.call\(task"):
+        task(fn)(5)
+    with pytest.raises(TaskError, match=r"needs a context"):
+        task(fn)()
 
 
 def test_the_function_of_the_signature_takes_the_context_and_the_kept_arguments(task):

@@ -195,8 +195,8 @@ class _Durable(Task[P, R_co]):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if not (args and hasattr(args[0], "run_id")):
                 raise TaskError(
-                    f"{self.name} is a durable function and needs a context: write ctx.call(task, …) for a child of its "
-                    "own, or hand on the context that you have: task(ctx, …)"
+                    f"{self.name} is a durable function and needs a context: write ctx.call(task, …) for a child of "
+                    "its own, or hand on the context that you have: task(ctx, …)"
                 )
             return self.fn(*args, **kwargs)
 
