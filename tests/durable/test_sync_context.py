@@ -166,6 +166,28 @@ def test_a_thread_that_outlives_its_steps_timeout_is_over_before_the_next_try_be
     assert ledger.lines() == ["began", "ended", "began", "ended"]
 
 
+def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_until_it_ends(app, ledger):
+    release = threading.Event()
+
+    def slow() -> None:
+        ledger.write("began")
+        release.wait(60)
+        ledger.write("ended")
+
+    @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
+    def work(ctx: SyncContext) -> None:
+        ledger.write("attempt", ctx.attempt)
+        ctx.step(slow, name="slow", timeout=0.05)
+
+    with app.worker():
+        run = work.enqueue()
+        wait_until(lambda: "retrying" in kinds(run))
+        assert app.store.views.run(str(run.id)).held == "quiescing"
+        release.set()
+        run.result(timeout=30)
+    assert ledger.lines() == ["attempt 1", "began", "ended", "attempt 2", "began", "ended"]
+
+
 def test_a_wait_that_timed_out_stays_timed_out(timed_app, clock, ledger):
     @timed_app.task(name="work")
     def work(ctx: SyncContext) -> str:

@@ -143,7 +143,9 @@ def slow(request):
         pytest.param("undoing_plainly", "after", marks=pytest.mark.slow),
     ],
 )
-def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(urls, processes, tmp_path, slow, task, mode):
+def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
+    urls, processes, tmp_path, slow, capsys, task, mode
+):
     """With --slow at each commit, else at every fifth, and always at each kind of commit."""
     first, stride = (1, 1) if slow else (1 if mode == "after" else 3, 5)
     points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=PLACES[task])
@@ -152,6 +154,9 @@ def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(urls, p
     assert sum(not facts["places"] for facts in counted) == STREAMS, "each point but the last of a stream is a kill"
     assert kills >= ENOUGH[task] / stride + len(PLACES[task])
     assert places(points) >= PLACES[task]
+    if slow:
+        with capsys.disabled():
+            print(f"\n{task}, {mode} each commit: {kills} kills")  # noqa: T201
 
 
 @pytest.mark.parametrize("task", ["everything", "undoing"])

@@ -52,6 +52,7 @@ class BlockingConductor:
         self._desk = desk
         self._closed = False
         self._open: dict[str, tuple[str, Future[Outcome]]] = {}
+        self._outliving: list[Future[Any]] = []  # functions of steps that took longer than their timeouts
         for record in [] if score.dry else score.past.settled:
             self._ask(record)
 
@@ -68,6 +69,14 @@ class BlockingConductor:
                 effect = plan.send(self._carry_out(effect))
         except StopIteration as end:
             return end.value
+
+    @property
+    def threads(self) -> int:
+        """How many functions of steps still run in threads, beyond their timeouts."""
+        return sum(not each.done() for each in self._outliving)
+
+    def wait_for_threads(self) -> None:
+        wait(self._outliving)
 
     def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
@@ -185,6 +194,8 @@ class BlockingConductor:
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
                 self._pause(tried)
+                while wait(self._outliving, LOOK).not_done:  # two tries of a step never run at once
+                    self.check()
         finally:
             scope.reset(token)
 
@@ -212,7 +223,8 @@ class BlockingConductor:
             return _no_coroutine(done.result(timeout / SECOND))
         except NotYet as error:
             if done.done():
-                raise
+                return _no_coroutine(done.result())
+            self._outliving.append(done)
             raise TookTooLong from error
 
     def _transact(self, effect: Transact) -> Tried:

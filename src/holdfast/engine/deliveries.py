@@ -35,13 +35,15 @@ class Deliveries:
         self._asked: set[int] = set()
         self._ready: dict[int, tuple[asyncio.Future[Any], Any]] = {}
         self._gone: set[int] = set()
+        self._given_up: set[int] = set()
         self._quiet = BETWEEN_TURNS
         self._pumping = False
 
     def ask(self, n: int, *, recorded: bool = False) -> None:
         """A result will come under this number."""
-        if not recorded:
+        if not recorded or n in self._given_up:
             heapq.heappush(self._expected, n)
+        self._given_up.discard(n)
         self._gone.discard(n)
         self._asked.add(n)
         self.opened()
@@ -84,7 +86,8 @@ class Deliveries:
             if self._quiet >= BETWEEN_TURNS:
                 self._hand_over(lowest, *self._ready.pop(lowest))
         elif self._ready and lowest not in self._asked and self._quiet >= MISSING_TURNS:
-            self._gone.add(lowest)  # type: ignore[arg-type]
+            assert lowest is not None
+            self._given_up.add(heapq.heappop(self._expected))
         self._quiet += 1
         if self._ready and lowest in self._asked and lowest not in self._ready and self._quiet > MISSING_TURNS:
             return  # something that is under way comes first: it starts the pump again

@@ -173,7 +173,11 @@ class Runner:
         if isinstance(call, End):
             end = call
         elif attempt.durable:
-            end = play_plainly(BlockingConductor(attempt, self._score(attempt), self._desk), call)
+            conductor = BlockingConductor(attempt, self._score(attempt), self._desk)
+            end = play_plainly(conductor, call)
+            if conductor.threads:
+                self._report_and_wait(attempt, end)
+                conductor.wait_for_threads()
         else:
             scope.set(Scope(attempt.claim.id))
             try:

@@ -14,8 +14,6 @@ from holdfast.store.views import RunRow
 
 _PLAIN = ("waiting", "drift", "forked")
 """Kinds whose data is no error."""
-_BESIDE = ("drift", "let_go")
-"""Kinds that change nothing about how a run goes on."""
 
 
 def tell(run: RunRow, records: list[Row]) -> list[Entry]:
@@ -26,12 +24,19 @@ def tell(run: RunRow, records: list[Row]) -> list[Entry]:
 def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
     yield Entry("enqueued", to_datetime(run.created_at), 0, None, {"task": run.task, "queue": run.queue})
     waited = False
+    drifts: list[Entry] = []  # recorded with the end of their attempt, just before it
     for _n, at, kind, attempt, session, since, data in records:
+        entry = Entry(kind, to_datetime(at), attempt, session, _data(kind, data))
+        if kind == "drift":
+            drifts.append(entry)
+            continue
         if since is not None:
             yield Entry("resumed" if waited else "started", to_datetime(since), attempt, session)
-        if kind not in _BESIDE:
+        if kind != "let_go":
             waited = kind == "waiting"
-        yield Entry(kind, to_datetime(at), attempt, session, _data(kind, data))
+        yield from drifts
+        drifts.clear()
+        yield entry
     if run.running and run.claimed_at is not None:
         yield Entry("resumed" if waited else "started", to_datetime(run.claimed_at), run.attempt, run.session)
 

@@ -1,0 +1,159 @@
+"""What a run writes for its followers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import Context, Retry, SyncContext
+from holdfast.errors import RunNotFound
+from tests.support.durable import drain, state
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+FOLLOWER = """
+import sys
+from holdfast import Holdfast
+with Holdfast(sys.argv[1]) as app:
+    print("follows", flush=True)
+    for chunk in app.get_run(sys.argv[2]).stream():
+        print("chunk", chunk.seq, chunk.attempt, chunk.data, flush=True)
+    print("over", flush=True)
+"""
+
+
+def test_chunks_come_in_order_once_and_typed_as_json(app):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        for chunk in ("a", {"b": [1, None]}, 3):
+            await ctx.write(chunk)
+        await ctx.wait_for("go")
+        await ctx.write("last")
+
+    run = work.enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    chunks = list(run.stream())
+    assert [(chunk.seq, chunk.attempt, chunk.data) for chunk in chunks] == [
+        (1, 1, "a"), (2, 1, {"b": [1, None]}), (3, 1, 3), (4, 1, "last")
+    ]  # fmt: skip
+    assert [chunk.data for chunk in run.stream(after=2)] == [3, "last"]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_step_writes_too_and_what_a_lost_try_wrote_can_be_told_by_its_attempt(app, kind):
+    if kind == "async":
+
+        @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
+        async def work(ctx: Context) -> None:
+            async def inside(attempt: int) -> None:
+                await ctx.write(f"from {attempt}")
+                if attempt == 1:
+                    raise ValueError
+
+            await ctx.write("before")
+            await ctx.options(name="inside").step(inside, ctx.attempt)
+            await ctx.write("after")
+
+    else:
+
+        @app.task(name="work", retry=Retry(max_attempts=2, delay=0))
+        def work(ctx: SyncContext) -> None:
+            def inside(attempt: int) -> None:
+                ctx.write(f"from {attempt}")
+                if attempt == 1:
+                    raise ValueError
+
+            ctx.write("before")
+            ctx.options(name="inside").step(inside, ctx.attempt)
+            ctx.write("after")
+
+    run = work.enqueue()
+    drain(app)
+    assert state(run) == "done"
+    assert [(chunk.attempt, chunk.data) for chunk in run.stream()] == [
+        (1, "before"), (1, "from 1"), (2, "from 2"), (2, "after")
+    ]  # fmt: skip
+
+
+def test_another_process_follows_a_run_live_and_ends_with_it(app, database_url, tmp_path):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        for n in range(3):
+            await ctx.write(f"piece{n}")
+            await ctx.wait_for(f"event{n}")
+
+    processes = Processes(tmp_path)
+    script = tmp_path / "follower.py"
+    script.write_text(FOLLOWER)
+    try:
+        with app.worker():
+            run = work.enqueue()
+            follower = processes.start(script, database_url, run.id)
+            for n in range(3):
+                follower.wait_for(f"chunk {n + 1} 1 piece{n}")
+                assert "over" not in follower.log
+                app.emit(f"event{n}")
+            follower.wait_for("over")
+            assert follower.wait() == 0
+    finally:
+        processes.close()
+
+
+def test_a_stream_ends_with_a_run_that_fails_or_is_cancelled(app):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        await ctx.write("one")
+        await ctx.wait_for("never")
+
+    run = work.enqueue()
+    drain(app)
+    got: list[object] = []
+    follower = threading.Thread(target=lambda: got.extend(chunk.data for chunk in run.stream()))
+    follower.start()
+    run.cancel()
+    follower.join(30)
+    assert not follower.is_alive()
+    assert got == ["one"]
+
+
+def test_astream_does_not_block_the_loop(app):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        await ctx.write("one")
+        await ctx.write("two")
+
+    async def follow():
+        async with app.worker():
+            run = await work.aenqueue()
+            return [chunk.data async for chunk in run.astream()]
+
+    assert asyncio.run(follow()) == ["one", "two"]
+
+
+def test_a_stream_of_no_run_says_so(app):
+    @app.task(name="work")
+    async def work(ctx: Context) -> None: ...
+
+    run = work.enqueue()
+    run.id = type(run.id)(int=5)
+    with pytest.raises(RunNotFound):
+        list(run.stream())
+
+
+def test_many_chunks_are_followed_by_pages(app):
+    @app.task(name="work")
+    def work(ctx: SyncContext) -> None:
+        def burst() -> None:
+            for n in range(1500):
+                ctx.write(n)
+
+        ctx.step(burst, name="burst")
+
+    run = work.enqueue()
+    with app.worker():
+        assert [chunk.data for chunk in run.stream()] == list(range(1500))
+    wait_until(lambda: state(run) == "done")
