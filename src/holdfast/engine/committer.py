@@ -81,6 +81,7 @@ class Committer(Loop):
         self._lost = lost
         self._waiting: list[Task] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._writing = 0
         self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
         self._lock = threading.Lock()
@@ -90,6 +91,10 @@ class Committer(Loop):
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where answers to coroutines are given."""
         self._loop = loop
+        loop.call_soon_threadsafe(self._note_thread)
+
+    def _note_thread(self) -> None:
+        self._loop_thread = threading.get_ident()
 
     def end(self, attempt: Attempt, end: End) -> None:
         self.submit(Over(attempt, end))
@@ -103,11 +108,10 @@ class Committer(Loop):
         with self._lock:
             first = not self._waiting
             self._waiting.append(task)
-        loop = asyncio._get_running_loop()
-        if loop is None or loop is not self._loop:
+        if threading.get_ident() != self._loop_thread or self._loop is None:
             self.wake()
         elif first:
-            loop.call_soon(self.wake)
+            self._loop.call_soon(self.wake)
 
     @property
     def backlog(self) -> int:

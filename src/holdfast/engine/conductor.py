@@ -72,9 +72,9 @@ class Conductor:
     # For the context
 
     async def perform(self, operation: Operation) -> Any:
-        if self._closed:
+        if self._closed or self.current.order is not None:
             await self._refusal.answer()
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)  # given the loop, it needs no system call to find it
         if task is not None and task not in self._tasks:
             self._joins(task)
         plan = self.score.plan(operation)
@@ -119,7 +119,7 @@ class Conductor:
 
     def check(self) -> None:
         """Nothing to do on the loop: author code is cancelled where it awaits."""
-        if self._closed:
+        if self._closed or self.current.order is not None:
             raise asyncio.CancelledError("the run is suspended or over")
 
     # Effects

@@ -8,6 +8,7 @@ as the very last act of a process that ends, and otherwise stays marked as ours 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,8 @@ class Worker:
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
             self._start_with_own_loop()
+            gc.collect()
+            gc.freeze()  # the process is ours: what is there at the start need not be looked through again and again
             self._wait_until_told()
             self._stop(exiting=True)
         self._exit_if_stuck()

@@ -24,13 +24,13 @@ returning run, n, case when kind = 'now' then value end
 
 -- name: record_checkpoints
 -- only: sqlite
--- Checkpoints of attempts, fenced. The session was checked before, in the same transaction.
+-- Checkpoints of attempts, fenced. The session was checked before, in the same transaction; coalesce keeps the planner from walking all its runs.
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select each.run, each.generation, each.n, each.key, each.kind,
     case when each.kind = 'now' then cast({now} as text) else each.value end, each.fence, each.undo, each.took, {now}
 from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 cross join {schema}runs r
-where r.id = each.run and r.fence = each.fence and r.session = :session and (r.state = 'running' or (r.ending is not null and each.undo = 1))
+where r.id = each.run and r.fence = each.fence and coalesce(r.session, '') = :session and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
 
 -- name: written
