@@ -20,7 +20,7 @@ from holdfast.engine.conductor import CROWDED, LINGER
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.score import Score
-from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
@@ -187,7 +187,7 @@ class BlockingConductor:
         try:
             while True:
                 try:
-                    tried: Tried | float = tries.returned(self._call(call, step.timeout))
+                    tried: Tried | float = returned(step.call, self._call(call, step.timeout))
                 except Exception as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -235,7 +235,7 @@ class BlockingConductor:
         started = time.monotonic()
 
         def work(connection: Any) -> str:
-            tried = tries.returned(call.fn(connection, *call.args, **call.kwargs))
+            tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
-from holdfast.engine.trying import TookTooLong, Tries
+from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.model.clock import SECOND
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
@@ -47,15 +47,16 @@ class Calls:
 
     async def run(self, step: Step, key: str) -> Tried:
         """A step with its retries."""
-        tries = Tries(step.call, step.retry, step.timeout)
+        tries: Tries | None = None
+        under_way = UnderWay()
         started = time.monotonic()
         token = scope.set(self._scope(key))
         try:
             while True:
-                under_way = UnderWay()
                 try:
-                    tried: Tried | float = tries.returned(await self._call(step, under_way))
+                    tried: Tried | float = returned(step.call, await self._call(step, under_way))
                 except Exception as error:
+                    tries = tries or Tries(step.call, step.retry, step.timeout)
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
@@ -123,7 +124,7 @@ class Calls:
 
 
 class UnderWay:
-    """The threads of one try."""
+    """The threads of one step."""
 
     __slots__ = ("threads",)
 

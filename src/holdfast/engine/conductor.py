@@ -20,7 +20,7 @@ from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
-from holdfast.engine.trying import Tries
+from holdfast.engine.trying import Tries, returned
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
@@ -163,6 +163,7 @@ class Conductor:
         return await self._await(future)
 
     def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
+        self._finish()
         if isinstance(answer, Exception):
             if n is not None:
                 self._deliveries.drop(n)
@@ -176,17 +177,13 @@ class Conductor:
         # lost: author code is being stopped, and nothing more reaches it
 
     def _ask(self, command: Command, answer: Callable[[Answer], None]) -> None:
+        """Have a command written; `answer` begins with `_finish`."""
         self._begin()
-
-        def answered(reply: Answer) -> None:
-            self._finish()
-            answer(reply)
-
-        self._desk.submit(Ask(self.current, command, answered, on_loop=True))
+        self._desk.submit(Ask(self.current, command, answer, on_loop=True))
 
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
-        self._ask(command, lambda _answer: None)
+        self._ask(command, lambda _answer: self._finish())
 
     def _begin(self) -> None:
         self._busy += 1
@@ -195,7 +192,8 @@ class Conductor:
     def _finish(self) -> None:
         self._busy -= 1
         self._moves += 1
-        self._consider()
+        if self._open:
+            self._consider()
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """A blocking look at the database."""
@@ -222,6 +220,7 @@ class Conductor:
     def _registered(
         self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
     ) -> None:
+        self._finish()
         if isinstance(answer, Open):
             self._deliveries.drop(wait.n)
             self.score.unused(wait.n)
@@ -356,7 +355,7 @@ class Conductor:
         started = time.monotonic()
 
         def work(connection: Any) -> str:
-            tried = tries.returned(call.fn(connection, *call.args, **call.kwargs))
+            tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)

@@ -21,6 +21,14 @@ class TookTooLong(Exception):
     """A step's own timeout has passed."""
 
 
+def returned(call: Function, value: Any) -> Tried:
+    """Author code returned. A value that can't be kept fails the step: another try would return it again."""
+    try:
+        return Tried(result_of(call.fn).encode(value, f"the result of step {call.name}"))
+    except PayloadError as error:
+        return Tried(error=describe(error, payload_code(error)), exception=error)
+
+
 class Tries:
     """The tries of one step, counted."""
 
@@ -31,13 +39,6 @@ class Tries:
         self._retry = retry or ONCE
         self._timeout = timeout
         self._failures = 0
-
-    def returned(self, value: Any) -> Tried:
-        """Author code returned. A value that can't be kept fails the step: another try would return it again."""
-        try:
-            return Tried(result_of(self._call.fn).encode(value, f"the result of step {self._call.name}"))
-        except PayloadError as error:
-            return Tried(error=describe(error, payload_code(error)), exception=error)
 
     def failed(self, exception: BaseException) -> Tried | float:
         """Author code raised: how it ended, or the seconds until the next try."""

@@ -10,7 +10,6 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,8 +38,10 @@ class StepResult:
     def decode(self, text: str) -> Any:
         """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
         if self._decoder is not None:
-            with suppress(msgspec.MsgspecError, RecursionError):
+            try:
                 return self._decoder.decode(text)
+            except (msgspec.MsgspecError, RecursionError):
+                return decode(text)
         return decode(text)
 
 
