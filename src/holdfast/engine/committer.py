@@ -30,6 +30,9 @@ from holdfast.telemetry import log
 
 LARGEST_GROUP = 500
 LARGEST_BYTES = 8 * 1024 * 1024
+LOOP_SECONDS = 0.01
+"""How long the next group waits for those who were just answered to say what comes next. Writing meanwhile would only
+fight with them for the GIL."""
 
 
 class Over(NamedTuple):
@@ -82,6 +85,7 @@ class Committer(Loop):
         self._waiting: list[Task] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
+        self._pause = 0.0
         self._writing = 0
         self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
         self._lock = threading.Lock()
@@ -126,6 +130,7 @@ class Committer(Loop):
         if not group:
             return NOT_BEFORE_WOKEN
         self._told.clear()
+        self._pause = 0.0
         try:
             self._write(group)
         except BaseException:
@@ -135,7 +140,7 @@ class Committer(Loop):
         finally:
             self._writing = 0
             self._written()
-        return 0.0
+        return self._pause
 
     def _is_told(self, task: Task) -> bool:
         if isinstance(task, Ask):
@@ -201,7 +206,14 @@ class Committer(Loop):
         if lost:
             self._lost(list(lost.values()))
         if on_loop and self._loop is not None:
-            self._loop.call_soon_threadsafe(_tell_all, on_loop)
+            self._loop.call_soon_threadsafe(self._tell_and_wake, on_loop)
+            self._pause = LOOP_SECONDS
+
+    def _tell_and_wake(self, answers: list[tuple[Ask, Answer]]) -> None:
+        """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""
+        _tell_all(answers)
+        assert self._loop is not None
+        self._loop.call_soon(self.wake)
 
     def _write_overs(self, current: str, ours: list[Over]) -> None:
         ends = [(attempt, end) for attempt, end in ours if end is not None and end.kind != "crashed"]

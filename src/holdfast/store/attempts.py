@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.store.family import Ended, HeldRun, hold_with_parents, ids, settle
+from holdfast.model.run import FINAL
+from holdfast.store.family import HeldRun, hold_with_parents, ids, settle
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import End
-
-FINAL = ("done", "failed", "cancelled")
 
 
 class Attempts(Part):
@@ -85,7 +84,7 @@ class Attempts(Part):
             ]
             do("add_history", rows=batch(records))
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
-            settle(do, [_ended(runs[id], "failed") for id in failed])
+            settle(do, [runs[id].ended(final=True) for id in failed])
             return {row["run"] for row in records}, failed
 
         return self._together("commit", work)
@@ -115,15 +114,14 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> set[str]:
     records = [_records(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     do("add_history", rows=batch(entry for some in records for entry in some))
     _drop_what_is_over(do, runs, ours)
-    settle(
-        do, [_ended(runs[end.id], end.state) for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
-    )
+    over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
+    settle(do, [runs[end.id].ended(final=end.state in FINAL, good=end.state == "done") for end in over])
     return set(ours)
 
 
 def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
     """What is written down of an end of this attempt: what drifted, and how it ended."""
-    _, last, _, _, claimed_at, error, _ = row
+    _, last, claimed_at, error, _ = row
     entries = []
     if end.drift is not None:
         entries.append(record(end.id, last - 1, "drift", attempt, session=session, data=end.drift))
@@ -145,15 +143,11 @@ def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -
         do("forget_failures", rows=batch(forgotten))
     restarted = [end.id for end in ends.values() if end.kind == "restarted"]
     if restarted:
-        do("drop_generation", rows=ids(restarted))
+        do("delete_checkpoints", rows=ids(restarted))
         do("return_messages", rows=ids(restarted))
     over = restarted + [end.id for end in ends.values() if end.kind == "done"]
     if over:
-        do("drop_generation_waits", rows=ids(over))
-
-
-def _ended(run: HeldRun, state: str) -> Ended:
-    return Ended(run.id, state in FINAL, state == "done", run.parent, run.spawn_key, run.place)
+        do("delete_waits", rows=ids(over))
 
 
 def _row(end: End) -> dict[str, Any]:

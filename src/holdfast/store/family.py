@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.model.failure import cancelled
-from holdfast.store.part import BATCH, Do, batch, ended, record
+from holdfast.store.part import BATCH, Do, batch, record
 
 
 class HeldRun(NamedTuple):
@@ -34,6 +34,10 @@ class HeldRun(NamedTuple):
     def belongs_to(self, session: str, fence: int) -> bool:
         """Whether it is this session's at this fence, and running."""
         return self.session == session and self.fence == fence and self.state == "running"
+
+    def ended(self, *, final: bool, good: bool = False) -> Ended:
+        """It has just come to an end; not `final`: it undoes first."""
+        return Ended(self.id, final, good, self.parent, self.spawn_key, self.place)
 
 
 class Ended(NamedTuple):
@@ -125,13 +129,14 @@ def end_from_outside(
     do: Do, runs: dict[str, HeldRun], rows: Sequence[Sequence[Any]], kind: str, error: str
 ) -> list[Ended]:
     """Record that runs were ended by somebody else than their worker. Rows: id, records, attempt, session, claimed_at,
-    whether it is final (or undoes first)."""
+    whether it is final (or undoes first). It ends an attempt, which `since` says, only where one was under way."""
     records, ends = [], []
-    for id, n, attempt, session, since, final, _ in rows:
+    for id, n, attempt, session, claimed_at, final, _ in rows:
         run = runs[str(id)]
         what = kind if final else "undoing"
-        records.append(ended(run.state, record(run.id, n, what, attempt, session=session, since=since, data=error)))
-        place = None if run.state == "blocked" else run.place  # kept back: nobody moves up for it
-        ends.append(Ended(run.id, bool(final), False, run.parent, run.spawn_key, place))
+        since = claimed_at if run.state == "running" else None
+        records.append(record(run.id, n, what, attempt, session=session, since=since, data=error))
+        end = run.ended(final=bool(final))
+        ends.append(end._replace(place=None) if run.state == "blocked" else end)  # kept back: nobody moves up for it
     do("add_history", rows=batch(records))
     return ends

@@ -120,8 +120,3 @@ class Part:
 def record(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[str, Any]:
     """One history row for `add_history`. `fence` is given by a run's holder only: it marks what the holder did."""
     return {"run": run, "n": n, "kind": kind, "attempt": attempt, **more}
-
-
-def ended(state: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The record of an end from outside. It ends an attempt only where one was under way; `since` says so."""
-    return row if state == "running" else {**row, "since": None}

@@ -133,6 +133,6 @@ def prune_picked(do: Do, picked: Picked) -> int:
         pruned += [str(id) for (id,) in do("prune_descendants", rows=ids(picked.families))]
     if pruned:
         gone = ids(pruned)
-        for statement in ("prune_history", "prune_checkpoints", "prune_waits", "prune_messages", "prune_chunks"):
+        for statement in ("prune_history", "delete_checkpoints", "delete_waits", "prune_messages", "prune_chunks"):
             do(statement, rows=gone)
     return len(pruned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.database import Row
-from holdfast.store.family import Ended, HeldRun, held_runs, hold, ids, settle
+from holdfast.store.family import HeldRun, held_runs, hold, ids, settle
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import Recovered
 
@@ -77,7 +77,7 @@ class Workers(Part):
             data = error if dies else None
             records.append(record(run.id, n, "crashed", attempt, session=run.session, since=since, data=data))
             if dies:
-                ends.append(Ended(run.id, state == "failed", False, run.parent, run.spawn_key, run.place))
+                ends.append(run.ended(final=state == "failed"))
         do("add_history", rows=batch(records))
         settle(do, ends)
         return [end.id for end in ends if end.final]

@@ -50,7 +50,7 @@ set state = case
     expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, notes int)}
 where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, records, {schema}runs.state, {schema}runs.attempt, claimed_at, {schema}runs.error, {hint}
+returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}
 
 -- name: unfinished_children
 -- The unfinished children of runs, in the order of arrival, locked.

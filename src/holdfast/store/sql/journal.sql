@@ -188,12 +188,12 @@ select cast(each.run as {uuid}), each.number + coalesce((select max(c.n) from {s
     each.attempt, each.data, {now}
 from {each(:rows, run uuid, number int, attempt int, data text)}
 
--- name: drop_generation
--- What a run recorded and waited for before it was restarted.
+-- name: delete_checkpoints
+-- All that these runs recorded: they begin anew, or are pruned.
 delete from {schema}checkpoints where run {among(:rows, id uuid)}
 
--- name: drop_generation_waits
--- What a run waited for before it was restarted.
+-- name: delete_waits
+-- All that these runs waited for: they are done, begin anew, or are pruned.
 delete from {schema}waits where run {among(:rows, id uuid)}
 
 -- name: forget_failures

@@ -74,14 +74,6 @@ update {schema}runs set expires_at = {now} + 3600000000 where id {among(:rows, i
 -- The history of pruned runs.
 delete from {schema}history where run {among(:rows, id uuid)}
 
--- name: prune_checkpoints
--- What pruned runs recorded.
-delete from {schema}checkpoints where run {among(:rows, id uuid)}
-
--- name: prune_waits
--- What pruned runs waited for.
-delete from {schema}waits where run {among(:rows, id uuid)}
-
 -- name: prune_messages
 -- What was sent to pruned runs.
 delete from {schema}messages where run {among(:rows, id uuid)}
