@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.cli.output import Branch, ago, for_people, span, timestamp
+from holdfast.model.history import Entry
 from holdfast.model.labels import label_of
 
 if TYPE_CHECKING:
     from holdfast.control.runs import RunDetails
     from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo
     from holdfast.errors import ErrorInfo
-    from holdfast.model.history import Entry
 
 LONGEST_ERROR = 80
 LONGEST_FAILURE = 300
@@ -33,7 +33,7 @@ def story(details: RunDetails) -> list[Branch]:
     lines: Lines = []
     inherited: list[Branch] = []
     for happened in _in_order(details):
-        if hasattr(happened, "worker"):
+        if isinstance(happened, Entry):
             lines.append((_told(happened), _failure(happened.data.get("error"))))
             if happened.kind == "forked":
                 lines[-1][1].extend(inherited)
@@ -46,9 +46,9 @@ def story(details: RunDetails) -> list[Branch]:
     return [Branch(cells, below) for cells, below in lines]
 
 
-def _in_order(details: RunDetails) -> list[Any]:
-    def key(happened: Any) -> tuple[datetime, int]:
-        rank = 1 if not hasattr(happened, "worker") else 0 if happened.kind in BEGIN else 2
+def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
+    def key(happened: Entry | StepInfo) -> tuple[datetime, int]:
+        rank = 1 if not isinstance(happened, Entry) else 0 if happened.kind in BEGIN else 2
         return happened.at, rank
 
     return sorted([*details.history, *details.steps], key=key)

@@ -20,7 +20,6 @@ from holdfast.errors import (
     RunCancelled,
     RunFailed,
     RunNotFound,
-    UnknownTask,
 )
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.codec import decode, encode
@@ -134,11 +133,7 @@ class Client:
         return self._reader.history(id)
 
     def decode_result(self, task: str, text: str) -> Any:
-        """Typed by the task's code where this app has it, else plain JSON."""
-        try:
-            return self._registry.get(task).signature.decode_result(text)
-        except UnknownTask:
-            return decode(text)
+        return self._registry.decode_result(task, text)
 
     # Waiting for the end
 

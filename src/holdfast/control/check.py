@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from holdfast.control.replaying import Clerk, Desk, Finding, OneReplay
+from holdfast.control.replaying import Finding, OneReplay, ReadingClerk, ReadingDesk
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.store import Store
 from holdfast.store.commands import Kept
@@ -49,7 +49,7 @@ class Check:
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
-        self._desk = Desk(store, Clerk(registry))
+        self._desk = ReadingDesk(store, ReadingClerk(registry))
 
     def run(
         self,

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
 from uuid import UUID
 
-from holdfast.engine import score as engine
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.past import Past
 from holdfast.engine.playing import Arguments, Replayed, missing_undos, replay, replay_plainly
-from holdfast.engine.score import Score
-from holdfast.errors import HoldfastError, TaskError, UnknownTask
-from holdfast.model.codec import decode
+from holdfast.engine.score import Clerk, Score
+from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.failure import describe
 from holdfast.model.labels import label_of
 from holdfast.store import NewRun, Store
@@ -86,7 +84,7 @@ class ChildHandle:
         raise CannotCheck(f"it uses .{name} of another run outside of a step")
 
 
-class Clerk:
+class ReadingClerk:
     """What a replay needs of the application's side: nothing that makes anything."""
 
     def __init__(self, registry: Registry) -> None:
@@ -99,16 +97,13 @@ class Clerk:
         return ChildHandle(id, task)
 
     def decode_result(self, task: str, text: str) -> Any:
-        try:
-            return self._registry.get(task).signature.decode_result(text)
-        except UnknownTask:
-            return decode(text)
+        return self._registry.decode_result(task, text)
 
 
-class Desk:
+class ReadingDesk:
     """A worker that does nothing but read."""
 
-    def __init__(self, store: Store, clerk: engine.Clerk) -> None:
+    def __init__(self, store: Store, clerk: Clerk) -> None:
         self.store = store
         self.clerk = clerk
 
@@ -139,7 +134,7 @@ def _refusal(what: str) -> TaskError:
 class OneReplay:
     """The replay of one run."""
 
-    def __init__(self, desk: Desk, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float) -> None:
+    def __init__(self, desk: ReadingDesk, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float) -> None:
         claim = run.claim
         self._desk = desk
         self._run = run

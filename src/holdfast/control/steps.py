@@ -13,9 +13,8 @@ from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
-from holdfast.model.labels import label_of
+from holdfast.model.labels import label_of, name_of
 from holdfast.model.run import RunState
-from holdfast.store.forks import name_of
 from holdfast.store.views import ChildRow, StepRow, WaitRow
 
 

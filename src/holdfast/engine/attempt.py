@@ -156,8 +156,7 @@ class Attempt:
 
     def crashed(self, error: ErrorInfo) -> End:
         """The process of its author code died. Counted against this run, and nobody else."""
-        claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, "crashed", "ready", error=to_json(error))
+        return replace(self._plain("crashed", "ready", lingers=False), error=to_json(error))
 
     def timed_out(self, *, lingers: bool) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / SECOND
@@ -168,8 +167,7 @@ class Attempt:
         return self._end(Outcome("deadline"), deadline_error(), lingers=lingers)
 
     def handed_back(self, *, lingers: bool) -> End:
-        claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, "handed_back", "ready", lingers=int(lingers))
+        return self._plain("handed_back", "ready", lingers)
 
     def stopped(self, order: Order, *, lingers: bool) -> End | None:
         """The end of an attempt that was told to stop; None where the run isn't ours any more."""

@@ -152,6 +152,8 @@ class Crew:
             self._lost([attempt])
         return text
 
+    # What the organs tell each other
+
     def _lost(self, attempts: list[Attempt]) -> None:
         """Something that was said about these runs was refused: they are somebody else's, or were ended."""
         for attempt in attempts:

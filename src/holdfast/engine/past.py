@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from holdfast.model.labels import name_of
 from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Record
 from holdfast.store.waking import recorded_as
 
 _NEVER_ASKED_FOR = ("undone",)
-
-
-def name_in(key: str) -> str:
-    """The name in a step's key, without the hash of its arguments and the number of its occurrence."""
-    return key.rpartition("#")[0].rpartition("-")[0]
 
 
 class Past:
@@ -66,9 +62,9 @@ class Past:
 
     def drift(self) -> dict[str, list[str]]:
         """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
-        names = {name_in(key) for key in self._new if not key.startswith("$")}
+        names = {name_of(key) for key in self._new if not key.startswith("$")}
         found: dict[str, list[str]] = {}
         for key in self._kept:
-            if not key.startswith("$") and (name := name_in(key)) in names:
+            if not key.startswith("$") and (name := name_of(key)) in names:
                 found.setdefault(name, []).append(key)
         return found

@@ -21,12 +21,13 @@ from holdfast.engine.processes import Processes
 from holdfast.engine.score import Score
 from holdfast.engine.threads import Threads
 from holdfast.errors import PayloadError, TaskError
+from holdfast.model.clock import SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.task.current import Scope, scope
 from holdfast.telemetry import log
 
-LINGER = 1.0
+CLEAN_UP = 1.0
 """How long a cancelled coroutine may take to clean up before it counts as unstoppable."""
 
 
@@ -122,7 +123,7 @@ class Runner:
 
     def _set_timer(self, attempt: Attempt, at: Callable[[float, Callable[[], None]], Cancellable]) -> None:
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        known = [(micros / 1_000_000, order) for micros, order in limits if micros is not None]
+        known = [(micros / SECOND, order) for micros, order in limits if micros is not None]
         if known:
             seconds, order = min(known)
             attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
@@ -249,14 +250,14 @@ class Runner:
             if order in ("suspend", "restart") and attempt.in_thread:
                 continue  # it is its own thread that ends now
             if not attempt.on_loop and order != "hand back":  # a worker that stops says itself when it gives up
-                self._alarms.set(0.0 if attempt.in_thread else LINGER, partial(self.give_up, attempt))
+                self._alarms.set(0.0 if attempt.in_thread else CLEAN_UP, partial(self.give_up, attempt))
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             if attempt.begun and attempt.handle is not None:
                 attempt.handle.cancel()
             if attempt.order != "hand back":
-                self.loop.call_later(LINGER, self.give_up, attempt)
+                self.loop.call_later(CLEAN_UP, self.give_up, attempt)
 
     def give_up(self, attempt: Attempt, lingers: bool = True) -> None:
         """Author code that was told to stop didn't. Its run goes on without it; as long as it lingers, nobody may start

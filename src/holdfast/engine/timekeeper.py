@@ -1,4 +1,4 @@
-"""Makes things happen by the clock: scheduled runs come due, deadlines pass."""
+"""Makes things happen by the clock: scheduled runs and waits come due, deadlines pass."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from holdfast.engine.aside import aside
 from holdfast.engine.crew import Crew
 from holdfast.engine.event_loop import LoopThread
 from holdfast.engine.loop import FIRST_PAUSE
-from holdfast.engine.runner import LINGER
+from holdfast.engine.runner import CLEAN_UP
 from holdfast.errors import BlockingCall, ConfigError, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
@@ -146,7 +146,7 @@ class Worker:
         except BaseException:
             self._own_loop.call(self._crew.lifespan.abort())
             self._abort()
-            self._own_loop.stop(LINGER)
+            self._own_loop.stop(CLEAN_UP)
             raise
 
     async def _start_here(self, *, drain: bool = False) -> None:
@@ -213,7 +213,7 @@ class Worker:
                 log.hooks_slow()
         lingers = self._close(exiting=exiting)
         if not lingers and not (exiting and self._crew.runner.taken):
-            own_loop.stop(LINGER)
+            own_loop.stop(CLEAN_UP)
 
     async def _stop_here(self, *, exiting: bool) -> None:
         await aside(self._finish_or_cancel)
@@ -239,7 +239,7 @@ class Worker:
 
     def _hook_seconds(self) -> float:
         """How long stop hooks may take: what runs had the same."""
-        return max(self._crew.settings.grace, LINGER)
+        return max(self._crew.settings.grace, CLEAN_UP)
 
     def _finish_or_cancel(self) -> None:
         """Claim no more, give what runs its grace, then tell it to stop."""
@@ -250,18 +250,18 @@ class Worker:
         log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
         crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurried)
         crew.runner.stop(crew.unfinished(), "hand back")
-        crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), LINGER, self._hurried)
+        crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), CLEAN_UP, self._hurried)
 
     def _write_and_tell(self) -> None:
         """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
         self._flush()
-        self._crew.wait_until(lambda: not self._crew.telling, max(self._crew.settings.grace, LINGER), self._hurried)
+        self._crew.wait_until(lambda: not self._crew.telling, max(self._crew.settings.grace, CLEAN_UP), self._hurried)
 
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
         passed = threading.Event()
         self._crew.runner.loop.call_soon_threadsafe(passed.set)
-        return not passed.wait(LINGER)
+        return not passed.wait(CLEAN_UP)
 
     def _close(self, *, exiting: bool) -> bool:
         """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
@@ -285,7 +285,7 @@ class Worker:
             time.sleep(LOOK)
         self._end_session()
         if self._own_loop is not None:
-            self._own_loop.stop(LINGER)
+            self._own_loop.stop(CLEAN_UP)
 
     def _flush(self) -> None:
         """Wait until all ends are durable, or the session is over."""
@@ -296,7 +296,7 @@ class Worker:
         crew = self._crew
         self._flush()
         for loop in (*crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
-            loop.stop(LINGER)
+            loop.stop(CLEAN_UP)
         session = crew.duty.session
         if session is not None:
             crew.duty.end(session)
@@ -311,7 +311,7 @@ class Worker:
         """The start failed half way."""
         crew = self._crew
         for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
-            loop.stop(LINGER)
+            loop.stop(CLEAN_UP)
         session = crew.duty.session
         if session is not None:
             crew.duty.end(session)

@@ -1,10 +1,17 @@
-"""The keys of what durable functions record and wait for, in words."""
+"""The keys of what durable functions record and wait for: the names in them, and what they mean in words."""
 
 from __future__ import annotations
 
 import re
 
 _HASH = re.compile(r"-\d+:[0-9a-f]{16}(?=#|$)")
+
+
+def name_of(key: str) -> str:
+    """What the author called a step, without the hash of its arguments and the number of its occurrence; all else
+    begins with a `$`."""
+    base = key.rpartition("#")[0]
+    return base if base.startswith("$") else base.rpartition("-")[0]
 
 
 def label_of(key: str) -> str:

@@ -51,6 +51,17 @@ class Ended(NamedTuple):
     place: int | None
 
 
+def spawn_key(generation: int, call: str) -> str:
+    """How children name the call of their parent that made them: a restart makes the same calls again."""
+    return f"{generation}:{call}"
+
+
+def call_of(key: str) -> tuple[int, str]:
+    """The generation and the call in a spawn key."""
+    generation, _, call = key.partition(":")
+    return int(generation), call
+
+
 def ids(runs: Iterable[str]) -> str:
     """Ids as the batch that statements take."""
     return batch({"id": run} for run in runs)
@@ -98,7 +109,7 @@ def _tell_parents(do: Do, ends: Sequence[Ended]) -> None:
     failed = {(end.parent, end.spawn_key): end.id for end in reversed(children) if not end.good}
     rows = [
         {
-            "parent": parent, "generation": int(str(key).partition(":")[0]), "spawn_key": key, "ended": count,
+            "parent": parent, "generation": call_of(str(key))[0], "spawn_key": key, "ended": count,
             "failed": failed.get((parent, key)),
         }
         for (parent, key), count in calls.items()

@@ -11,18 +11,12 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, RunNotFound
-from holdfast.model.labels import label_of
-from holdfast.store.family import HeldRun, chunks, hold
-from holdfast.store.part import Do, Part, batch, record
+from holdfast.model.labels import label_of, name_of
+from holdfast.store.family import HeldRun, chunks, hold, spawn_key
+from holdfast.store.part import BATCH, Do, Part, batch, record
 from holdfast.store.views import StepRow
 
 _NOT_COPIED = ("write", "undone")
-
-
-def name_of(key: str) -> str:
-    """The name in a checkpoint's key: what the author called it, without the hash of its arguments and its number."""
-    base = key.rpartition("#")[0]
-    return base if base.startswith("$") else base.rpartition("-")[0]
 
 
 class Forks(Part):
@@ -76,19 +70,19 @@ def _joined(key: str) -> str:
 def _past(do: Do, original: HeldRun, fork: str, step: StepRow) -> dict[str, Any]:
     row = {"run": fork, "n": step.n, "key": step.key, "kind": step.kind, "value": step.value, "took": step.took}
     if step.kind == "join":
-        spawn_key = f"{original.generation}:{_joined(step.key)}"
-        row |= {"kind": "joined", "value": _ends(do, original.id, spawn_key, step.value)}
+        call = spawn_key(original.generation, _joined(step.key))
+        row |= {"kind": "joined", "value": _ends(do, original.id, call, step.value)}
     return {**row, "at": step.at}
 
 
-def _ends(do: Do, parent: str, spawn_key: str, failed: str | None) -> str:
+def _ends(do: Do, parent: str, call: str, failed: str | None) -> str:
     """How children ended, copied; of an eager wait that a failure ended only that failure."""
     rows: list[Any] = []
     while True:
         after = rows[-1][1] if rows else -1
-        page = do("children_page", parent=parent, spawn_key=spawn_key, after=after, size=500)
+        page = do("children_page", parent=parent, spawn_key=call, after=after, size=BATCH)
         rows += page
-        if len(page) < 500:
+        if len(page) < BATCH:
             break
     wanted = None if failed is None else msgspec.json.decode(failed)
     ends = [[str(id), state, result, error] for id, _, state, result, error in rows if wanted in (None, str(id))]

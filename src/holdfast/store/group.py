@@ -22,13 +22,22 @@ from holdfast.store.commands import (
     Write,
     Wrote,
 )
-from holdfast.store.family import HeldRun, chunks, hold, ids
+from holdfast.store.family import HeldRun, chunks, hold, ids, spawn_key
 from holdfast.store.intake import chunked, new_row
 from holdfast.store.lanes import Pair
 from holdfast.store.part import Do, batch
 from holdfast.store.retrying import map_value
 from holdfast.store.rows import NewRun
-from holdfast.store.waking import Waiter, find_waiters, lock_events, outcome_of, recorded_as, settle_events, wake
+from holdfast.store.waking import (
+    Waiter,
+    find_waiters,
+    lock_events,
+    outcome_of,
+    recorded_as,
+    settle_events,
+    take_message,
+    wake,
+)
 
 C = TypeVar("C")
 
@@ -160,7 +169,8 @@ class Group:
             if outcome is not None:
                 self._replies[at] = outcome
                 self._checkpoints.append(checkpoint(wait, *recorded_as(wait.kind, outcome)))
-                over.extend([wait] if place in known else [])
+                if place in known:
+                    over.append(wait)
         if over:
             self._do("drop_waits", rows=batch(map(_wait_place, over)))
         if new:
@@ -173,10 +183,9 @@ class Group:
         run = wait.held.run
         if wait.kind == "event" and wait.target in self._emitted:
             return Outcome("event", self._emitted[wait.target]), None
-        if wait.kind == "message" and (found := self._do("first_message", run=run, topic=wait.target)):
-            n, payload = found[0]
-            self._do("take_messages", rows=batch([{"run": run, "n": n, "key": wait.key}]))
-            return Outcome("message", payload), None
+        if wait.kind == "message":
+            payload = take_message(self._do, run, wait.target, wait.key)
+            return (None if payload is None else Outcome("message", payload)), None
         if wait.kind == "children":
             left, failed = self._do("children_left", parent=run, spawn_key=wait.target)[0]
             if wait.eager and failed is not None:
@@ -245,7 +254,7 @@ def _child_row(
     row = new_row(child, lanes)
     if "tenant" not in row and parent.tenant is not None:
         row["tenant"] = parent.tenant
-    row |= {"root": parent.root or parent.id, "parent": parent.id, "spawn_key": f"{parent.generation}:{spawn.key}"}
+    row |= {"root": parent.root or parent.id, "parent": parent.id, "spawn_key": spawn_key(parent.generation, spawn.key)}
     if spawn.kind == "map":
         row["place"] = place
     return {**row, "blocked": 1} if blocked else row

@@ -1,4 +1,4 @@
-"""What operators and applications do to a run from outside: cancel, retry, send, fork."""
+"""What operators and applications do to a run from outside: cancel, retry, send. Forks are in `forks.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.model.run import FINAL
 from holdfast.store.family import HeldRun, cancel, hold_with_parents, settle
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.retrying import retry
-from holdfast.store.waking import wake
+from holdfast.store.waking import take_message, wake
 
 
 class Operators(Part):
@@ -83,8 +83,7 @@ def _deliver(do: Do, run: HeldRun, topic: str) -> None:
     if not waiting:
         return
     generation, key = waiting[0]
-    n, payload = do("first_message", run=run.id, topic=topic)[0]
-    do("take_messages", rows=batch([{"run": run.id, "n": n, "key": key}]))
+    payload = take_message(do, run.id, topic, key)
     settled = {"run": run.id, "generation": generation, "key": key, "outcome": "message", "value": payload}
     do("settle_waits", rows=batch([settled]))
     wake(do, [run.id])

@@ -5,13 +5,12 @@ Everything here runs inside a transaction of its caller's, which has locked the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.store.family import chunks, ids
+from holdfast.store.family import call_of, chunks, ids, spawn_key
 from holdfast.store.part import Do, batch, record
 
 
@@ -36,7 +35,10 @@ def retry(do: Do, runs: Iterable[str]) -> bool:
     if not retried:
         return False
     do("add_history", rows=batch(record(run.id, run.records, "retried", 0) for run in retried))
-    _tell_parents(do, [run for run in retried if run.parent is not None])
+    children = [run for run in retried if run.parent is not None]
+    if children:
+        _wait_again(do, children)
+        _keep_to_concurrency(do, [run for run in children if run.place is not None])
     anew = [run for run in retried if run.ending is None]  # the others go on undoing
     if anew:
         do("drop_undone", rows=ids(run.id for run in anew))
@@ -51,30 +53,29 @@ def _children_to_retry(do: Do, parents: Sequence[Retried]) -> list[str]:
     record."""
     if not parents:
         return []
-    generations = {run.id: str(run.generation) for run in parents}
+    generations = {run.id: run.generation for run in parents}
     joined = {(str(run), key.rpartition("#")[0]) for run, key in do("joined_keys", rows=ids(generations))}
     found = []
-    for id, parent, spawn_key in do("ended_children", rows=ids(generations)):
-        generation, _, call = spawn_key.partition(":")
+    for id, parent, made_by in do("ended_children", rows=ids(generations)):
+        generation, call = call_of(made_by)
         if generation == generations[str(parent)] and (str(parent), f"$join:{call}") not in joined:
             found.append(str(id))
     return found
 
 
-def _tell_parents(do: Do, children: Sequence[Retried]) -> None:
-    """Who waited for these children waits for them again; those of a map keep to its concurrency."""
-    if not children:
-        return
-    calls = Counter((str(run.parent), str(run.spawn_key)) for run in children)
-    rows = [
-        {"parent": parent, "generation": int(key.partition(":")[0]), "spawn_key": key} for parent, key in sorted(calls)
-    ]
+def _wait_again(do: Do, children: Sequence[Retried]) -> None:
+    """Who waited for these children waits for them again."""
+    calls = {(str(run.parent), str(run.spawn_key)) for run in children}
+    rows = [{"parent": parent, "generation": call_of(key)[0], "spawn_key": key} for parent, key in sorted(calls)]
     do("reopen_waits", rows=batch(rows))
-    mapped = [run for run in children if run.place is not None]
+
+
+def _keep_to_concurrency(do: Do, mapped: Sequence[Retried]) -> None:
+    """Of the children of maps only so many become ready at once as their map says."""
     if not mapped:
         return
     found = do("map_checkpoints", rows=ids({str(run.parent) for run in mapped}))
-    limits = {(str(run), f"{generation}:{key}"): limit_of(value) for run, generation, key, value in found}
+    limits = {(str(run), spawn_key(generation, key)): limit_of(value) for run, generation, key, value in found}
     held_back = [run for run in mapped if limits.get((str(run.parent), str(run.spawn_key))) is not None]
     do("hold_back", rows=ids(run.id for run in held_back))
     for parent, key in sorted({(str(run.parent), str(run.spawn_key)) for run in held_back}):

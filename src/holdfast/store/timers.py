@@ -1,4 +1,7 @@
-"""What happens by the clock: scheduled runs come due, deadlines pass, finished runs are pruned."""
+"""What happens by the clock: scheduled runs and waits come due, deadlines pass, old runs and events are pruned.
+
+Also what others leave for a quiet moment: waiters that an emit didn't come to, runs held for a predecessor.
+"""
 
 from __future__ import annotations
 

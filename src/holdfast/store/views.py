@@ -1,4 +1,4 @@
-"""Reading: one run, a page of runs, a run's history."""
+"""Reading: runs, one or a page of them, and what belongs to one: history, steps, waits, children, what it wrote."""
 
 from __future__ import annotations
 

@@ -96,6 +96,16 @@ def settle_waiters(do: Do, payloads: Mapping[str, str], waiters: Iterable[Waiter
     return {str(row[0]) for row in do("settle_waits", rows=batch(rows))} if rows else set()
 
 
+def take_message(do: Do, run: str, topic: str | None, key: str) -> str | None:
+    """The payload of the first message of a topic that nobody took, which is this wait's now; None without one."""
+    found = do("first_message", run=run, topic=topic)
+    if not found:
+        return None
+    n, payload = found[0]
+    do("take_messages", rows=batch([{"run": run, "n": n, "key": key}]))
+    return str(payload)
+
+
 def wake(do: Do, runs: Collection[str]) -> int:
     """Waiting runs with a settled wait become ready; how many did."""
     return len(do("wake_runs", rows=ids(sorted(runs)))) if runs else 0

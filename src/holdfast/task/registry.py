@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
+from holdfast.model.codec import decode
 from holdfast.model.names import check_name, dotted_name, shown
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
@@ -60,6 +61,13 @@ class Registry:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(f"no task {shown(name)} in this app; {self._hint(name)}") from None
+
+    def decode_result(self, task: str, text: str) -> Any:
+        """A kept result, typed by the task's code where that is known, else plain JSON."""
+        try:
+            return self.get(task).signature.decode_result(text)
+        except UnknownTask:
+            return decode(text)
 
     def load(self) -> None:
         """Import the modules of `include` that weren't yet. No lock is held: imports have their own."""

@@ -1,6 +1,7 @@
 -- Durable functions: what they have recorded, what they wait for, whose children they are.
 -- oldest code: 2
 
+-- root: the run at the top of its family, null for that run itself, and for those without a family.
 -- parent, spawn_key, place: whose child a run is, by which call ("generation:key"), and at which place of a map.
 -- generation: grows when the run restarts; the checkpoints of older ones are gone.
 -- resumed: it was woken from a wait, so that the next claim goes on with the same attempt, of which `spent` is used up.

@@ -11,7 +11,8 @@ limit 1
 -- name: claim
 -- only: postgres
 -- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key.
--- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs). Limits are literals: a parameter makes the generic plan guess a tenth of the table.
+-- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs).
+-- Limits are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),

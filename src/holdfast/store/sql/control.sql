@@ -1,6 +1,7 @@
 -- name: run_more
 -- What operators see of a run beyond what applications do.
-select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation from {schema}runs where id = cast(:id as {uuid})
+select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation
+from {schema}runs where id = cast(:id as {uuid})
 
 -- name: runs_between
 -- The first runs whose ids lie between two: those that begin with what someone typed.

@@ -24,7 +24,7 @@ where {schema}events.target {among(:rows, target text)} and {schema}events.targe
 returning {schema}events.target
 
 -- name: find_waiters
--- Who waits for these events, in small batches.
+-- Who waits for these events: one more than are woken at once, so that one can see whether there are more.
 select w.run, w.generation, w.key, w.target from {schema}waits w
 where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
 order by w.target, w.since limit 501

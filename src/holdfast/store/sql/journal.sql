@@ -1,8 +1,8 @@
 -- name: record_checkpoints
 -- only: postgres
 -- Checkpoints of attempts, fenced: a run that isn't this session's at this fence any more gets none. A run that was cancelled while its
--- worker was in a step with an undo still gets that step's, so that it can be undone. The time of `now` is the database's. One statement: a round
--- trip less is a third of a lone step (bench steps).
+-- worker was in a step with an undo still gets that step's, so that it can be undone. The time of `now` is the database's. One statement:
+-- a round trip less is a third of a lone step (bench steps).
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
@@ -24,13 +24,14 @@ returning run, n, case when kind = 'now' then value end
 
 -- name: record_checkpoints
 -- only: sqlite
--- Checkpoints of attempts, fenced. The session was checked before, in the same transaction; coalesce keeps the planner from walking all its runs.
+-- The same. The session was checked before, in the same transaction; coalesce keeps the planner from walking all its runs.
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select each.run, each.generation, each.n, each.key, each.kind,
     case when each.kind = 'now' then cast({now} as text) else each.value end, each.fence, each.undo, each.took, {now}
 from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 cross join {schema}runs r
-where r.id = each.run and r.fence = each.fence and coalesce(r.session, '') = :session and (r.state = 'running' or (r.ending is not null and each.undo = 1))
+where r.id = each.run and r.fence = each.fence and coalesce(r.session, '') = :session
+and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
 
 -- name: written

@@ -1,7 +1,8 @@
 -- name: run_info
 -- One run as people see it.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
+    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
+    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.id = cast(:id as {uuid})
 
@@ -12,8 +13,9 @@ from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_runs
 -- A page of runs, newest first, by id, which sorts by the time it was made.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
+    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
+    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where (cast(:after as {uuid}) is null or r.id < cast(:after as {uuid}))
 and (cast(:state as text) is null or case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end = :state)
@@ -41,8 +43,9 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 
 -- name: run_children
 -- The first children of a run, in the order in which they were made, with the call that made them.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end, r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at,
-    r.session, r.tenant, r.tags, r.due_at, r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end,
+select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
+    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
+    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end,
     r.spawn_key, r.place
 from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
