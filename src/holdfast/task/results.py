@@ -9,9 +9,9 @@ import collections.abc
 import functools
 import inspect
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -45,19 +45,23 @@ class StepResult:
         return decode(text)
 
 
-_known: WeakKeyDictionary[Callable[..., Any], StepResult] = WeakKeyDictionary()
+_known: dict[int, tuple[weakref.ref[Callable[..., Any]], StepResult]] = {}
+"""By id, with a weak reference that tells whether it is still the same object: looked up twice for every step."""
 
 
 def result_of(fn: Callable[..., Any]) -> StepResult:
     """The result of a function, worked out once; of a method once for all objects."""
     key: Callable[..., Any] = getattr(fn, "__func__", fn)
+    known = _known.get(id(key))
+    if known is not None and known[0]() is key:
+        return known[1]
+    result = StepResult(fn)
     try:
-        known = _known.get(key)
-        if known is None:
-            known = _known[key] = StepResult(fn)
-    except TypeError:  # not hashable, or nothing that can be referred to weakly
-        known = StepResult(fn)
-    return known
+        place = id(key)
+        _known[place] = (weakref.ref(key, lambda _: _known.pop(place, None)), result)
+    except TypeError:  # nothing that can be referred to weakly
+        pass
+    return result
 
 
 def _kind_of(fn: Callable[..., Any]) -> Any:
