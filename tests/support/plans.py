@@ -156,7 +156,6 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "cancel_runs": ({}, "runs_pkey"),
     "retry_runs": ({}, "runs_pkey"),
     "drop_undone": ({}, "checkpoints_pkey"),
-    "drop_undone_marks": ({}, "checkpoints_pkey"),
     "dead_sessions": ({}, None),
     "pick_lost": (SESSIONS, "holdfast_runs_owned"),
     "recover_lost": ({}, "runs_pkey"),

@@ -16,10 +16,11 @@ from uuid import UUID
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.blocking import BlockingConductor
+from holdfast.engine.clerk import Clerk
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.past import Past
 from holdfast.engine.playing import Arguments, Replayed, missing_undos, replay, replay_plainly
-from holdfast.engine.score import Clerk, Score
+from holdfast.engine.score import Score
 from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.failure import describe
 from holdfast.model.labels import label_of

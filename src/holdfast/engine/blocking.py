@@ -182,7 +182,7 @@ class BlockingConductor:
         step = effect.step
         tries = Tries(step.call, step.retry, step.timeout)
         call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
-        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+        token = scope.set(self._scope(effect.key))
         started = time.monotonic()
         try:
             while True:
@@ -227,11 +227,15 @@ class BlockingConductor:
             self._outliving.append(done)
             raise TookTooLong from error
 
+    def _scope(self, key: str) -> Scope:
+        claim = self.current.claim
+        return Scope(claim.id, durable=True, generation=claim.generation, step=self.score.past.tried_as(key))
+
     def _transact(self, effect: Transact) -> Tried:
         call = effect.operation.call
         command = Record(self.score.held, 0, effect.key, "step")
         tries = Tries(call, None, None)
-        token = scope.set(Scope(self.current.claim.id, True, self.current.claim.generation, effect.key))
+        token = scope.set(self._scope(effect.key))
         started = time.monotonic()
 
         def work(connection: Any) -> str:

@@ -34,8 +34,9 @@ class Calls:
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
-        claim = self._attempt.claim
-        return Scope(claim.id, durable=True, generation=claim.generation, step=key)
+        claim, score = self._attempt.claim, self._attempt.score
+        step = key if score is None else score.past.tried_as(key)
+        return Scope(claim.id, durable=True, generation=claim.generation, step=step)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -45,8 +46,9 @@ class Calls:
         finally:
             scope.reset(token)
 
-    async def run(self, step: Step, key: str) -> Tried:
-        """A step with its retries."""
+    async def run(self, step: Step, key: str, given_up: Callable[[Tried], None]) -> Tried:
+        """A step with its retries. `given_up` gets what comes of one that has an undo and whose thread goes on when its
+        caller was cancelled."""
         tries: Tries | None = None
         under_way = UnderWay()
         started = time.monotonic()
@@ -55,7 +57,7 @@ class Calls:
             while True:
                 try:
                     tried: Tried | float = returned(step.call, await self._call(step, under_way))
-                except Exception as error:
+                except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
                     tries = tries or Tries(step.call, step.retry, step.timeout)
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -64,6 +66,10 @@ class Calls:
                 await asyncio.sleep(tried)
                 while under_way.threads:  # one that outlived its timeout: two tries of a step never run at once
                     await asyncio.sleep(LOOK)
+        except asyncio.CancelledError:
+            if step.undo is not None and under_way.threads:
+                under_way.result = lambda value: given_up(returned(step.call, value))
+            raise
         finally:
             scope.reset(token)
 
@@ -89,6 +95,8 @@ class Calls:
 
         def finish(value: Any, error: BaseException | None) -> None:
             counted.threads -= 1
+            if error is None and counted.result is not None:
+                counted.result(value)
             self._ended()
             if done.done():
                 return
@@ -126,10 +134,11 @@ class Calls:
 class UnderWay:
     """The threads of one step."""
 
-    __slots__ = ("threads",)
+    __slots__ = ("result", "threads")
 
     def __init__(self) -> None:
         self.threads = 0
+        self.result: Callable[[Any], None] | None = None
 
 
 async def _within(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -23,6 +23,7 @@ from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
 from holdfast.errors import ErrorInfo
+from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Record, payload_size, wants_to_be_alone
@@ -287,13 +288,17 @@ class Committer(Loop):
     def _tell(self, attempt: Attempt, end: End) -> None:
         self.ended += 1
         claim = attempt.claim
+        if end.drift is not None:
+            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted"):
             log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
-        elif end.kind in ("undone", "undoing"):
-            log.attempt_undone(claim.id, attempt.task.name, claim.attempt, end.kind)
-            if end.kind == "undone" and end.state == "failed":
+        elif end.kind == "undoing":
+            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""))
+        elif end.kind == "undone":
+            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            if end.state == "failed":
                 self._failed(claim.id)
         elif end.kind == "handed_back":
             self.handed_back += 1

@@ -7,7 +7,6 @@ moment, the context is closed and the run's tasks are cancelled; whatever comes 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import partial
@@ -20,7 +19,7 @@ from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
-from holdfast.engine.trying import Tries, returned
+from holdfast.engine.transacting import Transacting
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
@@ -130,7 +129,11 @@ class Conductor:
     async def _replay(self, effect: Replay) -> Any:
         n = effect.kept.n
         self._deliveries.ask(n, recorded=True)
-        data = None if effect.read is None else await self._read(effect.read)
+        try:
+            data = None if effect.read is None else await self._read(effect.read)
+        except BaseException:  # this branch was cancelled: nobody may wait for its turn
+            self._deliveries.drop(n)
+            raise
         return await self._delivered(n, data)
 
     async def _delivered(self, n: int, value: Any) -> Any:
@@ -229,7 +232,8 @@ class Conductor:
             self._came(wait.n, future, answer, read)
         elif isinstance(answer, Exception):
             self._deliveries.drop(wait.n)
-            future.set_exception(answer)
+            if not future.done():
+                future.set_exception(answer)
 
     def _opened(
         self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, due_in: int | None
@@ -268,8 +272,9 @@ class Conductor:
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() or future.done():
-                return
-            if error := task.exception():
+                self._deliveries.drop(n)
+            elif error := task.exception():
+                self._deliveries.drop(n)
                 future.set_exception(error)
             else:
                 self._deliveries.deliver(n, future, Came(n, outcome, task.result()))
@@ -332,12 +337,14 @@ class Conductor:
 
     async def run_step(self, effect: Try) -> Tried:
         """Author code, with its retries."""
-        self._begin()
-        self._deliveries.opened()
-        try:
-            return await self._calls.run(effect.step, effect.key)
-        finally:
-            self._finish()
+        given_up = partial(self._given_up, effect.key)
+        return cast(Tried, await self._under_way(self._calls.run(effect.step, effect.key, given_up)))
+
+    def _given_up(self, key: str, tried: Tried) -> None:
+        """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
+        there, so it must be known."""
+        if tried.error is None:
+            self._tell(self.score.late_record(key, tried))
 
     async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""
@@ -349,39 +356,23 @@ class Conductor:
             self._finish()
 
     async def _transact(self, effect: Transact) -> Tried:
-        call = effect.operation.call
-        command = Record(self.score.held, 0, effect.key, "step")
-        tries = Tries(call, None, None)
-        started = time.monotonic()
-
-        def work(connection: Any) -> str:
-            tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
-            if tried.exception is not None:
-                raise tried.exception
-            command.took = int((time.monotonic() - started) * SECOND)
-            if not command.n:  # when it is recorded, so that it has its place among the others
-                command.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
-            return tried.text or "null"
-
+        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop)
+        transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
         try:
-            transact = partial(self._desk.transact, self.current, command, work)
             text = await self._under_way(self._calls.run_in_thread(transact, effect.key))
+        except asyncio.CancelledError:
+            transacting.give_up()
+            raise
         except Exception as error:
-            if command.n:
-                self._deliveries.drop(command.n)
-                self.score.unused(command.n)
+            failed = transacting.failed(error)
             if isinstance(error, StoreError):
                 raise
-            return cast(Tried, tries.failed(error))
+            return failed
         if text is None:  # the run was lost: the transaction was taken back
             return await self._never()
-        await self._delivered(command.n, None)
-        return Tried(text, n=command.n)
-
-    async def _take_number(self) -> int:
-        n = self.score.number()
-        self._deliveries.ask(n)
-        return n
+        n = transacting.record.n
+        await self._delivered(n, None)
+        return Tried(text, n=n)
 
 
 _EFFECTS: dict[type[Any], Callable[[Conductor, Any], Coroutine[Any, Any, Any]]] = {

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Order
 from holdfast.engine.claimer import Claimer, KnownLanes
+from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Ask, Waiting
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
@@ -23,7 +24,6 @@ from holdfast.engine.loop import Loop
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
-from holdfast.engine.score import Clerk
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.model.clock import SECOND

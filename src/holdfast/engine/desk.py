@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from holdfast.engine.score import Clerk
+from holdfast.engine.clerk import Clerk
 from holdfast.store import Store
 from holdfast.store.commands import Command, Outcome, Record, Reply
 

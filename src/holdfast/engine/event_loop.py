@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,6 +16,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="holdfast-loop", daemon=True)
         self._thread.start()
 
@@ -23,6 +25,7 @@ class LoopThread:
 
     def stop(self, timeout: float) -> None:
         """End the loop; one that author code blocks is left behind, a daemon."""
+        self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
         if not self._thread.is_alive():
@@ -30,7 +33,9 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._stopping:
+            with suppress(SystemExit, KeyboardInterrupt):  # of a task of author code: it isn't its loop to end
+                self.loop.run_forever()
         pending = asyncio.all_tasks(self.loop)
         for task in pending:
             task.cancel()

@@ -18,7 +18,9 @@ class Past:
     def __init__(self, kept: Kept, held: Held) -> None:
         self._held = held
         self._kept = {item.key: item for item in kept.checkpoints if item.kind not in _NEVER_ASKED_FOR}
-        self.undone = {int(item.value or 0) for item in kept.checkpoints if item.kind == "undone"}
+        undone = [item for item in kept.checkpoints if item.kind == "undone"]
+        self.undone = {int(item.value or 0) for item in undone}
+        self._times_undone = Counter(item.key for item in undone)
         self._occurrences: Counter[str] = Counter()
         self._last = kept.checkpoints[-1].n if kept.checkpoints else 0
         self._new: set[str] = set()
@@ -38,6 +40,11 @@ class Past:
         """The key of the next occurrence of an identity."""
         self._occurrences[base] += 1
         return f"{base}#{self._occurrences[base]}"
+
+    def tried_as(self, key: str) -> str:
+        """What a step is called in its idempotency key: something else after it was undone; its compensation too."""
+        times = self._times_undone[key if key.startswith("$undone:") else f"$undone:{key}"]
+        return f"{key}~{times}" if times else key
 
     def number(self) -> int:
         """The number of the next outcome."""

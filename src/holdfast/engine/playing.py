@@ -32,6 +32,10 @@ from holdfast.task.sync_context import SyncContext
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+STILL_LOOKS = 50
+"""How many looks, a hundredth of a second apart, a function may stand still behind what is on record."""
+
+
 def body_scope(attempt: Attempt) -> Scope:
     return Scope(attempt.claim.id, durable=True, generation=attempt.claim.generation)
 
@@ -100,13 +104,18 @@ async def replay(conductor: Conductor, arguments: Arguments) -> Replayed:
 
 
 async def _until_quiet(conductor: Conductor, body: asyncio.Future[Any]) -> None:
-    """Until the function has ended, or can't go on, and no branch of it moves any more."""
+    """Until the function has ended, or can't go on, and no branch of it moves any more. One that does something of its
+    own behind all that has to be undone isn't waited for."""
+    still = 0
     while not body.done():
         moves = conductor.moves
         await asyncio.sleep(LINGER / 5)
         for _ in range(QUIET_TURNS):
             await asyncio.sleep(0)
-        if conductor.stuck and conductor.moves == moves and conductor.quiet:
+        still = still + 1 if conductor.moves == moves and conductor.quiet else 0
+        if still and conductor.stuck:
+            return
+        if still > STILL_LOOKS and conductor.current.claim.ending is not None and not missing_undos(conductor.score):
             return
 
 
@@ -167,7 +176,7 @@ def _undo_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
 def ended_badly(attempt: Attempt, score: Score, error: BaseException) -> End:
     """What follows from an exception of the function; steps whose failure it was are tried again next time."""
     end = attempt.failed(error)
-    end.forget = score.forgotten()
+    end.forget = score.forgotten(error)
     return end
 
 

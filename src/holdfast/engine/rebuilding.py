@@ -62,3 +62,18 @@ def _with_subclasses(kinds: tuple[type[Exception], ...]) -> Iterator[type[Except
     for kind in kinds:
         yield kind
         yield from _with_subclasses(tuple(kind.__subclasses__()))
+
+
+def causes(error: BaseException) -> set[int]:
+    """The ids of an exception and of all that it came from: members of groups, causes, contexts."""
+    found: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in found:
+            continue
+        found.add(id(one))
+        todo += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+    return found

@@ -9,41 +9,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NoReturn
 from uuid import UUID
 
+from holdfast.engine.clerk import Clerk, Reader
 from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.past import Past
-from holdfast.engine.rebuilding import fail, fail_again, failure_text
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError, WaitTimeout
+from holdfast.engine.rebuilding import causes, fail, fail_again, failure_text
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, WaitTimeout
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
 from holdfast.model.ids import new_id
-from holdfast.store import Claim, NewRun
+from holdfast.store import Claim
 from holdfast.store import commands as write
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
 from holdfast.task.current import scope
 from holdfast.task.results import result_of
-
-
-class Clerk(Protocol):
-    """What the application's side does for runs: turns requests into rows, and rows into what authors see."""
-
-    def new_run(self, request: Any) -> NewRun: ...
-
-    def handle(self, id: UUID, task: str) -> Any: ...
-
-    def decode_result(self, task: str, text: str) -> Any: ...
-
-
-class Reader(Protocol):
-    """How children ended. Blocking."""
-
-    def spawned(self, parent: str) -> dict[str, Any]: ...
-
-    def children(self, parent: str, spawn_key: str) -> list[Any]: ...
 
 
 @dataclass(slots=True)
@@ -74,7 +58,8 @@ class Score:
         self._children: dict[str, str] = {}
         self._spawned: dict[str, Any] | None = None
         self._numbers = set(past.numbers)
-        self._failures: set[int] = set()
+        self._failures: dict[int, BaseException] = {}
+        self._copied: dict[str, Any] = {}
 
     def plan(self, operation: op.Operation) -> Plan:
         now = scope.get()
@@ -85,10 +70,20 @@ class Score:
             )
         return _PLANS[type(operation)](self, operation)
 
-    def forgotten(self) -> tuple[int, ...]:
-        """Failures with nothing on record after them: when they end the attempt, the next one tries again."""
-        last = max(self._numbers - self._failures, default=0)
-        return tuple(n for n in sorted(self._failures) if n > last)
+    def forgotten(self, error: BaseException) -> tuple[int, ...]:
+        """The failures that the next attempt tries again, when this error ends this one: those that it came from, and
+        those with nothing on record after them."""
+        last = max(self._numbers - self._failures.keys(), default=0)
+        behind = causes(error)
+        return tuple(sorted(n for n, raised in self._failures.items() if n > last or id(raised) in behind))
+
+    def _fails(self, n: int, raise_it: Callable[[], NoReturn]) -> NoReturn:
+        """A failure on record reaches author code."""
+        try:
+            raise_it()
+        except BaseException as raised:
+            self._failures[n] = raised
+            raise
 
     def number(self) -> int:
         """The number of what will be on record next."""
@@ -118,8 +113,7 @@ class Score:
         undo = int(operation.undo is not None and tried.error is None)
         yield Submit(self._record(n, key, tried, undo))
         if tried.error is not None:
-            self._failures.add(n)
-            fail(operation.call.name, tried.error, operation.raises, tried.exception)
+            self._fails(n, partial(fail, operation.call.name, tried.error, operation.raises, tried.exception))
         return self._finished(operation, n, key, tried.text, failed=False, undo=bool(undo))
 
     def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
@@ -127,13 +121,17 @@ class Score:
             return write.Record(self.held, n, key, "step", tried.text, tried.took, undo)
         return write.Record(self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
 
+    def late_record(self, key: str, tried: Tried) -> write.Record:
+        """The checkpoint of a step that has an undo, and for whose end nobody waited."""
+        return self._record(self.number(), key, tried, undo=1)
+
     def _finished(
         self, operation: op.Step | op.Transaction, n: int, key: str, text: str | None, *, failed: bool, undo: bool
     ) -> Any:
         """What a step on record gives its caller."""
         if failed:
-            self._failures.add(n)
-            fail_again(operation.call.name, text or "", operation.raises if isinstance(operation, op.Step) else ())
+            raises = operation.raises if isinstance(operation, op.Step) else ()
+            self._fails(n, partial(fail_again, operation.call.name, text or "", raises))
         value = result_of(operation.call.fn).decode(text or "null")
         if undo and isinstance(operation, op.Step) and operation.undo is not None:
             compensate = operation.undo
@@ -154,8 +152,7 @@ class Score:
         if tried.error is not None:
             n = self.number()
             yield Submit(self._record(n, key, tried))
-            self._failures.add(n)
-            fail(operation.call.name, tried.error, (), tried.exception)
+            self._fails(n, partial(fail, operation.call.name, tried.error, (), tried.exception))
         return self._finished(operation, tried.n, key, tried.text, failed=False, undo=False)
 
     def undo(self, operation: op.Undo) -> Plan:
@@ -274,11 +271,14 @@ class Score:
         kept = self.past.take(key)
         if kept is not None and kept.kind == "joined":
             yield Replay(kept)
-            return kept.n, decode(kept.value or "null")["ends"]
+            self._copied[spawn] = decode(kept.value or "null")["ends"]
+            return kept.n, self._copied[spawn]
         if kept is not None:
             rows = yield Replay(kept, read)
             failed = decode(kept.value) if kept.value else None
             return kept.n, _only(rows, failed)
+        if spawn in self._copied:  # a fork's, whose original joined it before
+            return 0, self._copied[spawn]
         if self.dry:
             yield Stuck(key)
         self.waited = True
@@ -302,7 +302,7 @@ class Score:
     def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
         value = self._result_or_failure(task, end)
         if isinstance(value, RunFailed | RunCancelled):
-            self._failures.add(n)
+            self._failures[n] = value
             raise value
         return value
 
@@ -353,8 +353,10 @@ class Score:
 def _payload(outcome: write.Outcome, what: str, kind: Any) -> Any:
     if outcome.kind == "due":
         raise WaitTimeout(f"no {what} came in time")
-    text = outcome.value or "null"
-    return decode(text) if kind is None else decode(text, kind)
+    try:
+        return decode(outcome.value or "null", Any if kind is None else kind)
+    except PayloadError as error:
+        raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error
 
 
 def _end(row: Sequence[Any]) -> Sequence[Any]:

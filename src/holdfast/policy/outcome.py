@@ -23,17 +23,25 @@ class Outcome:
 
 def after_failure(retry: Retry, failures: int, exception: BaseException, random: Random) -> Outcome:
     """What follows an exception of the author's code; `failures` counts the failed tries charged before this one."""
-    if isinstance(exception, Fatal):
-        return Outcome("fatal")
-    if isinstance(exception, StepFailed) and exception.error.code in _NO_USE:
-        return Outcome(exception.error.code)
+    for one in _members(exception):
+        if isinstance(one, Fatal):
+            return Outcome("fatal")
+        if isinstance(one, StepFailed) and one.error.code in _NO_USE:
+            return Outcome(one.error.code)
     if failures + 1 >= retry.max_attempts:
         return Outcome("error")
     if isinstance(exception, RetryAfter):
         return Outcome("error", _chosen_delay(exception, retry, failures, random))
-    if not retry.retryable(exception):
+    if not all(retry.retryable(one) for one in _members(exception)):
         return Outcome("error")
     return Outcome("error", delay_before_retry(retry, failures, random))
+
+
+def _members(exception: BaseException) -> list[BaseException]:
+    """The exception itself, or, of a group, all that are in it."""
+    if not isinstance(exception, BaseExceptionGroup):
+        return [exception]
+    return [member for one in exception.exceptions for member in _members(one)]
 
 
 def after_timeout(retry: Retry, failures: int, random: Random) -> Outcome:

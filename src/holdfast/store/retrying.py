@@ -42,7 +42,6 @@ def retry(do: Do, runs: Iterable[str]) -> bool:
     anew = [run for run in retried if run.ending is None]  # the others go on undoing
     if anew:
         do("drop_undone", rows=ids(run.id for run in anew))
-        do("drop_undone_marks", rows=ids(run.id for run in anew))
     for some in chunks(_children_to_retry(do, anew)):
         retry(do, some)
     return True

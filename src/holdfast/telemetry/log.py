@@ -62,9 +62,17 @@ def attempt_paused(run: str, task: str, attempt: int, kind: str) -> None:
     _tell(logging.DEBUG, run, task, attempt, what)
 
 
-def attempt_undone(run: str, task: str, attempt: int, kind: str) -> None:
-    what = "failed and undoes what it did" if kind == "undoing" else "has undone what it did"
-    _tell(logging.WARNING, run, task, attempt, what)
+def attempt_undoes(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
+    _tell(logging.ERROR, run, task, attempt, "failed for good, and undoes what it did: %s", error)
+
+
+def attempt_undone(run: str, task: str, attempt: int) -> None:
+    _tell(logging.WARNING, run, task, attempt, "has undone what the run did")
+
+
+def drifted(run: str, task: str, attempt: int, steps: str) -> None:
+    what = "asked for steps with other arguments than are on record, so they ran again: %s; is it time or chance?"
+    _tell(logging.WARNING, run, task, attempt, what, steps)
 
 
 def attempt_unstoppable(run: str, task: str, attempt: int) -> None:

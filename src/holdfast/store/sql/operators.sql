@@ -36,12 +36,8 @@ and (select 1 from {schema}runs other where other.unique_name = {schema}runs.uni
 returning id, records, ending, generation, parent, spawn_key, place, {hint}
 
 -- name: drop_undone
--- Steps that were undone are to be run again when their run is: they don't count as finished any more.
+-- Steps that were undone are to be run again when their run is: they don't count as finished any more. What says that they were undone
+-- stays: another try has another idempotency key.
 delete from {schema}checkpoints where run {among(:rows, id uuid)} and (run, generation, n) in (
     select u.run, u.generation, cast(u.value as int) from {schema}checkpoints u where u.run {among(:rows, id uuid)} and u.kind = 'undone'
 )
-
--- name: drop_undone_marks
--- And with them what says that they were undone.
-delete from {schema}checkpoints where run {among(:rows, id uuid)} and kind = 'undone'
-

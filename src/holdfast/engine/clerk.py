@@ -1,0 +1,26 @@
+"""What plans need of the application's side and of the store, to be read without knowing either."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from uuid import UUID
+
+from holdfast.store import NewRun
+
+
+class Clerk(Protocol):
+    """What the application's side does for runs: turns requests into rows, and rows into what authors see."""
+
+    def new_run(self, request: Any) -> NewRun: ...
+
+    def handle(self, id: UUID, task: str) -> Any: ...
+
+    def decode_result(self, task: str, text: str) -> Any: ...
+
+
+class Reader(Protocol):
+    """How children ended. Blocking."""
+
+    def spawned(self, parent: str) -> dict[str, Any]: ...
+
+    def children(self, parent: str, spawn_key: str) -> list[Any]: ...

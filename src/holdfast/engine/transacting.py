@@ -1,0 +1,66 @@
+"""One `ctx.transaction` on its way: author code in a thread, and its number among the other results of its run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+from holdfast.engine.deliveries import Deliveries
+from holdfast.engine.effects import Tried
+from holdfast.engine.score import Score
+from holdfast.engine.trying import Tries, returned
+from holdfast.model.clock import SECOND
+from holdfast.store.commands import Record
+from holdfast.task.operations import Transaction
+
+
+class Transacting:
+    """`work` is called in the thread, everything else on the loop."""
+
+    def __init__(
+        self,
+        operation: Transaction,
+        key: str,
+        score: Score,
+        deliveries: Deliveries,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.record = Record(score.held, 0, key, "step")
+        self._call = operation.call
+        self._score = score
+        self._deliveries = deliveries
+        self._loop = loop
+        self._given_up = False
+        self._started = time.monotonic()
+
+    def work(self, connection: Any) -> str:
+        """The author's function; the text of its result. Its number is taken when it is to be recorded, so that it has
+        its place among the others; the same again when it is repeated."""
+        call = self._call
+        tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
+        if tried.exception is not None:
+            raise tried.exception
+        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        if not self.record.n:
+            self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
+        return tried.text or "null"
+
+    async def _take_number(self) -> int:
+        n = self._score.number()
+        if not self._given_up:
+            self._deliveries.ask(n)
+        return n
+
+    def give_up(self) -> None:
+        """Author code doesn't wait for it any more: what the thread still does has no turn to wait for."""
+        self._given_up = True
+        if self.record.n:
+            self._deliveries.drop(self.record.n)
+
+    def failed(self, error: Exception) -> Tried:
+        """It was taken back."""
+        self.give_up()
+        if self.record.n:
+            self._score.unused(self.record.n)
+        return cast(Tried, Tries(self._call, None, None).failed(error))

@@ -1,0 +1,40 @@
+"""The keys of what durable functions record: the names in them, and what they mean in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.labels import label_of, name_of
+
+HASH = "1:0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        (f"charge-{HASH}#1", "charge"),
+        (f"charge-{HASH}#2", "charge #2"),
+        (f"pick-up-{HASH}#1", "pick-up"),
+        ("$sleep#1", "sleep"),
+        ("$sleep:tea#3", "sleep tea #3"),
+        ("$event:order-42-paid#1", "event order-42-paid"),
+        (f"$spawn:shop.resize-{HASH}#1", "spawn shop.resize"),
+        (f"$join:$spawn:shop.resize-{HASH}#1#1", "join shop.resize"),
+        (f"$undone:charge-{HASH}#2", "undone charge #2"),
+    ],
+)
+def test_a_key_is_told_in_words(key, label):
+    assert label_of(key) == label
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (f"charge-{HASH}#2", "charge"),
+        (f"pick-up-{HASH}#1", "pick-up"),
+        ("$sleep:tea#3", "$sleep:tea"),
+        (f"$spawn:shop.resize-{HASH}#1", f"$spawn:shop.resize-{HASH}"),
+    ],
+)
+def test_a_step_is_named_as_its_author_did_and_all_else_keeps_its_kind(key, name):
+    assert name_of(key) == name
