@@ -45,8 +45,8 @@ PLACES = {
         "emit_events", "take_messages", "settle_due", "end_family", "wake_runs", "release_siblings",
     },
     "plainly": {"claim", "record_checkpoints", "add_children", "add_waits", "drop_waits", "add_runs", "end_family"},
-    "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "cancel_runs", "end_family"},
-    "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "cancel_runs", "end_family"},
+    "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_family"},
+    "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_family"},
 }  # fmt: skip
 """Statements at whose commit a worker must have been killed at least once."""
 

@@ -74,7 +74,7 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
     canceller = Hand(postgres)
     rows = f'[{{"id":"{claim.id}"}}]'
     canceller.do("hold_runs", rows=rows)
-    assert canceller.do("cancel_runs", rows=rows, error=CANCELLED)
+    assert canceller.do("end_runs", rows=rows, state="cancelled", error=CANCELLED, overdue=0)
     successor = Background(postgres, lambda: postgres.add(unique="u"))
     canceller.commit()
     assert successor.result() != claim.id

@@ -23,6 +23,7 @@ from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
 from holdfast.errors import ErrorInfo
+from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
@@ -304,7 +305,7 @@ class Committer(Loop):
             self.handed_back += 1
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
-            retry_in = None if end.delay is None else end.delay / 1_000_000
+            retry_in = None if end.delay is None else end.delay / SECOND
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
             if end.kind == "failed":
                 self._failed(claim.id)

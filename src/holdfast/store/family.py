@@ -132,15 +132,18 @@ def _cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
 
 def cancel(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
     """End locked runs as cancelled, or let them undo first; those that had ended are left alone."""
-    rows = do("cancel_runs", rows=ids(runs), error=error)
-    return end_from_outside(do, runs, rows, "cancelled", error)
+    return _end_from_outside(do, runs, "cancelled", error)
 
 
-def end_from_outside(
-    do: Do, runs: dict[str, HeldRun], rows: Sequence[Sequence[Any]], kind: str, error: str
-) -> list[Ended]:
-    """Record that runs were ended by somebody else than their worker. Rows: id, records, attempt, session, claimed_at,
-    whether it is final (or undoes first). It ends an attempt, which `since` says, only where one was under way."""
+def fail_overdue(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
+    """The same for those that are past their deadline, which fail."""
+    return _end_from_outside(do, runs, "failed", error, overdue=True)
+
+
+def _end_from_outside(do: Do, runs: dict[str, HeldRun], kind: str, error: str, *, overdue: bool = False) -> list[Ended]:
+    """Runs are ended by somebody else than their worker. That ends an attempt, which `since` says, only where one was
+    under way."""
+    rows = do("end_runs", rows=ids(runs), state=kind, error=error, overdue=int(overdue))
     records, ends = [], []
     for id, n, attempt, session, claimed_at, final, _ in rows:
         run = runs[str(id)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.database import Row
-from holdfast.store.family import end_from_outside, held_runs, hold, ids, settle
+from holdfast.store.family import fail_overdue, held_runs, hold, ids, settle
 from holdfast.store.part import BATCH, Do, Part, batch
 from holdfast.store.waking import find_waiters, settle_waiters, wake
 
@@ -49,7 +49,7 @@ class Timers(Part):
                 return []
             hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
             runs = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked)))
-            ends = end_from_outside(do, runs, do("fail_overdue", rows=ids(runs), error=error), "failed", error)
+            ends = fail_overdue(do, runs, error)
             settle(do, ends)
             return [end.id for end in ends if end.final]
 

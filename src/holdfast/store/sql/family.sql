@@ -52,6 +52,26 @@ from {each(:rows, id uuid, state text, kind text, result text, error text, delay
 where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}
 
+-- name: end_runs
+-- Unfinished runs end cancelled or failed, or only those of them that are overdue, for everyone but the worker that may still be at them:
+-- its mark stays until it has let go. Those that may have compensations are to undo first, when that worker has let go; those that undo
+-- already go on with it. (coalesce keeps the planner from walking all that are overdue.)
+update {schema}runs
+set state = case when undos = 1 then 'ready' else cast(:state as text) end,
+    ending = case when undos = 1 then cast(:state as text) end,
+    cause = case when undos = 1 then :error end,
+    error = :error, due_at = null, resumed = 0,
+    deadline = case when undos = 0 then deadline end,
+    held = case when undos = 1 and session is not null then 'quiescing' end,
+    failures = case when undos = 0 then failures else 0 end,
+    crashes = case when undos = 0 then crashes else 0 end,
+    records = records + 1,
+    finished_at = case when undos = 0 then {now} end,
+    expires_at = case when undos = 0 and parent is null then {now} + keep end
+where id {among(:rows, id uuid)} and finished_at is null and ending is null
+and (cast(:overdue as int) = 0 or coalesce(deadline, {now} + 1) <= {now})
+returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
+
 -- name: unfinished_children
 -- The unfinished children of runs, in the order of arrival, locked.
 select id from {schema}runs where parent {among(:rows, id uuid)} and finished_at is null and ending is null

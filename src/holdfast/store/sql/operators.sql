@@ -2,24 +2,6 @@
 -- The unique name of a run.
 select unique_name from {schema}runs where id = cast(:id as {uuid})
 
--- name: cancel_runs
--- Unfinished runs end cancelled, for everyone but the worker that may still be at them: its mark stays until it has let go. Those that
--- may have compensations are to undo first, when that worker has let go; those that undo already go on with it.
-update {schema}runs
-set state = case when undos = 1 then 'ready' else 'cancelled' end,
-    ending = case when undos = 1 then 'cancelled' end,
-    cause = case when undos = 1 then :error end,
-    error = :error, due_at = null, resumed = 0,
-    deadline = case when undos = 0 then deadline end,
-    held = case when undos = 1 and session is not null then 'quiescing' end,
-    failures = case when undos = 0 then failures else 0 end,
-    crashes = case when undos = 0 then crashes else 0 end,
-    records = records + 1,
-    finished_at = case when undos = 0 then {now} end,
-    expires_at = case when undos = 0 and parent is null then {now} + keep end
-where id {among(:rows, id uuid)} and finished_at is null and ending is null
-returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
-
 -- name: retry_runs
 -- Failed and cancelled runs go back to ready with new budgets; those that couldn't finish undoing go on with that. One that a worker is
 -- still at, or whose unique name's other run a worker is still at, is held until it has let go; one whose unique name has an unfinished

@@ -21,24 +21,6 @@ select (select min(due_at) from {schema}runs where state = 'scheduled') - {now},
 select id, parent from {schema}runs where deadline is not null and finished_at is null and deadline <= {now}
 order by deadline limit 500
 
--- name: fail_overdue
--- Unfinished runs past their deadline fail, or are to undo first. A worker that is at one keeps its mark on it until it has let go.
--- (coalesce keeps the planner from walking all that are overdue.)
-update {schema}runs
-set state = case when undos = 1 then 'ready' else 'failed' end,
-    ending = case when undos = 1 then 'failed' end,
-    cause = case when undos = 1 then :error end,
-    error = :error, due_at = null, resumed = 0,
-    deadline = case when undos = 0 then deadline end,
-    held = case when undos = 1 and session is not null then 'quiescing' end,
-    failures = case when undos = 0 then failures else 0 end,
-    crashes = case when undos = 0 then crashes else 0 end,
-    records = records + 1,
-    finished_at = case when undos = 0 then {now} end,
-    expires_at = case when undos = 0 and parent is null then {now} + keep end
-where id {among(:rows, id uuid)} and finished_at is null and ending is null and coalesce(deadline, {now} + 1) <= {now}
-returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
-
 -- name: pick_expired
 -- The first finished runs whose time to be kept is over, whether they have a family, and whether anyone is still at work on them or in it.
 -- (Subqueries with a limit stay what they are; exists may become a walk over all children. A condition on the session beside the order
