@@ -15,8 +15,10 @@ from holdfast.errors import (
 )
 from holdfast.model.retry import Retry
 from holdfast.model.run import RunInfo
+from holdfast.task.conditions import all_of, any_of, none_of
 from holdfast.task.context import Context
 from holdfast.task.current import idempotency_key
+from holdfast.task.graph import Graph
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Context",
     "Fatal",
+    "Graph",
     "Holdfast",
     "HoldfastError",
     "KeyConflict",
@@ -40,5 +43,8 @@ __all__ = [
     "SyncContext",
     "Task",
     "WaitTimeout",
+    "all_of",
+    "any_of",
     "idempotency_key",
+    "none_of",
 ]

@@ -25,8 +25,10 @@ from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.reader import run_id
+from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.declare import Decorate, declare, declare_remote
+from holdfast.task.graph import Graph
 from holdfast.task.options import Place
 from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.registry import Registry
@@ -117,6 +119,24 @@ class Holdfast:
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
         return await self._client.aenqueue(_checked_requests(requests))
+
+    @overload
+    def submit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
+    @overload
+    def submit(self, graph: Graph, *, result: None = None, connection: object = None) -> Run[dict[str, Any]]: ...
+    def submit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
+        """Make a run of a graph and of each of its nodes, all or none. Its result is `{name: output}`, or the output of
+        the node given as `result`. `connection`: inside a transaction of yours, as with `options(connection=…)`."""
+        refuse_in_loop("submit")
+        return self._client.submit(graph, result, connection)
+
+    @overload
+    async def asubmit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
+    @overload
+    async def asubmit(self, graph: Graph, *, result: None = None, connection: object = None) -> Run[dict[str, Any]]: ...
+    async def asubmit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
+        """Make a run of a graph and of each of its nodes, all or none."""
+        return await self._client.asubmit(graph, result, connection)
 
     def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;

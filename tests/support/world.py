@@ -10,6 +10,7 @@ from holdfast.database.statements import Source, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
 from holdfast.store.commands import Command, Held, Record, Reply, Spawn, Wait
+from holdfast.store.retrying import map_value
 from holdfast.store.rows import Recovered
 from holdfast.store.waking import target_of
 
@@ -167,7 +168,9 @@ class World:
         """Children of a run, of the task `child`; with a count those of a map."""
         run = more.pop("run", {})
         command = spawn_of(claim, [self.new("child", **run) for _ in range(count or 1)], **more)
-        command.kind = "spawn" if count is None else "map"
+        if count is not None:
+            command.kind = "map"
+            command.value = map_value(count, command.concurrency)
         self.write(session, command)
         return [child.id for child in command.children]
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client.blocking import refuse_in_loop
+from holdfast.client.graphs import Graphs
 from holdfast.client.handle import Run
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
 from holdfast.errors import (
@@ -30,7 +31,11 @@ from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import FINAL, Chunk, Page, PageAsked, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.reader import Reader
+from holdfast.store.rows import NewGraph
+from holdfast.task.conditions import Node
 from holdfast.task.current import refuse_in_body
+from holdfast.task.graph import Graph
+from holdfast.task.graph_plan import GraphPlan
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
@@ -48,8 +53,9 @@ class Client:
     def __init__(self, store: Store, registry: Registry, keep: int) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views, self.decode_result)
+        self._reader = Reader(store.views, store.graphs, self.decode_result)
         self._keep = keep
+        self.graphs = Graphs(store, self._reader, keep, self.new_run)
 
     # Making runs
 
@@ -82,16 +88,27 @@ class Client:
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(UUID(id), request.task, self) for id, request in zip(ids, requests, strict=True)]
 
+    def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
+        """The run of a graph, made in a transaction of our own or in the caller's."""
+        return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
+
+    async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
+        return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
+
     def _borrowed(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
         """The caller's connection, if one was given: the same for all requests of a call."""
         given = [request.options.connection for request in requests]
-        if all(connection is None for connection in given):
-            return None
         if any(connection is not given[0] for connection in given):
             raise ConfigError("the requests of one call must all have the same connection=, or none")
+        return self.borrowed(given[0]) if given else None
+
+    def borrowed(self, connection: object) -> Borrowed | BorrowedAsync | None:
+        """A caller's connection as the store takes it."""
+        if connection is None:
+            return None
         if self._store.database.dialect.name == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
-        return borrow(given[0])
+        return borrow(connection)
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)
@@ -120,6 +137,10 @@ class Client:
             options=_kept_options(asked),
             tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
         )
+
+    def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
+        """The rows of a graph that a durable function makes, with ids of their own."""
+        return self.graphs.graph_run(plan, result), self.graphs.new_graph(plan)
 
     # Reading runs
 
@@ -154,9 +175,11 @@ class Client:
         row = self._store.views.end(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        state, result, error = row
+        state, result, error, kind, options = row
         if state not in FINAL:
             return str(state)
+        if state == "done" and kind == "graph":
+            return Finished(self._reader.graph_result(str(id), options))
         if state == "done":
             return Finished(self.decode_result(task, result))
         info = from_json(error) if error else ErrorInfo("error", state, "")

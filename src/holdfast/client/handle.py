@@ -14,6 +14,8 @@ from holdfast.model.run import Chunk, RunInfo
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
+    from holdfast.client.graphs import Gate
+    from holdfast.task.graph import Graph
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -93,6 +95,29 @@ class Run(Generic[R_co]):
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
         """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
         return self._client.astream(self.id, after)
+
+    def nodes(self) -> dict[str, RunInfo[Any]]:
+        """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
+        refuse_in_loop("nodes")
+        return self._client.graphs.nodes(self.id)
+
+    async def anodes(self) -> dict[str, RunInfo[Any]]:
+        """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
+        return await asyncio.to_thread(self._client.graphs.nodes, self.id)
+
+    def gate(self, name: str) -> Gate:
+        """A gate of a graph, to complete it or let it fail."""
+        return self._client.graphs.gate(self.id, name)
+
+    def append(self, graph: Graph, *, key: str) -> None:
+        """Add nodes to an unfinished graph, once: the same nodes with the same key again change nothing, others raise
+        KeyConflict. They may need nodes of the run: `graph.node(name)`."""
+        refuse_in_loop("append")
+        self._client.graphs.append(self.id, graph, key)
+
+    async def aappend(self, graph: Graph, *, key: str) -> None:
+        """Add nodes to an unfinished graph, once."""
+        await asyncio.to_thread(self._client.graphs.append, self.id, graph, key)
 
     def history(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""

@@ -26,6 +26,7 @@ from holdfast.model.failure import describe
 from holdfast.model.labels import label_of
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import Checkpoint, Held, Kept
+from holdfast.store.rows import NewGraph
 from holdfast.store.views import OpenClaim
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
@@ -93,6 +94,9 @@ class ReadingClerk:
 
     def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
         raise _refusal("make a run")
+
+    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
+        raise _refusal("make a graph")
 
     def handle(self, id: UUID, task: str) -> ChildHandle:
         return ChildHandle(id, task)

@@ -64,7 +64,7 @@ class Runs:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views)
+        self._reader = Reader(store.views, store.graphs)
 
     def page(self, **asked: Unpack[PageAsked]) -> Page:
         """Runs, newest first; give the page's `after` for the next ones."""

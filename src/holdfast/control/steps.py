@@ -15,7 +15,7 @@ from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
 from holdfast.model.labels import label_of, name_of
 from holdfast.model.run import RunState
-from holdfast.store.views import ChildRow, StepRow, WaitRow
+from holdfast.store.views import RunRow, StepRow, WaitRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +134,19 @@ def _awaited(row: WaitRow) -> str | None:
     return label_of(row.key).partition(" ")[2] or None
 
 
-def children_of(rows: Iterable[ChildRow]) -> list[ChildInfo]:
+def children_of(rows: Iterable[RunRow]) -> list[ChildInfo]:
     return [_child(row) for row in rows]
 
 
-def _child(row: ChildRow) -> ChildInfo:
-    generation, _, key = row.spawn_key.partition(":")
-    run = row.run
+def _child(run: RunRow) -> ChildInfo:
+    generation, _, key = (run.spawn_key or "").partition(":")
     return ChildInfo(
         id=UUID(run.id),
         task=run.task,
         state=run.state,
         spawn=key,
         generation=_number(generation),
-        place=row.place,
+        place=run.place,
         attempt=run.attempt,
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),

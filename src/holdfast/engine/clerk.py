@@ -6,12 +6,15 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.store import NewRun
+from holdfast.store.rows import NewGraph
 
 
 class Clerk(Protocol):
     """What the application's side does for runs: turns requests into rows, and rows into what authors see."""
 
     def new_run(self, request: Any) -> NewRun: ...
+
+    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]: ...
 
     def handle(self, id: UUID, task: str) -> Any: ...
 

@@ -28,6 +28,7 @@ from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Record, payload_size, wants_to_be_alone
+from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
 LARGEST_GROUP = 500
@@ -246,11 +247,15 @@ class Committer(Loop):
                 self._tell(attempt, end)
             else:
                 self._refused(attempt)
+        for graph in counted.failed_with:
+            self._failed(graph)
         self._duty.remove(attempt for attempt, end in ends if not end.lingers)  # those stay until they are let go
 
     def _write_crashes(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
         """Processes died; whether their runs are tried again is the store's to say."""
         counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+        for run in failed:
+            self._failed(run)
         for attempt, end in ends:
             self._told.add(id(attempt))
             if end.id not in counted:
@@ -259,8 +264,6 @@ class Committer(Loop):
             self.ended += 1
             error = from_json(end.error or "")
             log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
-            if end.id in failed:
-                self._failed(end.id)
         self._duty.remove(attempt for attempt, _ in ends)
 
     def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: DataFault) -> None:
@@ -272,9 +275,11 @@ class Committer(Loop):
             counted = self._store.attempts.end(session, [plain])
         except DataFault as again:  # then the heartbeat hands it back
             log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, again)
-            counted = set()
+            counted = Counted()
         self._told.add(id(attempt))
         self._duty.remove([] if end.lingers else [attempt])
+        for graph in counted.failed_with:
+            self._failed(graph)
         if end.id in counted:
             self._tell(attempt, plain)
         else:

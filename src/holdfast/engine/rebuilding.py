@@ -1,4 +1,4 @@
-"""Failures of steps: kept with what is needed to raise them again in a replay."""
+"""What is on record as author code sees it: failures of steps, raised again in a replay, and what waits came to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, PayloadError, StepFailed
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, StepFailed, WaitTimeout
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import from_json, to_json
 from holdfast.model.names import dotted_name
+from holdfast.store.commands import Outcome
 
 
 def failure_text(error: ErrorInfo, exception: BaseException | None) -> str:
@@ -77,3 +78,13 @@ def causes(error: BaseException) -> set[int]:
         if isinstance(one, BaseExceptionGroup):
             todo += one.exceptions
     return found
+
+
+def payload(outcome: Outcome, what: str, kind: Any) -> Any:
+    """What came of a wait, as the type that it was waited for with; raises WaitTimeout when nothing did."""
+    if outcome.kind == "due":
+        raise WaitTimeout(f"no {what} came in time")
+    try:
+        return decode(outcome.value or "null", Any if kind is None else kind)
+    except PayloadError as error:
+        raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error

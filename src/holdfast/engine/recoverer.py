@@ -30,7 +30,7 @@ class Recoverer(Loop):
         dead = self._store.workers.dead()
         if dead:
             recovered = self._store.workers.recover(dead, self._crashed)
-            for run in recovered.failed:
+            for run in (*recovered.failed, *recovered.failed_with):
                 self._failed(run)
             for run in recovered.failed:
                 self._log_crashed(run)

@@ -16,14 +16,17 @@ from uuid import UUID
 from holdfast.engine.clerk import Clerk, Reader
 from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.past import Past
-from holdfast.engine.rebuilding import causes, fail, fail_again, failure_text
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, TaskError, WaitTimeout
+from holdfast.engine.rebuilding import causes, fail, fail_again, failure_text, payload
+from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
 from holdfast.model.ids import new_id
-from holdfast.store import Claim
+from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
+from holdfast.store.family import spawn_key
+from holdfast.store.retrying import map_value
+from holdfast.store.rows import NewGraph
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
 from holdfast.task.current import scope
@@ -56,6 +59,7 @@ class Score:
         self._clerk = clerk
         self._reader = reader
         self._children: dict[str, str] = {}
+        self._graphs: dict[str, str] = {}  # children that are graphs, and the tasks whose results theirs are
         self._spawned: dict[str, Any] | None = None
         self._numbers = set(past.numbers)
         self._failures: dict[int, BaseException] = {}
@@ -183,13 +187,13 @@ class Score:
         outcome = yield from self._waited(
             operation.base, kind="event", target=target, tenant=tenant, name=operation.event, delay=operation.timeout
         )
-        return _payload(outcome, f"event {operation.event!r}", operation.type)
+        return payload(outcome, f"event {operation.event!r}", operation.type)
 
     def receive(self, operation: op.Receive) -> Plan:
         outcome = yield from self._waited(
             operation.base, kind="message", target=operation.topic, delay=operation.timeout
         )
-        return _payload(outcome, f"message on topic {operation.topic!r}", operation.type)
+        return payload(outcome, f"message on topic {operation.topic!r}", operation.type)
 
     def _waited(self, base: str, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
@@ -228,14 +232,24 @@ class Score:
         return key, value
 
     def spawn(self, operation: op.Spawn) -> Plan:
-        def command(n: int, key: str) -> write.Command:
-            child = self._clerk.new_run(operation.request)
-            return write.Spawn(self.held, n, key, "spawn", [child], f'"{child.id}"')
+        request = operation.request
+        return (yield from self._child(operation.base, request.task, lambda: (self._clerk.new_run(request), None)))
 
-        key, text = yield from self._once(operation.base, command)
+    def submit(self, operation: op.Submit) -> Plan:
+        make = partial(self._clerk.new_child_graph, operation.plan, operation.result)
+        run = yield from self._child(operation.base, operation.plan.graph.name, make)
+        self._graphs[str(run.id)] = operation.result_task() or ""  # no task's: plain JSON
+        return run
+
+    def _child(self, base: str, task: str, make: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
+        def command(n: int, key: str) -> write.Command:
+            child, graph = make()
+            return write.Spawn(self.held, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
+
+        key, text = yield from self._once(base, command)
         id = decode(text)
         self._children[id] = key
-        return self._clerk.handle(UUID(id), operation.request.task)
+        return self._clerk.handle(UUID(id), task)
 
     def join(self, operation: op.Join) -> Plan:
         spawn = self._children.get(str(operation.run))
@@ -245,7 +259,7 @@ class Score:
                 "an independent run can tell that it is done by an event"
             )
         n, data = yield from self._joined(spawn, lambda: self._end_of(spawn))
-        return self._result(n, operation.task, data[0])
+        return self._result(n, self._graphs.get(str(operation.run), operation.task), data[0])
 
     def map(self, operation: op.Map) -> Plan:
         if not operation.requests:
@@ -253,9 +267,8 @@ class Score:
 
         def command(n: int, key: str) -> write.Command:
             children = [self._clerk.new_run(request) for request in operation.requests]
-            return write.Spawn(
-                self.held, n, key, "map", children, str(len(children)), concurrency=operation.concurrency
-            )
+            value = map_value(len(children), operation.concurrency)
+            return write.Spawn(self.held, n, key, "map", children, value, operation.concurrency)
 
         spawn, _ = yield from self._once(operation.base, command)
         eager = operation.errors == "raise"
@@ -282,22 +295,21 @@ class Score:
         if self.dry:
             yield Stuck(key)
         self.waited = True
-        wait = write.Wait(self.held, self.number(), key, "children", self._spawn_key(spawn), eager=int(eager))
+        wait = write.Wait(
+            self.held, self.number(), key, "children", spawn_key(self.claim.generation, spawn), eager=int(eager)
+        )
         came: Came = yield Await(wait, read)
         return came.n, _only(came.data, came.outcome.value)
-
-    def _spawn_key(self, spawn: str) -> str:
-        return f"{self.claim.generation}:{spawn}"
 
     def _end_of(self, spawn: str) -> list[Any]:
         """How a spawned child ended. A replay asks for all of them: they are read together."""
         if self._spawned is None and self.past.replaying:
             self._spawned = self._reader.spawned(self.claim.id)
-        found = (self._spawned or {}).get(self._spawn_key(spawn))
+        found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
         return [_end(found)] if found is not None else self._ends_of(spawn)
 
     def _ends_of(self, spawn: str) -> list[Any]:
-        return [_end(row) for row in self._reader.children(self.claim.id, self._spawn_key(spawn))]
+        return [_end(row) for row in self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))]
 
     def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
         value = self._result_or_failure(task, end)
@@ -350,15 +362,6 @@ class Score:
         yield Stuck("$restart") if self.dry else Restart(operation.args)
 
 
-def _payload(outcome: write.Outcome, what: str, kind: Any) -> Any:
-    if outcome.kind == "due":
-        raise WaitTimeout(f"no {what} came in time")
-    try:
-        return decode(outcome.value or "null", Any if kind is None else kind)
-    except PayloadError as error:
-        raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error
-
-
 def _end(row: Sequence[Any]) -> Sequence[Any]:
     id, _, state, result, error = row
     return str(id), state, result, error
@@ -378,6 +381,7 @@ _PLANS: dict[type[Any], Callable[[Score, Any], Plan]] = {
     op.Receive: Score.receive,
     op.Emit: Score.emit,
     op.Spawn: Score.spawn,
+    op.Submit: Score.submit,
     op.Join: Score.join,
     op.Map: Score.map,
     op.Enqueue: Score.enqueue,

@@ -56,7 +56,7 @@ class Timekeeper(Loop):
 
     def _log_overdue(self, run: str) -> None:
         found = self._store.views.run(run)
-        if found is not None:
+        if found is not None and found.kind is None:
             log.run_overdue(run, found.task, found.attempt)
 
 

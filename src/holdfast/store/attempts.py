@@ -10,26 +10,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.model.run import FINAL
-from holdfast.store.family import HeldRun, hold_with_parents, ids, settle
+from holdfast.store.family import HeldRun, hold_with_parents, ids
 from holdfast.store.part import Do, Part, batch, record
-from holdfast.store.rows import End
+from holdfast.store.rows import Counted, End
+from holdfast.store.settling import settle
 
 
 class Attempts(Part):
     """The ends of attempts."""
 
-    def end(self, session: str, ends: Sequence[End]) -> set[str]:
+    def end(self, session: str, ends: Sequence[End]) -> Counted:
         """End attempts. The ids of those that counted; the others had lost their run, and nothing was written.
 
         Safe to repeat: an end that was recorded before the answer was lost counts.
         """
         alone = [end for end in ends if not end.family]
         family = [end for end in ends if end.family]
-        counted = self._end_alone(session, alone) if alone else set()
+        counted = Counted(self._end_alone(session, alone) if alone else ())
         if family:
-            counted |= self._together("commit", lambda do: _end_family(do, session, family))
+            ended = self._together("commit", lambda do: _end_family(do, session, family))
+            counted.update(ended)
+            counted.failed_with = ended.failed_with
             refused = [end for end in family if end.id not in counted]
-            counted |= self._recorded(session, refused) if refused else set()
+            counted.update(self._recorded(session, refused) if refused else ())
         return counted
 
     def _end_alone(self, session: str, ends: Sequence[End]) -> set[str]:
@@ -69,7 +72,7 @@ class Attempts(Part):
 
     def crash(self, session: str, ends: Sequence[End]) -> tuple[set[str], list[str]]:
         """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. The
-        ids of those that counted, and which of them failed."""
+        ids of those that counted, and of runs that failed: of them, and graphs by it."""
 
         def work(do: Do) -> tuple[set[str], list[str]]:
             if not do("session_alive", session=session):
@@ -84,7 +87,7 @@ class Attempts(Part):
             ]
             do("add_history", rows=batch(records))
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
-            settle(do, [runs[id].ended(final=True) for id in failed])
+            failed += settle(do, [runs[id].ended("failed") for id in failed])
             return {row["run"] for row in records}, failed
 
         return self._together("commit", work)
@@ -103,20 +106,20 @@ class Attempts(Part):
         return self._together("commit", work)
 
 
-def _end_family(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     if not do("session_alive", session=session):
-        return set()
+        return Counted()
     runs = hold_with_parents(do, [end.id for end in ends])
     ours = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
     if not ours:
-        return set()
+        return Counted()
     rows = do("end_family", rows=batch({**_row(end), "notes": _notes(end)} for end in ours.values()))
     records = [_records(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     do("add_history", rows=batch(entry for some in records for entry in some))
     _drop_what_is_over(do, runs, ours)
     over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
-    settle(do, [runs[end.id].ended(final=end.state in FINAL, good=end.state == "done") for end in over])
-    return set(ours)
+    failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL else "undoing") for end in over])
+    return Counted(ours, failed)
 
 
 def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from holdfast.store.rows import NewRun
+from holdfast.store.rows import NewGraph, NewRun
 
 
 class Held(NamedTuple):
@@ -71,8 +71,7 @@ class Emit:
 
 @dataclass(slots=True)
 class Spawn:
-    """Children, made in bulk; at most `concurrency` of them are let go at once. `value` is what is on record of a
-    spawn; of a map it is its size and concurrency."""
+    """Children, made in bulk; at most `concurrency` of them are let go at once. `value` is what is on record of it."""
 
     held: Held
     n: int
@@ -81,6 +80,12 @@ class Spawn:
     children: Sequence[NewRun]
     value: str
     concurrency: int | None = None
+    graph: NewGraph | None = None
+    """The nodes of the one child, where that is a graph."""
+
+    def runs(self) -> list[NewRun]:
+        """All that is made."""
+        return [*self.children, *(() if self.graph is None else self.graph.runs())]
 
 
 @dataclass(slots=True)
@@ -182,7 +187,7 @@ class Kept:
 def payload_size(command: Command) -> int:
     """About how many bytes a command brings along."""
     if isinstance(command, Spawn):
-        return sum(len(child.args) for child in command.children)
+        return sum(len(run.args) for run in command.runs())
     if isinstance(command, Enqueue):
         return len(command.request.args)
     texts = (getattr(command, name, None) for name in ("value", "payload", "data", "text"))

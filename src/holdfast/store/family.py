@@ -1,4 +1,4 @@
-"""What the end of a run means for its family: its parent is told, its siblings move up, its own children end with it.
+"""Runs and their families: locks, what a parent is told of its children's ends, what ends with a parent.
 
 Everything here runs inside a transaction of its caller's. Order of locks: a parent before its children. A run's parent
 never changes, so it can be looked up before the lock; children can't appear while their parent is locked.
@@ -30,25 +30,37 @@ class HeldRun(NamedTuple):
     place: int | None
     attempt: int
     ending: str | None
+    kind: str | None
+    node: str | None
 
     def belongs_to(self, session: str, fence: int) -> bool:
         """Whether it is this session's at this fence, and running."""
         return self.session == session and self.fence == fence and self.state == "running"
 
-    def ended(self, *, final: bool, good: bool = False) -> Ended:
-        """It has just come to an end; not `final`: it undoes first."""
-        return Ended(self.id, final, good, self.parent, self.spawn_key, self.place)
+    def ended(self, state: str) -> Ended:
+        """It has just come to an end, or begun to undo."""
+        return Ended(self.id, state, self.parent, self.spawn_key, self.place, self.node)
 
 
 class Ended(NamedTuple):
-    """A run that has just come to an end, or begun to undo."""
+    """A run that has just come to an end, or begun to undo. `cause`: why it was skipped."""
 
     id: str
-    final: bool
-    good: bool
+    state: str
     parent: str | None
-    spawn_key: str | None
-    place: int | None
+    spawn_key: str | None = None
+    place: int | None = None
+    node: str | None = None
+    cause: str | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.state != "undoing"
+
+    @property
+    def good(self) -> bool:
+        """Whether its children may go on without it."""
+        return self.state == "done"
 
 
 def spawn_key(generation: int, call: str) -> str:
@@ -87,21 +99,25 @@ def _text(value: Any) -> str | None:
 
 
 def hold_with_parents(do: Do, runs: Sequence[str]) -> dict[str, HeldRun]:
-    """Lock runs that may end, and their parents, which come first by order of arrival."""
-    parents = {str(parent) for (parent,) in do("parents_of", rows=ids(runs)) if parent is not None}
-    held = hold(do, parents | set(runs))
+    """Lock runs that may end, and those above them, which come first by order of arrival."""
+    held = hold(do, above(do, runs) | set(runs))
     return {run: held[run] for run in runs if run in held}
 
 
-def settle(do: Do, ends: Sequence[Ended]) -> None:
-    """Runs have ended, or begun to undo: tell those who wait for them, end what ends with them."""
-    pending = list(ends)
-    while pending:
-        _tell_parents(do, [end for end in pending if end.final])
-        pending = _cancel_children(do, [end.id for end in pending if not end.good])
+def above(do: Do, runs: Iterable[str]) -> set[str]:
+    """Those above runs that their ends concern: their parents; and where those are graphs, which may end with them,
+    theirs too."""
+    found: set[str] = set()
+    below = set(runs)
+    while below:
+        parents = do("parents_of", rows=ids(sorted(below)))
+        found |= {str(parent) for parent, _ in parents}
+        below = {str(parent) for parent, ends_with_them in parents if ends_with_them}
+    return found
 
 
-def _tell_parents(do: Do, ends: Sequence[Ended]) -> None:
+def tell_parents(do: Do, ends: Sequence[Ended]) -> None:
+    """Runs have ended: those who wait for them as their children learn it."""
     children = [end for end in ends if end.parent is not None and end.spawn_key is not None]
     if not children:
         return
@@ -121,7 +137,7 @@ def _tell_parents(do: Do, ends: Sequence[Ended]) -> None:
         do("release_siblings", parent=parent, spawn_key=key, size=count)
 
 
-def _cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
+def cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
     """Children of runs that ended badly end with them; how they did."""
     if not parents:
         return []
@@ -150,7 +166,7 @@ def _end_from_outside(do: Do, runs: dict[str, HeldRun], kind: str, error: str, *
         what = kind if final else "undoing"
         since = claimed_at if run.state == "running" else None
         records.append(record(run.id, n, what, attempt, session=session, since=since, data=error))
-        end = run.ended(final=bool(final))
+        end = run.ended(what)
         ends.append(end._replace(place=None) if run.state == "blocked" else end)  # kept back: nobody moves up for it
     do("add_history", rows=batch(records))
     return ends

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ConfigError, RunNotFound
+from holdfast.errors import ConfigError, GraphError, RunNotFound
 from holdfast.model.labels import label_of, name_of
 from holdfast.store.family import HeldRun, chunks, hold, spawn_key
 from holdfast.store.part import BATCH, Do, Part, batch, record
+from holdfast.store.releasing import child_end
 from holdfast.store.views import StepRow
 
 _NOT_COPIED = ("write", "undone")
@@ -30,6 +31,7 @@ class Forks(Part):
             original = hold(do, [id]).get(id)
             if original is None:
                 raise RunNotFound.of(id)
+            _refuse_kind(original)
             steps = [StepRow._make(row) for row in do("run_steps", id=id)] if from_step is not None else []
             before = [] if from_step is None else _before(steps, from_step, id)
             if not do("fork_run", id=id, fork=fork, args=args):
@@ -41,6 +43,13 @@ class Forks(Part):
             do("add_history", rows=batch([record(fork, 1, "forked", 0, data=data)]))
 
         self._together("client", work)
+
+
+def _refuse_kind(run: HeldRun) -> None:
+    if run.kind is not None:
+        raise GraphError(f"run {run.id} is a {run.kind}, which can't be forked: submit the graph again")
+    if run.node is not None and run.state in ("blocked", "skipped"):
+        raise GraphError(f"run {run.id} is node {run.node} of a graph and {run.state}: it has no arguments yet")
 
 
 def _before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
@@ -81,7 +90,7 @@ def _ends(do: Do, parent: str, call: str, failed: str | None) -> str:
     while True:
         after = rows[-1][1] if rows else -1
         page = do("children_page", parent=parent, spawn_key=call, after=after, size=BATCH)
-        rows += page
+        rows += [child_end(do, row) for row in page]
         if len(page) < BATCH:
             break
     wanted = None if failed is None else msgspec.json.decode(failed)

@@ -23,11 +23,11 @@ from holdfast.store.commands import (
     Wrote,
 )
 from holdfast.store.family import HeldRun, chunks, hold, ids, spawn_key
+from holdfast.store.graph_rows import Above, add_rows, graph_row, node_rows
 from holdfast.store.intake import chunked, new_row
 from holdfast.store.lanes import Pair
 from holdfast.store.part import Do, batch
-from holdfast.store.retrying import map_value
-from holdfast.store.rows import NewRun
+from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.waking import (
     Waiter,
     find_waiters,
@@ -197,13 +197,22 @@ class Group:
         rows: list[dict[str, Any]] = []
         for at, spawn in self._todo(Spawn):
             run = self._runs[spawn.held.run]
+            self._answer(at, spawn, spawn.kind, spawn.value)
+            if spawn.graph is not None:
+                self._submit(run, spawn, spawn.graph)
+                continue
             for place, child in enumerate(spawn.children):
                 blocked = spawn.concurrency is not None and place >= spawn.concurrency
                 rows.append(_child_row(child, self._lanes, run, spawn, place, blocked=blocked))
-            mapped = map_value(len(spawn.children), spawn.concurrency) if spawn.kind == "map" else spawn.value
-            self._answer(at, spawn, spawn.kind, mapped)
         for some in chunks(rows):
             self._do("add_children", rows=batch(some))
+
+    def _submit(self, parent: HeldRun, spawn: Spawn, graph: NewGraph) -> None:
+        """A child that is a graph, with its nodes."""
+        (child,) = spawn.children
+        row = graph_row(child, self._lanes, graph) | _child_row(child, self._lanes, parent, spawn, 0, blocked=False)
+        add_rows(self._do, {"nodes": [row], "edges": [], "begun": []})
+        add_rows(self._do, node_rows(graph, self._lanes, Above(child.id, row["root"], row.get("tenant"))))
 
     def _enqueue(self) -> None:
         """Independent runs without a key or a unique name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -27,14 +27,20 @@ from holdfast.store.rows import NewRun
 Call: TypeAlias = tuple[str, dict[str, Any]]
 """A statement's name and its values."""
 Plan: TypeAlias = Generator[Call, list[Row], list[str]]
+MakePlan: TypeAlias = Callable[[dict[Pair, int]], Plan]
 
 BATCH_BYTES = 8 * 1024 * 1024
 UNIQUE_TRIES = 10
 
 
+GRAPH_QUEUE = "$graph"
+"""The queue of graphs and gates, which no worker takes."""
+
+
 def scope_of(run: NewRun) -> str:
-    """What a key is unique in: the tenant and the task."""
-    return msgspec.json.encode([run.tenant, run.task]).decode()
+    """What a key is unique in: the tenant and the task, or the graph's name."""
+    scope = [run.tenant, run.task]
+    return msgspec.json.encode([*scope, "graph"] if run.queue == GRAPH_QUEUE else scope).decode()
 
 
 def unique_name_of(run: NewRun) -> str | None:
@@ -64,15 +70,22 @@ class Intake(Part):
 
     def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
-        connection.check()
-        steps = self._borrowed_plan(connection, runs, self._lanes.ids({(run.queue, run.task) for run in runs}))
-        return carry_out(steps, lambda name, /, **values: connection.execute(*self._filled(name, values)))
+        return self.on(connection, {(run.queue, run.task) for run in runs}, lambda lanes: plan(runs, lanes))
 
     async def aadd_on(self, connection: BorrowedAsync, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
+        return await self.aon(connection, {(run.queue, run.task) for run in runs}, lambda lanes: plan(runs, lanes))
+
+    def on(self, connection: Borrowed, pairs: set[Pair], make: MakePlan) -> list[str]:
+        """Carry out a plan, which needs these lanes, inside the transaction of a caller's connection."""
         connection.check()
-        lanes = await asyncio.to_thread(self._lanes.ids, {(run.queue, run.task) for run in runs})
-        steps = self._borrowed_plan(connection, runs, lanes)
+        steps = self._borrowed_plan(connection, make(self._lanes.ids(pairs)))
+        return carry_out(steps, lambda name, /, **values: connection.execute(*self._filled(name, values)))
+
+    async def aon(self, connection: BorrowedAsync, pairs: set[Pair], make: MakePlan) -> list[str]:
+        """The same on a connection whose verbs are awaited."""
+        connection.check()
+        steps = self._borrowed_plan(connection, make(await asyncio.to_thread(self._lanes.ids, pairs)))
         try:
             name, values = next(steps)
             while True:
@@ -88,17 +101,15 @@ class Intake(Part):
     def _filled(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
         return self._ground.statements.get(name), {**values, "now": self._ground.clock()}
 
-    def _borrowed_plan(
-        self, connection: Borrowed | BorrowedAsync, runs: Sequence[NewRun], lanes: dict[Pair, int]
-    ) -> Plan:
-        """The steps of an enqueue between savepoints: what fails leaves nothing in the caller's transaction. The first
+    def _borrowed_plan(self, connection: Borrowed | BorrowedAsync, steps: Plan) -> Plan:
+        """The steps of a plan between savepoints: what fails leaves nothing in the caller's transaction. The first
         time, the connection must show that it leads to the app's own tables."""
         if connection.leads_to not in self._same:
             yield from _check_identity(self._ground.identity())
             self._same.add(connection.leads_to)
         yield "begin_enqueue", {}
         try:
-            ids = yield from plan(runs, lanes)
+            ids = yield from steps
         except Exception:
             yield "undo_enqueue", {}
             raise
@@ -138,7 +149,7 @@ def _check_identity(ours: str) -> Generator[Call, list[Row], None]:
 
 def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
     """The steps of an enqueue."""
-    stands_for: dict[str, str] = yield from _take_keys([run for run in runs if run.key is not None])
+    stands_for: dict[str, str] = yield from take_keys([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
     names = {name for run in new if (name := unique_name_of(run)) is not None}
     if len(names) > 1:
@@ -166,7 +177,7 @@ def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
     return [stands_for.get(run.id, run.id) for run in runs]
 
 
-def _take_keys(keyed: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]:
+def take_keys(keyed: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]:
     """Take the keys; for runs whose key was taken before, the run that has it."""
     if not keyed:
         return {}
@@ -186,13 +197,17 @@ def _take_keys(keyed: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]
         digest, id = kept[scope_of(run), str(run.key)]
         if digest != run.digest:
             raise KeyConflict(
-                f"key {run.key!r} of task {run.task} was used for another request, by run {id}:"
+                f"key {run.key!r} of {_what(run)} was used for another request, by run {id}:"
                 " use another key, or the same arguments and options",
                 UUID(id),
             )
         if id != run.id:
             stands_for[run.id] = id
     return stands_for
+
+
+def _what(run: NewRun) -> str:
+    return f"{'graph' if run.queue == GRAPH_QUEUE else 'task'} {run.task}"
 
 
 def _find_unfinished(contested: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]:
@@ -233,7 +248,7 @@ def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Iterator[str]:
         yield batch(rows)
 
 
-def new_row(run: NewRun, lanes: dict[Pair, int]) -> dict[str, Any]:
+def new_row(run: NewRun, lanes: Mapping[Pair, int]) -> dict[str, Any]:
     """A new run as statements take it."""
     row: dict[str, Any] = {
         "id": run.id,

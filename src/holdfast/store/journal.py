@@ -28,6 +28,7 @@ from holdfast.store.group import Group, checkpoint, read_back, record_row
 from holdfast.store.intake import carry_out, plan
 from holdfast.store.lanes import Lanes
 from holdfast.store.part import Do, Ground, Part, batch
+from holdfast.store.releasing import child_end
 from holdfast.store.rows import NewRun
 
 FIRST_PAGE = 200
@@ -146,7 +147,7 @@ class Journal(Part):
         after = ""
         while True:
             page = self._one("client", "spawned_ends", parent=parent, after=after)
-            found.update((key, (id, 0, state, result, error)) for key, id, state, result, error in page)
+            found.update((row[0], child_end(self._reading("client"), (row[1], 0, *row[2:]))) for row in page)
             if len(page) < 500:
                 return found
             after = page[-1][0]
@@ -157,7 +158,7 @@ class Journal(Part):
         while True:
             after = found[-1][1] if found else -1
             page = self._one("client", "children_page", parent=parent, spawn_key=spawn_key, after=after, size=500)
-            found += page
+            found += [child_end(self._reading("client"), row) for row in page]
             if len(page) < 500:
                 return found
 
@@ -179,5 +180,5 @@ def _record(do: Do, session: str, records: Sequence[Record], rows: str) -> list[
 
 def _new_runs(command: Command) -> Sequence[NewRun]:
     if isinstance(command, Spawn):
-        return command.children
+        return command.runs()
     return [command.request] if isinstance(command, Enqueue) else []

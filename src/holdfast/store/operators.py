@@ -6,12 +6,13 @@ from itertools import count
 from uuid import UUID
 
 from holdfast.database import Conflict, Duplicate
-from holdfast.errors import KeyConflict, RunFinished, RunNotFound
+from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL
-from holdfast.store.family import HeldRun, cancel, hold_with_parents, settle
+from holdfast.store.family import HeldRun, cancel, hold_with_parents
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.retrying import retry
+from holdfast.store.settling import settle
 from holdfast.store.waking import take_message, wake
 
 
@@ -40,8 +41,15 @@ class Operators(Part):
                 raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
             if run.state not in FINAL:
                 return False
-            if not retry(do, [id]):
+            if run.node is not None:
+                raise GraphError(
+                    f"run {id} is node {run.node} of graph run {run.parent}: retry that; it runs again what failed or "
+                    "was skipped, and keeps what is done"
+                )
+            released = retry(do, [id])
+            if released is None:
                 _refuse_retry(do, id)
+            settle(do, [], released)
             return True
 
         try:

@@ -98,6 +98,10 @@ class Part:
         values["now"] = ground.clock()
         return ground.line(purpose).run(lambda connection: connection.execute(statement, values))
 
+    def _reading(self, purpose: str) -> Do:
+        """Statements that each commit by themselves, for those who only read."""
+        return lambda name, /, **values: self._one(purpose, name, **values)
+
     def _together(self, purpose: str, work: Callable[[Do], T]) -> T:
         """Several statements in one transaction; after a conflict or a lost connection all of them again."""
 

@@ -6,6 +6,7 @@ Applications and operators read the same way; only how a result's text is read d
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import check_name
 from holdfast.model.run import STATES, Page, Progress, RunInfo
+from holdfast.store.graphs import Graphs
 from holdfast.store.story import tell
 from holdfast.store.views import RunRow, Views
 
@@ -34,8 +36,9 @@ def read_plain(_task: str, text: str) -> Any:
 class Reader:
     """Reads runs; changes nothing."""
 
-    def __init__(self, views: Views, read_result: ReadResult = read_plain) -> None:
+    def __init__(self, views: Views, graphs: Graphs, read_result: ReadResult = read_plain) -> None:
         self._views = views
+        self._graphs = graphs
         self._read_result = read_result
 
     def row(self, id: UUID) -> RunRow:
@@ -45,7 +48,18 @@ class Reader:
         return row
 
     def info(self, id: UUID) -> RunInfo[Any]:
-        return self.info_of(self.row(id))
+        """One run. Unlike in lists, the result of a graph is there, gathered from its nodes."""
+        row = self.row(id)
+        info = self.info_of(row)
+        if row.kind == "graph" and row.state == "done":
+            return replace(info, result=self.graph_result(row.id, row.options))
+        return info
+
+    def graph_result(self, id: str, options: str | None) -> Any:
+        """The result of a graph that is done: of the node that was named for it, typed by its task, or of all nodes as
+        plain JSON by name."""
+        task, text = self._graphs.result(id, options)
+        return decode(text) if task is None else self._read_result(task, text)
 
     def info_of(self, row: RunRow) -> RunInfo[Any]:
         return RunInfo(

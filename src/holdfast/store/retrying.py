@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.store.family import call_of, chunks, ids, spawn_key
 from holdfast.store.part import Do, batch, record
+from holdfast.store.releasing import Released, decide_waiting
 
 
 class Retried(NamedTuple):
@@ -24,27 +25,59 @@ class Retried(NamedTuple):
     parent: str | None
     spawn_key: str | None
     place: int | None
+    kind: str | None
 
 
-def retry(do: Do, runs: Iterable[str]) -> bool:
-    """Retry locked runs, and below them the children that ended badly; whether the first ones were."""
-    retried = [
-        Retried(str(id), records, ending, generation, None if parent is None else str(parent), spawn_key, place)
-        for id, records, ending, generation, parent, spawn_key, place, _ in do("retry_runs", rows=ids(runs))
-    ]
+def retry(do: Do, runs: Iterable[str]) -> Released | None:
+    """Retry locked runs, and below them the children that ended badly; None when they weren't, else what followed for
+    graphs among them."""
+    retried = _reset(do, runs)
     if not retried:
-        return False
+        return None
+    released = [reopen(do, run.id) for run in retried if run.kind == "graph"]
+    return _together(released + _retry_children(do, retried))
+
+
+def reopen(do: Do, graph: str) -> Released:
+    """A locked graph is tried again: its nodes that failed, were cancelled or skipped wait for their turn once more,
+    and those whose turn it is are decided."""
+    nodes = [str(id) for (id,) in do("nodes_to_retry", graph=graph)]
+    retried = [run for some in chunks(nodes) for run in _reset(do, some)]
+    below = _retry_children(do, retried)
+    for some in chunks(nodes):
+        do("block_nodes", rows=ids(some))
+    do("recount_nodes", graph=graph)
+    ((pending,),) = do("reopen_graph", graph=graph)
+    return _together([decide_waiting(do, graph, pending), *below])
+
+
+def _together(released: Sequence[Released]) -> Released:
+    return Released(
+        [end for each in released for end in each.ended], [start for each in released for start in each.starting]
+    )
+
+
+def _reset(do: Do, runs: Iterable[str]) -> list[Retried]:
+    """Runs that ended badly are as new, but for what they have on record."""
+    retried = [
+        Retried(str(id), records, ending, generation, None if parent is None else str(parent), spawn_key, place, kind)
+        for id, records, ending, generation, parent, spawn_key, place, kind, _ in do("retry_runs", rows=ids(runs))
+    ]
     do("add_history", rows=batch(record(run.id, run.records, "retried", 0) for run in retried))
-    children = [run for run in retried if run.parent is not None]
+    return retried
+
+
+def _retry_children(do: Do, retried: Sequence[Retried]) -> list[Released]:
+    """What retried runs had undone is to be done again, and their children that ended badly are retried with them."""
+    children = [run for run in retried if run.spawn_key is not None]
     if children:
         _wait_again(do, children)
         _keep_to_concurrency(do, [run for run in children if run.place is not None])
     anew = [run for run in retried if run.ending is None]  # the others go on undoing
     if anew:
         do("drop_undone", rows=ids(run.id for run in anew))
-    for some in chunks(_children_to_retry(do, anew)):
-        retry(do, some)
-    return True
+    tried = [retry(do, some) for some in chunks(_children_to_retry(do, [run for run in anew if run.kind is None]))]
+    return [released for released in tried if released is not None]
 
 
 def _children_to_retry(do: Do, parents: Sequence[Retried]) -> list[str]:

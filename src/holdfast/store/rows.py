@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 @dataclass(slots=True)
@@ -27,6 +28,33 @@ class NewRun:
     digest: str | None = None
     options: str | None = None
     tags: str | None = None
+
+
+@dataclass(slots=True)
+class NewNode:
+    """A node of a graph to be made. `needs` are the names of those that it depends on; `plan` is what its release needs
+    to know beyond counting them; `kind` tells gates and graphs from tasks."""
+
+    run: NewRun
+    name: str
+    needs: Sequence[str] = ()
+    plan: dict[str, Any] | None = None
+    kind: Literal["gate", "graph"] | None = None
+    graph: NewGraph | None = None
+
+
+@dataclass(slots=True)
+class NewGraph:
+    """The nodes of a graph to be made."""
+
+    nodes: Sequence[NewNode]
+
+    def runs(self) -> Iterator[NewRun]:
+        """All its nodes, those of the graphs within it too."""
+        for node in self.nodes:
+            yield node.run
+            if node.graph is not None:
+                yield from node.graph.runs()
 
 
 class Claim(NamedTuple):
@@ -94,13 +122,22 @@ class End:
     waits_for: str | None = None
 
 
+class Counted(set[str]):
+    """The ids of attempts whose ends counted. `failed_with`: graphs that failed by them."""
+
+    def __init__(self, ids: Iterable[str] = (), failed_with: Iterable[str] = ()) -> None:
+        super().__init__(ids)
+        self.failed_with = list(failed_with)
+
+
 class Recovered(NamedTuple):
-    """What a recovery of dead sessions did."""
+    """What a recovery of dead sessions did. `failed_with`: graphs that failed by it."""
 
     ready: int
     failed: list[str]
     released: int
     sessions: list[str]
+    failed_with: list[str]
 
     def __bool__(self) -> bool:
         return bool(self.ready or self.failed or self.released)

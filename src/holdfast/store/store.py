@@ -8,6 +8,7 @@ from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
 from holdfast.store.events import Events
 from holdfast.store.forks import Forks
+from holdfast.store.graphs import Graphs
 from holdfast.store.intake import Intake
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
@@ -29,6 +30,7 @@ class Store:
         self._ground = ground = Ground(database, clock, migrate=migrate)
         self.lanes = Lanes(ground)
         self.intake = Intake(ground, self.lanes)
+        self.graphs = Graphs(ground, self.lanes, self.intake)
         self.claims = Claims(ground)
         self.attempts = Attempts(ground)
         self.journal = Journal(ground, self.lanes)

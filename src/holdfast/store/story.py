@@ -12,7 +12,7 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.history import Entry
 from holdfast.store.views import RunRow
 
-_PLAIN = ("waiting", "drift", "forked")
+_PLAIN = ("waiting", "drift", "forked", "appended", "completed", "concluded_early")
 """Kinds whose data is no error."""
 
 
@@ -50,4 +50,7 @@ def _data(kind: str, text: str | None) -> dict[str, Any]:
         return {"unreadable": text}
     if kind == "cancelled":
         return {"reason": kept.get("message") or None}
-    return kept if kind in _PLAIN else {"error": kept}
+    if kind in _PLAIN:
+        return dict(kept)
+    by = kept.pop("by", None)  # a gate that somebody let fail
+    return {"error": kept} if by is None else {"error": kept, "by": by}

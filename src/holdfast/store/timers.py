@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.database import Row
-from holdfast.store.family import fail_overdue, held_runs, hold, ids, settle
+from holdfast.store.family import above, fail_overdue, held_runs, hold, ids
+from holdfast.store.gates import expire
 from holdfast.store.part import BATCH, Do, Part, batch
+from holdfast.store.settling import settle
 from holdfast.store.waking import find_waiters, settle_waiters, wake
 
 
@@ -41,17 +43,19 @@ class Timers(Part):
         return len(self._one("housekeeping", "unhold_successors"))
 
     def fail_overdue(self, error: str) -> list[str]:
-        """Unfinished runs past their deadline fail; their ids, at most 500 a call."""
+        """Unfinished runs past their deadline fail, at most 500 a call, and gates end as was said: the ids of those
+        that failed, and of graphs that did by it."""
 
         def work(do: Do) -> list[str]:
             picked = do("pick_overdue")
             if not picked:
                 return []
-            hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
+            hold(do, above(do, [str(id) for id, parent in picked if parent is not None]))  # before its children
             runs = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked)))
-            ends = fail_overdue(do, runs, error)
-            settle(do, ends)
-            return [end.id for end in ends if end.final]
+            ends = expire(do, [id for id, run in runs.items() if run.kind == "gate"])
+            ends += fail_overdue(do, {id: run for id, run in runs.items() if run.kind != "gate"}, error)
+            failed_with = settle(do, ends)
+            return [end.id for end in ends if end.state == "failed"] + failed_with
 
         return self._together("housekeeping", work)
 
@@ -136,6 +140,13 @@ def prune_picked(do: Do, picked: Picked) -> int:
         pruned += [str(id) for (id,) in do("prune_descendants", rows=ids(picked.families))]
     if pruned:
         gone = ids(pruned)
-        for statement in ("prune_history", "delete_checkpoints", "delete_waits", "prune_messages", "prune_chunks"):
+        for statement in (
+            "prune_history",
+            "delete_checkpoints",
+            "delete_waits",
+            "prune_messages",
+            "prune_chunks",
+            "prune_edges",
+        ):
             do(statement, rows=gone)
     return len(pruned)

@@ -10,6 +10,8 @@ from holdfast.model.run import RunState
 from holdfast.store.part import Part, batch
 from holdfast.store.rows import Claim
 
+NODES_PAGE = 1000
+
 
 class RunRow(NamedTuple):
     """A run's row as `run_info` and `list_runs` give it."""
@@ -35,6 +37,12 @@ class RunRow(NamedTuple):
     parent: str | None
     progress: str | None
     undoing: int
+    kind: str | None
+    node: str | None
+    spawn_key: str | None
+    place: int | None
+    options: str | None
+    seq: int
 
     @property
     def running(self) -> bool:
@@ -64,14 +72,6 @@ class WaitRow(NamedTuple):
     due_at: int | None
     since: int
     outcome: str | None
-
-
-class ChildRow(NamedTuple):
-    """A child, the call that made it (`generation:key`), and its place where that was a map."""
-
-    run: RunRow
-    spawn_key: str
-    place: int | None
 
 
 class OpenRow(NamedTuple):
@@ -147,10 +147,23 @@ class Views(Part):
         """What a run waits for."""
         return [WaitRow._make(row) for row in self._one("read", "run_waits", id=id)]
 
-    def children(self, id: str, size: int) -> list[ChildRow]:
+    def children(self, id: str, size: int) -> list[RunRow]:
         """The first children of a run."""
-        rows = self._one("read", "run_children", id=id, size=size)
-        return [ChildRow(RunRow._make(row[:-2]), row[-2], row[-1]) for row in rows]
+        return [RunRow._make(row) for row in self._one("read", "run_children", id=id, size=size)]
+
+    def nodes(self, graph: str) -> list[RunRow]:
+        """The nodes of a graph, in the order in which they were added."""
+        found: list[RunRow] = []
+        while True:
+            after = found[-1].seq if found else 0
+            page = [RunRow._make(row) for row in self._one("read", "graph_nodes", graph=graph, after=after)]
+            found += page
+            if len(page) < NODES_PAGE:
+                return found
+
+    def edges(self, graph: str) -> list[tuple[str, str]]:
+        """Which nodes of a graph need which, by id: the one that is needed comes first."""
+        return [(str(needs), str(node)) for needs, node in self._one("read", "graph_edges", graph=graph)]
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.database import Row
-from holdfast.store.family import HeldRun, held_runs, hold, ids, settle
+from holdfast.store.family import HeldRun, above, held_runs, hold, ids
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.rows import Recovered
+from holdfast.store.settling import settle
 
 
 class Workers(Part):
@@ -53,22 +54,24 @@ class Workers(Part):
         unknown = set(sessions) - {row[0] for row in do("known_sessions", rows=given)}
         ours = batch({"session": session} for session in sorted(locked | unknown))
         picked = do("pick_lost", rows=ours)
-        hold(do, {str(parent) for _, parent in picked if parent is not None})  # before its children
+        hold(do, above(do, [str(id) for id, parent in picked if parent is not None]))  # before its children
         held = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked))) if picked else {}
         held = {id: run for id, run in held.items() if run.session in locked | unknown}
         running = [id for id, run in held.items() if run.state == "running"]
         others = [id for id, run in held.items() if run.state != "running"]
-        failed = self._give_back(do, held, running, crashed_error) if running else []
+        failed, failed_with = self._give_back(do, held, running, crashed_error) if running else ([], [])
         released = do("release_lost", rows=ids(others)) if others else []
         let_go = (
             record(str(id), n, "let_go", attempt, session=held[str(id)].session) for id, n, attempt, _ in released
         )
         do("add_history", rows=batch(let_go))
         do("forget_sessions", rows=ours)
-        return Recovered(len(running) - len(failed), failed, len(released), sorted(locked | unknown))
+        return Recovered(len(running) - len(failed), failed, len(released), sorted(locked | unknown), failed_with)
 
-    def _give_back(self, do: Do, held: dict[str, HeldRun], running: list[str], error: str) -> list[str]:
-        """Runs of the dead go back to ready, or fail; which failed."""
+    def _give_back(
+        self, do: Do, held: dict[str, HeldRun], running: list[str], error: str
+    ) -> tuple[list[str], list[str]]:
+        """Runs of the dead go back to ready, or fail; which failed, and which graphs by it."""
         crashed = do("recover_lost", rows=ids(running), error=error)
         records, ends = [], []
         for id, n, attempt, since, state, ending, _ in crashed:
@@ -77,7 +80,7 @@ class Workers(Part):
             data = error if dies else None
             records.append(record(run.id, n, "crashed", attempt, session=run.session, since=since, data=data))
             if dies:
-                ends.append(run.ended(final=state == "failed"))
+                ends.append(run.ended("failed" if state == "failed" else "undoing"))
         do("add_history", rows=batch(records))
-        settle(do, ends)
-        return [end.id for end in ends if end.final]
+        failed_with = settle(do, ends)
+        return [end.id for end in ends if end.final], failed_with

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import ConfigError, HoldfastError, TaskError
+from holdfast.errors import ConfigError, GraphError, HoldfastError, TaskError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.codec import encode
 from holdfast.model.names import check_name
@@ -23,7 +23,8 @@ from holdfast.model.retry import Retry
 from holdfast.task import operations
 from holdfast.task.annotations import Unresolved, check
 from holdfast.task.functions import given_name, own_name, plain_function, refuse_async, shown
-from holdfast.task.identity import arguments_digest, child_digest, items_digest
+from holdfast.task.graph_plan import graph_digest, plan_graph, result_name
+from holdfast.task.identity import LENGTH, arguments_digest, child_digest, items_digest
 from holdfast.task.operations import Function
 from holdfast.task.options import check_retry, some_time
 from holdfast.task.task import Request, Task
@@ -136,6 +137,17 @@ def spawn(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     request = _request(verb, task, args, kwargs)
     _refuse_once(verb, request)
     return operations.Spawn(request, child_digest(task, args, kwargs, request.options))
+
+
+def submit(graph: Any, result: Any) -> operations.Submit:
+    """A graph as a child."""
+    plan = plan_graph(graph)
+    if plan.graph.key is not None:
+        raise GraphError(
+            f"ctx.submit: graph {plan.graph.name} has a key, but a child is made once anyway: leave it out"
+        )
+    named = result_name(plan, result)
+    return operations.Submit(plan, named, graph_digest(plan, named)[:LENGTH])
 
 
 def enqueue(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Enqueue:

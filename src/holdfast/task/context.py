@@ -15,9 +15,12 @@ from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
 from holdfast.task import asking
 from holdfast.task.asking import StepSettings
+from holdfast.task.conditions import Node
 from holdfast.task.conductor import Conductor
+from holdfast.task.graph import Graph
 from holdfast.task.operations import Spawn
-from holdfast.task.task import Takes1, Task
+from holdfast.task.takes import Takes1
+from holdfast.task.task import Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -169,6 +172,14 @@ class Context:
     def join(self, run: Run[R]) -> Coro[R]:
         """Wait for a child: its result, or RunFailed, or RunCancelled."""
         return self._conductor.perform(asking.join(run))
+
+    @overload
+    def submit(self, graph: Graph, *, result: Node[R]) -> Coro[Run[R]]: ...
+    @overload
+    def submit(self, graph: Graph, *, result: None = None) -> Coro[Run[dict[str, Any]]]: ...
+    def submit(self, graph: Graph, *, result: Node[Any] | None = None) -> Any:
+        """Make a graph a child; `join` waits for its result."""
+        return self._conductor.perform(asking.submit(graph, result))
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]:
         """Make a child and wait for its result."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from holdfast.model.retry import Retry
+from holdfast.task.graph_plan import GraphPlan
 from holdfast.task.task import Request
 
 
@@ -131,6 +132,24 @@ class Spawn:
 
 
 @dataclass(slots=True)
+class Submit:
+    """A graph as a child. `result` is the node whose output is its result; `digest` names all that it asks for."""
+
+    plan: GraphPlan
+    result: str | None
+    digest: str
+
+    @property
+    def base(self) -> str:
+        return f"$submit:{self.plan.graph.name}-{self.digest}"
+
+    def result_task(self) -> str | None:
+        """The task whose result is the graph's; None where it is plain JSON."""
+        request = None if self.result is None else self.plan.graph.added[self.result].request
+        return None if request is None else request.task
+
+
+@dataclass(slots=True)
 class Join:
     """A child's result."""
 
@@ -202,6 +221,6 @@ class Restart:
 
 
 Operation: TypeAlias = (
-    Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Join | Map | Enqueue | Value
+    Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
     | Progress | Write | Restart
 )  # fmt: skip

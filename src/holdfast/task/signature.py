@@ -8,7 +8,7 @@ no names. JSON itself is `model/codec.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -71,6 +71,15 @@ class Signature:
         if self._typed:
             self._read(text, "")
         return text
+
+    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
+        """The JSON text of arguments by parameter name, of which some have places that are filled in later: those
+        are checked when they are."""
+        self.resolve()
+        if self._typed:
+            there = {name: value for name, value in bound.items() if name not in waiting}
+            self._read(encode(there, self._what_arguments), "")
+        return encode(bound, self._what_arguments)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by parameter name, without defaults; raises BadArguments when they don't fit."""
@@ -264,6 +273,9 @@ class UntypedSignature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return encode(self.bound(args, kwargs), f"the arguments of task {self.task_name}")
+
+    def encode_bound(self, bound: dict[str, Any], _waiting: Collection[str]) -> str:
+        return encode(bound, f"the arguments of task {self.task_name}")
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if POSITIONAL in kwargs:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-A_contra = TypeVar("A_contra", contravariant=True)
 
 NO_OPTIONS = Options()
 
@@ -50,14 +49,6 @@ class Request(Generic[R_co]):
         args = decode(canonical_text(self.signature.with_defaults(self.args)))
         asked = {"task": self.task, "args": args, "options": self.options.canonical()}
         return digest(canonical(asked, f"the request of task {self.task}"))
-
-
-class Takes1(Protocol[A_contra, R_co]):
-    """A task that can be called with one argument, for type checkers: they match `Task[[A], R]` too strictly."""
-
-    name: str
-
-    def request(self, a: A_contra, /) -> Request[R_co]: ...
 
 
 class Enqueuer(Protocol):
@@ -95,6 +86,11 @@ class Task(Generic[P, R_co]):
         self.fn = fn
         self._enqueuer = enqueuer
         self._options = NO_OPTIONS
+
+    @property
+    def request_options(self) -> Options:
+        """The options for the calls made through this task."""
+        return self._options
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
         """A call to be made later, by `app.enqueue_many` or a schedule. The arguments are checked now."""

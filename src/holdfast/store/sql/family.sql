@@ -1,6 +1,8 @@
 -- name: parents_of
--- Whose children these runs are, null for nobody's.
-select parent from {schema}runs where id {among(:rows, id uuid)}
+-- Whose children these runs are, and whether those may end with them and have parents of their own: graphs do.
+select distinct r.parent, case when p.kind = 'graph' and p.parent is not null then 1 else 0 end
+from {schema}runs r join {schema}runs p on p.id = r.parent
+where r.id {among(:rows, id uuid)}
 
 -- name: add_children
 -- Children of runs that are locked. Those that are there already (a repeat) are left out.
@@ -106,19 +108,19 @@ from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_
 
 -- name: children_page
 -- How the children of one call ended, in their order, by pages: those of a map, or the one that was spawned.
-select id, place, state, result, error from (
-    select id, place, state, result, error from {schema}runs
+select id, place, state, result, error, kind, options from (
+    select id, place, state, result, error, kind, options from {schema}runs
     where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place > cast(:after as int)
     order by place limit cast(:size as bigint)
 ) page
 union all
-select id, 0, state, result, error from {schema}runs
+select id, 0, state, result, error, kind, options from {schema}runs
 where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and place is null and cast(:after as int) < 0
 order by 2
 
 -- name: spawned_ends
 -- How the children of a run that weren't part of a map ended, by pages.
-select spawn_key, id, state, result, error from {schema}runs
+select spawn_key, id, state, result, error, kind, options from {schema}runs
 where parent = cast(:parent as {uuid}) and place is null and finished_at is not null and spawn_key > cast(:after as text)
 order by spawn_key limit 500
 

@@ -3,7 +3,7 @@
 select unique_name from {schema}runs where id = cast(:id as {uuid})
 
 -- name: retry_runs
--- Failed and cancelled runs go back to ready with new budgets; those that couldn't finish undoing go on with that. One that a worker is
+-- Failed and cancelled runs, and skipped nodes, go back to ready with new budgets; those that couldn't finish undoing go on with that. One that a worker is
 -- still at, or whose unique name's other run a worker is still at, is held until it has let go; one whose unique name has an unfinished
 -- run stays as it is.
 update {schema}runs
@@ -13,9 +13,9 @@ set state = 'ready', held = case when session is not null or (
     ) = 1 then 'quiescing' end, attempt = 0, failures = 0, crashes = 0, resumed = 0, spent = 0,
     error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1,
     started_at = null, finished_at = null, expires_at = null
-where id {among(:rows, id uuid)} and state in ('failed', 'cancelled')
+where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
-returning id, records, ending, generation, parent, spawn_key, place, {hint}
+returning id, records, ending, generation, parent, spawn_key, place, kind, {hint}
 
 -- name: drop_undone
 -- Steps that were undone are to be run again when their run is: they don't count as finished any more. What says that they were undone

@@ -1,26 +1,19 @@
 -- name: run_info
 -- One run as people see it.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
-    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
-    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
-from {schema}runs r join {schema}lanes l on l.id = r.lane
+select r.* from {schema}shown_runs r
 where r.id = cast(:id as {uuid})
 
 -- name: run_end
 -- Whether a run has ended, and how.
-select case when ending is not null and finished_at is null then 'undoing' else state end, result, error
-from {schema}runs where id = cast(:id as {uuid})
+select state, result, error, kind, options from {schema}shown_runs where id = cast(:id as {uuid})
 
 -- name: list_runs
 -- A page of runs, newest first, by id, which sorts by the time it was made.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
-    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
-    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end
-from {schema}runs r join {schema}lanes l on l.id = r.lane
+select r.* from {schema}shown_runs r
 where (cast(:after as {uuid}) is null or r.id < cast(:after as {uuid}))
-and (cast(:state as text) is null or case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end = :state)
-and (cast(:task as text) is null or l.task = :task)
-and (cast(:queue as text) is null or l.queue = :queue)
+and (cast(:state as text) is null or r.state = :state)
+and (cast(:task as text) is null or r.task = :task)
+and (cast(:queue as text) is null or r.queue = :queue)
 and (cast(:tenant as text) is null or r.tenant = :tenant)
 and (cast(:tag as text) is null or exists (select 1 from {each_text(r.tags)} where each.value = :tag))
 order by r.id desc limit cast(:size as bigint)
@@ -43,11 +36,7 @@ where r.id = cast(:id as {uuid}) order by w.since, w.key
 
 -- name: run_children
 -- The first children of a run, in the order in which they were made, with the call that made them.
-select r.id, l.queue, l.task, case when r.ending is not null and r.finished_at is null then 'undoing' else r.state end,
-    r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
-    r.claimed_at, r.held, r.parent, r.progress, case when r.ending is not null and r.state = 'running' then 1 else 0 end,
-    r.spawn_key, r.place
-from {schema}runs r join {schema}lanes l on l.id = r.lane
+select r.* from {schema}shown_runs r
 where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
 
 -- name: run_chunks

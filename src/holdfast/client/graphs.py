@@ -1,0 +1,189 @@
+"""Graphs for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.client.blocking import refuse_in_loop
+from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.errors import BadArguments, ConfigError, ErrorInfo, GraphError
+from holdfast.model.codec import encode
+from holdfast.model.failure import to_json
+from holdfast.model.ids import new_id
+from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.run import RunInfo
+from holdfast.store import NewRun, Store
+from holdfast.store.gates import Outcome
+from holdfast.store.intake import GRAPH_QUEUE
+from holdfast.store.reader import Reader
+from holdfast.store.rows import NewGraph, NewNode
+from holdfast.task.conditions import Node
+from holdfast.task.current import refuse_in_body
+from holdfast.task.graph import Graph
+from holdfast.task.graph_plan import GraphPlan, NodePlan, graph_digest, plan_graph, result_name
+from holdfast.task.task import Request
+
+GATE = "gate"
+INSTEAD_OF_SUBMIT = "write `await ctx.submit(graph)` for a child, or call it inside a step"
+
+
+class Gate:
+    """A gate of a graph's run, by its name."""
+
+    __slots__ = ("_graphs", "_run", "name")
+
+    def __init__(self, run: UUID, name: str, graphs: Graphs) -> None:
+        self._run = run
+        self.name = name
+        self._graphs = graphs
+
+    def complete(self, output: Any = None, *, by: str | None = None) -> bool:
+        """Finish the gate with an output of its type; `by` says who did it. False when it was complete with the same
+        output before; KeyConflict when with another. One that isn't open yet keeps it until it is."""
+        refuse_in_loop("complete")
+        return self._graphs.complete(self._run, self.name, output, by)
+
+    async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
+        """Finish the gate with an output of its type."""
+        return await asyncio.to_thread(self._graphs.complete, self._run, self.name, output, by)
+
+    def fail(self, error: str, *, by: str | None = None) -> bool:
+        """Let the gate fail, with a message; `by` says who did it."""
+        refuse_in_loop("fail")
+        return self._graphs.fail(self._run, self.name, error, by)
+
+    async def afail(self, error: str, *, by: str | None = None) -> bool:
+        """Let the gate fail, with a message."""
+        return await asyncio.to_thread(self._graphs.fail, self._run, self.name, error, by)
+
+    def __repr__(self) -> str:
+        return f"<gate {self.name} of run {self._run}>"
+
+
+class Graphs:
+    """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
+
+    def __init__(self, store: Store, reader: Reader, keep: int, new_run: Callable[[Request[Any]], NewRun]) -> None:
+        self._store = store
+        self._reader = reader
+        self._keep = keep
+        self._new_run = new_run
+
+    # Making them
+
+    def submit(self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None) -> UUID:
+        run, new = self.checked(graph, result)
+        if isinstance(connection, BorrowedAsync):
+            raise ConfigError("the connection given as connection= is asynchronous: use `await app.asubmit(…)` with it")
+        graphs = self._store.graphs
+        return UUID(graphs.submit(run, new) if connection is None else graphs.submit_on(connection, run, new))
+
+    async def asubmit(
+        self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None
+    ) -> UUID:
+        if connection is None:
+            return await asyncio.to_thread(self.submit, graph, result, None)
+        if isinstance(connection, Borrowed):
+            raise ConfigError(
+                "the connection given as connection= blocks: use submit() with it, or an async connection"
+            )
+        return UUID(await self._store.graphs.asubmit_on(connection, *self.checked(graph, result)))
+
+    def checked(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
+        """The rows of a graph that a caller submits."""
+        refuse_in_body("submit", INSTEAD_OF_SUBMIT)
+        plan = plan_graph(graph)
+        named = result_name(plan, result)
+        run = self.graph_run(plan, named)
+        if graph.key is not None:
+            run.key = graph.key
+            run.digest = graph_digest(plan, named)
+        return run, self.new_graph(plan)
+
+    def graph_run(self, plan: GraphPlan, result: str | None = None) -> NewRun:
+        """The row of a graph itself."""
+        run = self._row(plan.graph.name)
+        run.tenant = plan.graph.tenant
+        if result is not None:
+            request = plan.graph.added[result].request
+            kept = {"result": result, "task": None if request is None else request.task}
+            run.options = msgspec.json.encode(kept).decode()
+        return run
+
+    def new_graph(self, plan: GraphPlan) -> NewGraph:
+        """The rows of its nodes."""
+        return NewGraph([self._node(node) for node in plan.nodes])
+
+    def append(self, id: UUID, graph: Graph, key: str) -> None:
+        refuse_in_body("append", "call it inside a step")
+        check_name(key, "the key of append", LONGEST_KEY)
+        plan = plan_graph(graph, appended=True)
+        for what, value in (("key", graph.key), ("tenant", graph.tenant)):
+            if value is not None:
+                raise GraphError(f"graph {graph.name} is appended to a run, which has its own {what}: leave it out")
+        new = self.new_graph(plan)
+        self._store.graphs.append(str(id), key, graph_digest(plan, None), new, sorted(plan.outside))
+
+    def _node(self, node: NodePlan) -> NewNode:
+        added = node.added
+        if added.request is not None:
+            run = self._new_run(added.request)
+            if node.needs:
+                run.delay = None  # counted from its release: see the plan
+            return NewNode(run, added.name, node.needs, node.kept())
+        if node.graph is not None:
+            run = self._row(node.graph.graph.name)
+            return NewNode(run, added.name, node.needs, node.kept(), "graph", self.new_graph(node.graph))
+        assert added.gate is not None
+        run = self._row(GATE)
+        run.deadline_in = added.gate.timeout
+        return NewNode(run, added.name, node.needs, node.kept(), "gate")
+
+    def _row(self, task: str) -> NewRun:
+        return NewRun(id=str(new_id()), queue=GRAPH_QUEUE, task=task, args="{}", keep=self._keep)
+
+    # Reading and concluding
+
+    def nodes(self, id: UUID) -> dict[str, RunInfo[Any]]:
+        """The nodes of a graph by their names."""
+        self.refuse_other(id)
+        return {str(row.node): self._reader.info_of(row) for row in self._store.views.nodes(str(id))}
+
+    def gate(self, id: UUID, name: str) -> Gate:
+        return Gate(id, check_name(name, "the name of a gate"), self)
+
+    def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
+        refuse_in_body("complete", "call it inside a step")
+        text = encode(output, f"the output of gate {name}")
+        return self._store.graphs.conclude(str(id), name, Outcome("done", text, None, _who(by)))
+
+    def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
+        refuse_in_body("fail", "call it inside a step")
+        if not isinstance(error, str):
+            raise BadArguments(f"gate {name}: fail takes a message, not a {type(error).__name__}")
+        text = to_json(ErrorInfo("gate", "GateFailed", error))
+        return self._store.graphs.conclude(str(id), name, Outcome("failed", None, text, _who(by)))
+
+    def refuse_other(self, id: UUID) -> None:
+        """Raise GraphError when a run is no graph."""
+        row = self._reader.row(id)
+        if row.kind != "graph":
+            raise GraphError(f"run {id} is a run of {row.task}, not a graph")
+
+
+def _who(by: str | None) -> str:
+    """Who concludes a gate: as given, or the user of this process."""
+    if by is not None:
+        return check_name(by, "by")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for it
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,273 @@
+"""Which nodes of a graph run, and with what: conditions kept as data, judged when all that they speak of is final.
+
+A rule is a list with its kind first:
+
+| rule | true when |
+| --- | --- |
+| `["done", node]`, `["failed", node]`, `["finished", node]` | it ended well; failed or was cancelled; ended at all |
+| `["all", [rule, …]]`, `["any", […]]`, `["none", […]]` | all, at least one, none of the rules are |
+| `["==", ref, value]`, `!=`, `<`, `<=`, `>`, `>=`, `contains` | the output compares so with a value or an output |
+| `["exists", ref]` | there is something at that place of the output |
+
+A reference is `{"node": name, "path": [key, …]}`, with `"default"` for when there is nothing at that place; a value is
+`{"value": …}`. Comparing with nothing is false, but for `!=`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+Rule: TypeAlias = list[Any]
+Reference: TypeAlias = dict[str, Any]
+
+NOTHING = msgspec.UNSET
+"""What is found where there is nothing: not the same as a null."""
+
+_MODES = {
+    "done": ("done",),
+    "failed": ("failed", "cancelled"),
+    "finished": ("done", "failed", "cancelled", "skipped"),
+}
+_ORDERED: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(slots=True)
+class NodeEnd:
+    """How a node ended. `output` is JSON text where it was asked for; `cause` says why it was skipped, as JSON text."""
+
+    state: str
+    output: str | None = None
+    cause: str | None = None
+    _value: Any = NOTHING
+
+    def value(self) -> Any:
+        if self.state != "done":
+            return NOTHING
+        if self._value is NOTHING:
+            self._value = msgspec.json.decode(self.output or "null")
+        return self._value
+
+
+Ends: TypeAlias = Mapping[str, NodeEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The node runs; with these arguments where it has any to be filled in."""
+
+    args: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The node can't run any more: a node before it failed, or a condition is false. `node` is the one to blame."""
+
+    failure: bool
+    node: str | None = None
+    cause: str | None = None
+    """The cause of the skipped node that it follows, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The node can't be given what it was to be given."""
+
+    message: str
+
+
+Decision: TypeAlias = Go | Skip | Fail
+
+
+class Uncomparable(Exception):
+    """A condition compares what can't be compared."""
+
+
+def decide(plan: Mapping[str, Any], ends: Ends) -> Decision:
+    """What becomes of a node when all that it depends on is final. `plan` has its `rule`, and what is to be filled into
+    its `args`: `fills`, each with the place `at` and a reference."""
+    try:
+        rule = plan.get("rule")
+        if rule is not None and not holds(rule, ends):
+            return _blame(rule, ends)
+        return _filled(plan, ends)
+    except Uncomparable as error:
+        return Fail(str(error))
+
+
+def holds(rule: Rule, ends: Ends) -> bool:
+    """Whether a rule is true."""
+    kind = rule[0]
+    if kind in _MODES:
+        return ends[rule[1]].state in _MODES[kind]
+    if kind == "all":
+        return all(holds(each, ends) for each in rule[1])
+    if kind == "any":
+        return any(holds(each, ends) for each in rule[1])
+    if kind == "none":
+        return not any(holds(each, ends) for each in rule[1])
+    if kind == "exists":
+        return look_up(rule[1], ends) is not NOTHING
+    return _compares(kind, look_up(rule[1], ends), _operand(rule[2], ends))
+
+
+def references(rule: Rule | None) -> Iterator[Reference]:
+    """All outputs that a rule speaks of."""
+    if rule is None or rule[0] in _MODES:
+        return
+    if rule[0] in ("all", "any", "none"):
+        for each in rule[1]:
+            yield from references(each)
+        return
+    yield from (part for part in rule[1:] if "node" in part)
+
+
+def nodes_of(rule: Rule | None) -> Iterator[str]:
+    """All nodes that a rule speaks of."""
+    if rule is None:
+        return
+    if rule[0] in _MODES:
+        yield rule[1]
+    elif rule[0] in ("all", "any", "none"):
+        for each in rule[1]:
+            yield from nodes_of(each)
+    else:
+        yield from (reference["node"] for reference in references(rule))
+
+
+def look_up(reference: Reference, ends: Ends) -> Any:
+    """The value that a reference means, NOTHING where there is none."""
+    value = ends[reference["node"]].value()
+    for key in reference["path"]:
+        value = _item(value, key)
+        if value is NOTHING:
+            break
+    return reference.get("default", NOTHING) if value is NOTHING else value
+
+
+def _item(value: Any, key: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(str(key), NOTHING)
+    if isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
+        return value[key]
+    return NOTHING
+
+
+def _operand(part: dict[str, Any], ends: Ends) -> Any:
+    return part["value"] if "value" in part else look_up(part, ends)
+
+
+def _compares(kind: str, left: Any, right: Any) -> bool:
+    if kind in ("==", "!="):
+        return _same(left, right) == (kind == "==")
+    if left is NOTHING or right is NOTHING:
+        return False
+    if kind == "contains":
+        return _contains(left, right)
+    numbers = _is_number(left) and _is_number(right)
+    if not numbers and not (isinstance(left, str) and isinstance(right, str)):
+        raise Uncomparable(
+            f"the condition compares {_shown(left)} {kind} {_shown(right)}: only numbers, or texts, have an order"
+        )
+    return _ORDERED[kind](left, right)
+
+
+def _contains(whole: Any, part: Any) -> bool:
+    if isinstance(whole, str):
+        return isinstance(part, str) and part in whole
+    if isinstance(whole, dict):
+        return isinstance(part, str) and part in whole
+    if isinstance(whole, list):
+        return any(_same(item, part) for item in whole)
+    raise Uncomparable(
+        f"the condition asks whether {_shown(whole)} contains {_shown(part)}: only lists, texts and objects do"
+    )
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality of JSON values: true is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _filled(plan: Mapping[str, Any], ends: Ends) -> Decision:
+    fills = plan.get("fills")
+    if fills is None:
+        return Go()
+    args = plan["args"]
+    for fill in fills:
+        value = look_up(fill, ends)
+        if value is NOTHING and ends[fill["node"]].state != "done":
+            return _blame(["done", fill["node"]], ends)
+        if value is NOTHING:
+            return Fail(f"the output of node {fill['node']} has nothing at {place(fill['path'])}")
+        args = _put(args, fill["at"], value)
+    return Go(args)
+
+
+def place(path: Sequence[str | int]) -> str:
+    """A path as it is written in code."""
+    return "".join(f"[{key!r}]" for key in path) or "its top"
+
+
+def _put(args: Any, at: Sequence[str | int], value: Any) -> Any:
+    if not at:
+        return value
+    holder = args
+    for key in at[:-1]:
+        holder = holder[key]
+    holder[at[-1]] = value
+    return args
+
+
+def _blame(rule: Rule, ends: Ends) -> Skip:
+    """Why a rule is false: a failure where there is one to blame, else a condition."""
+    kind = rule[0]
+    if kind == "all":
+        false = [each for each in rule[1] if not holds(each, ends)]
+        return _first_failure([_blame(each, ends) for each in false])
+    if kind == "any":
+        return _first_failure([_blame(each, ends) for each in rule[1]])
+    if kind == "none":
+        return Skip(failure=False)
+    named = list(nodes_of(rule))
+    return _first_failure([_blamed(kind, name, ends[name]) for name in named])
+
+
+def _blamed(kind: str, name: str, end: NodeEnd) -> Skip:
+    if end.state == "skipped":
+        return Skip(_is_failure(end.cause), name, end.cause)
+    if end.state in ("failed", "cancelled") and kind != "failed":
+        return Skip(True, name)
+    return Skip(False)
+
+
+def _is_failure(cause: str | None) -> bool:
+    return cause is not None and msgspec.json.decode(cause).get("code") == "failure"
+
+
+def _first_failure(causes: Sequence[Skip]) -> Skip:
+    return next((cause for cause in causes if cause.failure), causes[0] if causes else Skip(failure=False))

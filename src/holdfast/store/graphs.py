@@ -1,0 +1,176 @@
+"""Graphs: made in one transaction with their nodes, grown, and their gates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.model.run import FINAL
+from holdfast.policy.frontier import Skip
+from holdfast.store.family import HeldRun, hold_with_parents
+from holdfast.store.gates import Outcome, conclude
+from holdfast.store.graph_rows import Above, add_rows, graph_row, insert, node_rows
+from holdfast.store.intake import Intake, Plan, carry_out, take_keys
+from holdfast.store.lanes import Lanes, Pair
+from holdfast.store.part import Do, Ground, Part, batch, record
+from holdfast.store.releasing import decide_waiting, graph_output, skip_cause
+from holdfast.store.rows import NewGraph, NewRun
+from holdfast.store.settling import settle
+
+
+class NodeState(NamedTuple):
+    """A node of a graph that is there."""
+
+    id: str
+    state: str
+    kind: str | None
+    plan: str | None
+    unfinished: int
+
+
+class Graphs(Part):
+    """Runs whose nodes are runs."""
+
+    def __init__(self, ground: Ground, lanes: Lanes, intake: Intake) -> None:
+        super().__init__(ground)
+        self._lanes = lanes
+        self._intake = intake
+
+    # Making them
+
+    def submit(self, run: NewRun, graph: NewGraph) -> str:
+        """Make a graph with all its nodes, or none; the id of the run that stands for it: its own, or the one that has
+        its key. Raises KeyConflict when that was used for another graph."""
+        lanes = self._lanes.ids(_pairs(run, graph))
+        return self._together("client", lambda do: carry_out(plan_graph(run, graph, lanes), do))[0]
+
+    def submit_on(self, connection: Borrowed, run: NewRun, graph: NewGraph) -> str:
+        """The same inside the transaction of a caller's connection."""
+        return self._intake.on(connection, _pairs(run, graph), lambda lanes: plan_graph(run, graph, lanes))[0]
+
+    async def asubmit_on(self, connection: BorrowedAsync, run: NewRun, graph: NewGraph) -> str:
+        """The same inside the transaction of a caller's connection."""
+        return (await self._intake.aon(connection, _pairs(run, graph), lambda lanes: plan_graph(run, graph, lanes)))[0]
+
+    def append(self, id: str, key: str, digest: str, graph: NewGraph, outside: Collection[str]) -> None:
+        """Add nodes to an unfinished graph, once by their key; `outside` are the nodes of the run that they need."""
+        lanes = self._lanes.ids(_pairs(None, graph))
+
+        def work(do: Do) -> None:
+            if self._appended(do, id, key, digest):
+                return
+            run = _hold_graph(do, id)
+            if run.state in FINAL:
+                raise RunFinished(f"graph run {id} is {run.state}: nodes can be appended to unfinished graphs only")
+            known = _known(do, id, [*outside, *(node.name for node in graph.nodes)])
+            _refuse_names(id, graph, outside, known)
+            above = Above(id, run.root or id, run.tenant, {name: known[name].id for name in outside})
+            rows = node_rows(graph, lanes, above)
+            _count_what_is_over(graph, rows["nodes"], known)
+            add_rows(do, rows)
+            n, pending = do("grow_graph", id=id, count=len(graph.nodes))[0]
+            data = msgspec.json.encode({"key": key, "nodes": len(graph.nodes)}).decode()
+            do("add_history", rows=batch([record(id, n, "appended", 0, data=data)]))
+            settle(do, [], decide_waiting(do, id, pending))
+
+        self._together("client", work)
+
+    def _appended(self, do: Do, id: str, key: str, digest: str) -> bool:
+        """Take the key of nodes to be appended; whether they were appended before."""
+        scope = msgspec.json.encode(["append", id]).decode()
+        row = {"scope": scope, "key": key, "digest": digest, "run": id}
+        if do("add_keys", rows=batch([row])):
+            return False
+        if do("find_keys", rows=batch([row]))[0][2] != digest:
+            raise KeyConflict(f"key {key!r} was used to append other nodes to run {id}: use another key", UUID(id))
+        return True
+
+    # Gates
+
+    def conclude(self, id: str, name: str, outcome: Outcome) -> bool:
+        """Complete a gate, or let it fail; False when that had been done in the same way before."""
+        tries = count()
+
+        def work(do: Do) -> bool:
+            found = _known(do, id, [name]).get(name)
+            if found is None or found.kind != "gate":
+                _refuse_gate(do, id, name, found)
+                raise AssertionError
+            gate = hold_with_parents(do, [found.id])[found.id]
+            was_this, ends = conclude(do, gate, outcome, again=next(tries) > 0)
+            settle(do, ends)
+            return was_this
+
+        return self._together("client", work)
+
+    # Reading
+
+    def result(self, id: str, options: str | None) -> tuple[str | None, str]:
+        """The result of a graph that is done: the task whose result it is, where it is one's, and its JSON text."""
+        task = None if options is None else msgspec.json.decode(options).get("task")
+        return task, graph_output(self._reading("read"), id, options)
+
+
+def plan_graph(run: NewRun, graph: NewGraph, lanes: dict[Pair, int]) -> Plan:
+    """The steps of a submit."""
+    if run.key is not None:
+        stands_for = yield from take_keys([run])
+        if run.id in stands_for:
+            return [stands_for[run.id]]
+    yield from insert({"nodes": [graph_row(run, lanes, graph)], "edges": [], "begun": []})
+    yield from insert(node_rows(graph, lanes, Above(run.id, run.id, run.tenant)))
+    return [run.id]
+
+
+def _pairs(run: NewRun | None, graph: NewGraph) -> set[Pair]:
+    pairs = {(each.queue, each.task) for each in graph.runs()}
+    return pairs if run is None else pairs | {(run.queue, run.task)}
+
+
+def _hold_graph(do: Do, id: str) -> HeldRun:
+    found = hold_with_parents(do, [id])
+    if not found:
+        raise RunNotFound.of(id)
+    if found[id].kind != "graph":
+        raise GraphError(f"run {id} is no graph")
+    return found[id]
+
+
+def _known(do: Do, graph: str, names: Sequence[str]) -> dict[str, NodeState]:
+    if not names:
+        return {}
+    rows = do("named_nodes", graph=graph, rows=batch({"node": name} for name in names))
+    return {name: NodeState(str(id), *rest) for name, id, *rest in rows}
+
+
+def _refuse_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:
+    missing = sorted(name for name in outside if name not in known)
+    if missing:
+        raise GraphError(f"graph run {id} has no node {missing[0]!r}, which appended nodes need")
+    twice = [node.name for node in graph.nodes if node.name in known]
+    if twice:
+        raise GraphError(f"graph run {id} has a node {twice[0]!r} already: give the appended one another name")
+
+
+def _count_what_is_over(graph: NewGraph, rows: Sequence[dict[str, Any]], known: dict[str, NodeState]) -> None:
+    """Nodes that are appended don't wait for those of the run that have ended."""
+    for node, row in zip(graph.nodes, rows, strict=True):
+        over = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
+        row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
+        bad = [(name, state) for name, state in over if state.state != "done"]
+        if bad and (node.plan is None or "rule" not in node.plan):
+            name, end = bad[0]
+            row["cause"] = skip_cause(Skip(failure=True, node=name), end.state)
+
+
+def _refuse_gate(do: Do, id: str, name: str, found: NodeState | None) -> None:
+    if found is not None:
+        raise GraphError(f"node {name!r} of run {id} is no gate")
+    _hold_graph(do, id)
+    raise GraphError(f"graph run {id} has no gate {name!r}")

@@ -1,0 +1,308 @@
+"""`Graph`: tasks that depend on each other, gathered before they are submitted. What the parts mean together, and
+whether they can be run at all, is in `graph_plan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
+
+from holdfast.errors import ConfigError, GraphError, TaskError
+from holdfast.model.clock import Duration
+from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.policy.frontier import NOTHING, Reference, Rule
+from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
+from holdfast.task.gates import schema_of
+from holdfast.task.options import some_time
+from holdfast.task.takes import Takes0, Takes1, Takes2, Takes3, Takes4
+from holdfast.task.task import Request, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+R = TypeVar("R")
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+
+OnTimeout: TypeAlias = Literal["fail", "skip", "complete"]
+After: TypeAlias = Iterable[Node[Any] | Condition | str]
+
+MOST_NODES = 100_000
+
+
+@dataclass(slots=True)
+class Fill:
+    """An output that is to be filled into arguments. `at` is the place there."""
+
+    at: list[str | int]
+    reference: Reference
+
+
+@dataclass(slots=True)
+class GateSpec:
+    """What was said about a gate. `schema` is the JSON Schema of its output; `timeout` is microseconds."""
+
+    timeout: int | None
+    on_timeout: OnTimeout
+    schema: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Added:
+    """One node as it was added: a request, a gate or a graph; what it comes after, and when it shall run."""
+
+    name: str
+    request: Request[Any] | None = None
+    gate: GateSpec | None = None
+    graph: Graph | None = None
+    fills: list[Fill] = field(default_factory=list)
+    after: list[Condition] = field(default_factory=list)
+    when: Condition | None = None
+    inputs: tuple[Node[Any], ...] = ()
+    """The nodes whose outputs are filled in."""
+
+    def nodes(self) -> Iterable[Node[Any]]:
+        """All nodes that it speaks of."""
+        yield from self.inputs
+        for condition in (*self.after, *(() if self.when is None else (self.when,))):
+            yield from condition.nodes
+
+
+class Graph:
+    """Nodes and what they wait for. `app.submit(graph)` makes a run of it, whose nodes are runs of their own.
+
+    `key` makes the submit idempotent: the same graph again is the run that is there. Nodes belong to `tenant`.
+    """
+
+    def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
+        self.name = check_name(name, "the name of a graph")
+        self.key = None if key is None else check_name(key, "the key of a graph", LONGEST_KEY)
+        self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
+        self.added: dict[str, Added] = {}
+
+    @overload
+    def add(
+        self, task: Takes0[R], /, *, name: str | None = None, after: After = (), when: Condition | None = None
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes1[T1, R],
+        a: T1 | Output[T1],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes2[T1, T2, R],
+        a: T1 | Output[T1],
+        b: T2 | Output[T2],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes3[T1, T2, T3, R],
+        a: T1 | Output[T1],
+        b: T2 | Output[T2],
+        c: T3 | Output[T3],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self,
+        task: Takes4[T1, T2, T3, T4, R],
+        a: T1 | Output[T1],
+        b: T2 | Output[T2],
+        c: T3 | Output[T3],
+        d: T4 | Output[T4],
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self, request: Request[R], /, *, name: str | None = None, after: After = (), when: Condition | None = None
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self, graph: Graph, /, *, name: str | None = None, after: After = (), when: Condition | None = None
+    ) -> Node[dict[str, Any]]: ...
+    def add(
+        self,
+        task: Any,
+        /,
+        *args: Any,
+        name: str | None = None,
+        after: After = (),
+        when: Condition | None = None,
+        **kwargs: Any,
+    ) -> Node[Any]:
+        """Add a call of a task, with outputs of other nodes among its arguments; a request; or another graph. Without a
+        name it has the task's, with a number where that is taken."""
+        added = self._call(task, args, kwargs, name)
+        added.after = self._conditions(added.name, after)
+        if when is not None and not isinstance(when, Condition):
+            raise GraphError(f"node {added.name}: when= takes a condition like x.output > 3, not {when!r}")
+        added.when = when
+        return self._keep(added)
+
+    @overload
+    def gate(
+        self,
+        name: str,
+        *,
+        after: After = (),
+        timeout: Duration | None = None,
+        on_timeout: OnTimeout = "fail",
+        type: TypeForm[T],
+    ) -> Node[T]: ...
+    @overload
+    def gate(
+        self,
+        name: str,
+        *,
+        after: After = (),
+        timeout: Duration | None = None,
+        on_timeout: OnTimeout = "fail",
+        type: None = None,
+    ) -> Node[Any]: ...
+    def gate(
+        self,
+        name: str,
+        *,
+        after: After = (),
+        timeout: Duration | None = None,
+        on_timeout: OnTimeout = "fail",
+        type: Any = None,
+    ) -> Node[Any]:
+        """Add a node that somebody outside completes: `run.gate(name).complete(output)`, of this type. After `timeout`,
+        counted from when all before it is done, it fails, is skipped, or is complete with None, as `on_timeout` says.
+        """
+        where = f"gate {check_name(name, 'the name of a gate')}"
+        if on_timeout not in get_args(OnTimeout):
+            raise GraphError(f'{where}: on_timeout must be "fail", "skip" or "complete", but is {on_timeout!r}')
+        if on_timeout != "fail" and timeout is None:
+            raise GraphError(f"{where}: on_timeout={on_timeout!r} needs a timeout")
+        micros = None if timeout is None else some_time(timeout, f"{where}: timeout")
+        schema = schema_of(type, where, nullable=on_timeout == "complete")
+        added = Added(self._new_name(name), gate=GateSpec(micros, on_timeout, schema))
+        added.after = self._conditions(name, after)
+        return self._keep(added)
+
+    def node(self, name: str) -> Node[Any]:
+        """A node by its name: one that is added later, or, in a graph to be appended, one of the run."""
+        return Node(self, check_name(name, "the name of a node"))
+
+    def __len__(self) -> int:
+        return len(self.added)
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name}, {len(self.added)} nodes>"
+
+    def _keep(self, added: Added) -> Node[Any]:
+        if len(self.added) >= MOST_NODES:
+            raise GraphError(f"graph {self.name} has {MOST_NODES:,} nodes, which is the most that one can have")
+        self.added[added.name] = added
+        return Node(self, added.name)
+
+    def _call(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Added:
+        if isinstance(task, Graph | Request):
+            if args or kwargs:
+                raise GraphError(f"{task!r} is added as it is: leave out the arguments")
+            if isinstance(task, Graph):
+                return Added(self._new_name(name, task.name), graph=task)
+            added = Added(self._new_name(name, task.task.rpartition(".")[2]), request=task)
+            _refuse_options(added.name, task)
+            return added
+        if not isinstance(task, Task):
+            hint = "; decorate it with @app.task" if callable(task) else ""
+            raise GraphError(f"graph {self.name}: add takes a task, a request or a graph, not {task!r}{hint}")
+        added = Added(self._new_name(name, task.name.rpartition(".")[2]))
+        bind_call(added, task, args, kwargs)
+        return added
+
+    def _new_name(self, name: str | None, otherwise: str = "") -> str:
+        if name is not None:
+            try:
+                check_name(name, "the name of a node")
+            except ConfigError as error:
+                raise GraphError(f"graph {self.name}: {error}") from error
+            if name in self.added:
+                raise GraphError(f"graph {self.name} has two nodes named {name!r}: give each its own name=")
+            return name
+        number = 1
+        while (made := otherwise if number == 1 else f"{otherwise}-{number}") in self.added:
+            number += 1
+        return made
+
+    def _conditions(self, name: str, after: Any) -> list[Condition]:
+        if isinstance(after, str | bytes | Mapping) or not isinstance(after, Iterable):
+            raise GraphError(f"node {name}: after= takes a list of nodes and conditions, not {after!r}")
+        what = f"node {name}: after="
+        return [as_condition(self.node(each) if isinstance(each, str) else each, what) for each in after]
+
+
+def bind_call(added: Added, task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Check the arguments of a node, and take the outputs out of them: null stands in their places until they come."""
+    bound = task.signature.bound(args, kwargs)
+    inputs: list[Node[Any]] = []
+    waiting = set()
+    for parameter, value in bound.items():
+        before = len(added.fills)
+        bound[parameter] = _take_outputs(value, [parameter], added.fills, inputs)
+        if len(added.fills) > before:
+            waiting.add(parameter)
+    added.inputs = tuple(inputs)
+    text = task.signature.encode_bound(bound, waiting)
+    added.request = Request(task.declaration, task.signature, text, task.request_options)
+    _refuse_options(added.name, added.request)
+
+
+def _take_outputs(value: Any, at: list[str | int], fills: list[Fill], inputs: list[Node[Any]]) -> Any:
+    if isinstance(value, Output):
+        fills.append(Fill(at, reference(value)))
+        inputs.append(node_of(value))
+        return None
+    if isinstance(value, Node | Condition):
+        raise GraphError(f"{value!r} can't be an argument: pass its output, and conditions to after= or when=")
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return [_take_outputs(item, [*at, place], fills, inputs) for place, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {key: _take_outputs(item, [*at, cast(str, key)], fills, inputs) for key, item in value.items()}
+    return value
+
+
+def _refuse_options(name: str, request: Request[Any]) -> None:
+    for option in ("key", "unique", "connection"):
+        if getattr(request.options, option) is not None:
+            raise TaskError(
+                f"node {name}: option {option} isn't for nodes: a node is made once, with its graph; "
+                f"give the graph a key, and submit a connection="
+            )
+
+
+def has_default(fill: Fill) -> bool:
+    return fill.reference.get("default", NOTHING) is not NOTHING
+
+
+def done_rule(name: str) -> Rule:
+    return ["done", name]

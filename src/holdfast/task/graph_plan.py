@@ -1,0 +1,252 @@
+"""What a graph means as a whole: checked, and turned into what is kept of each node: its rule, its fills, its needs.
+
+Nothing is carried out here. How nodes are decided later is `policy/frontier.py`.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import GraphError
+from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
+from holdfast.policy.frontier import Rule, nodes_of
+from holdfast.task.conditions import Node
+from holdfast.task.graph import Added, Fill, Graph, done_rule, has_default
+
+
+@dataclass(slots=True)
+class NodePlan:
+    """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
+
+    added: Added
+    needs: tuple[str, ...]
+    rule: Rule | None
+    graph: GraphPlan | None = None
+
+    def kept(self) -> dict[str, Any] | None:
+        """What its release needs to know; None where counting suffices."""
+        kept: dict[str, Any] = {}
+        if self.rule is not None:
+            kept["rule"] = self.rule
+        if self.added.fills:
+            assert self.added.request is not None
+            kept["args"] = decode(self.added.request.args)
+            kept["fills"] = [_fill(fill) for fill in self.added.fills]
+        if self.added.request is not None and self.needs and self.added.request.options.delay is not None:
+            kept["delay"] = self.added.request.options.delay
+        if self.added.gate is not None:
+            kept["on_timeout"] = self.added.gate.on_timeout
+            kept["schema"] = self.added.gate.schema
+        return kept or None
+
+
+@dataclass(slots=True)
+class GraphPlan:
+    """A graph that can be run. The nodes stand in the order in which they were added."""
+
+    graph: Graph
+    nodes: list[NodePlan]
+    outside: frozenset[str]
+    """Nodes of the run it is appended to that its own need."""
+
+
+def plan_graph(graph: Graph, *, appended: bool = False) -> GraphPlan:
+    """Check a graph that is to be submitted, or appended to a run."""
+    return _Planner(appended=appended).plan(graph, ())
+
+
+def result_name(plan: GraphPlan, result: Any) -> str | None:
+    """The name of the node whose output shall be the result."""
+    if result is None:
+        return None
+    if not isinstance(result, Node):
+        raise GraphError(f"result= takes a node of graph {plan.graph.name}, not {result!r}")
+    if result.graph is not plan.graph or result.name not in plan.graph.added:
+        raise GraphError(f"result= takes a node of graph {plan.graph.name}, but {result.name} is none")
+    return result.name
+
+
+class _Planner:
+    def __init__(self, *, appended: bool) -> None:
+        self._appended = appended
+
+    def plan(self, graph: Graph, above: tuple[Graph, ...]) -> GraphPlan:
+        if not isinstance(graph, Graph):
+            raise GraphError(f"a Graph is needed, not {graph!r}")
+        if graph in above:
+            names = " -> ".join(each.name for each in (*above[above.index(graph) :], graph))
+            raise GraphError(f"graphs contain each other in a circle: {names}")
+        if not graph.added:
+            raise GraphError(f"graph {graph.name} is empty: add nodes to it")
+        outside = self._outside(graph, nested=bool(above))
+        plans = {name: _node_plan(graph, added) for name, added in graph.added.items()}
+        _refuse_missing_outputs(graph, [plans[name] for name in _ordered(graph, plans, outside)])
+        for plan in plans.values():
+            if plan.added.graph is not None:
+                _refuse_own(plan.added)
+                plan.graph = self.plan(plan.added.graph, (*above, graph))
+        return GraphPlan(graph, list(plans.values()), outside)
+
+    def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
+        """The nodes that aren't the graph's own; only a graph that is appended may have them."""
+        outside = set()
+        for added in graph.added.values():
+            for node in added.nodes():
+                own = node.graph is graph
+                if own and node.name in graph.added:
+                    continue
+                if not self._appended or nested:
+                    whose = "" if own else f", but of graph {node.graph.name}"
+                    raise GraphError(
+                        f"node {added.name} needs {node.name}, which is no node of graph {graph.name}{whose}"
+                    )
+                if node.name in graph.added:
+                    raise GraphError(f"node {node.name} is both a node of the run and one that is appended to it")
+                outside.add(node.name)
+        return frozenset(outside)
+
+
+def _refuse_own(added: Added) -> None:
+    nested = added.graph
+    assert nested is not None
+    for what, value in (("key", nested.key), ("tenant", nested.tenant)):
+        if value is not None:
+            raise GraphError(
+                f"node {added.name}: graph {nested.name} is part of another one, which has the {what}: leave it out"
+            )
+
+
+def _node_plan(graph: Graph, added: Added) -> NodePlan:
+    given = [condition.rule for condition in added.after]
+    named = {node for rule in given for node in nodes_of(rule)}
+    ensured = set(_ensured(given))
+    rules = list(given)
+    for fill in added.fills:
+        name = fill.reference["node"]
+        if has_default(fill) or name in ensured:
+            continue
+        if name in named:
+            raise GraphError(
+                f"node {added.name} of graph {graph.name} takes the output of {name}, but may run though {name} has "
+                f"none: write {name}.output.default(…)"
+            )
+        ensured.add(name)
+        rules.append(done_rule(name))
+    if added.when is not None:
+        rules += [done_rule(name) for name in _compared(added.when.rule) if name not in named | ensured]
+        rules.append(added.when.rule)
+    needs = dict.fromkeys(node for rule in rules for node in nodes_of(rule))
+    needs |= dict.fromkeys(fill.reference["node"] for fill in added.fills)
+    if added.name in needs:
+        raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
+    plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
+    return NodePlan(added, tuple(needs), None if plain or not rules else ["all", rules])
+
+
+def _is_plain(rule: Rule) -> bool:
+    return rule[0] == "done" or (rule[0] == "all" and all(map(_is_plain, rule[1])))
+
+
+def _ensured(rules: Iterable[Rule]) -> Iterator[str]:
+    """The nodes that have ended well when all these rules are true."""
+    for rule in rules:
+        if rule[0] == "done":
+            yield rule[1]
+        elif rule[0] == "all":
+            yield from _ensured(rule[1])
+
+
+def _compared(rule: Rule) -> Iterator[str]:
+    """The nodes whose outputs a condition compares, as far as it can't be true without them."""
+    if rule[0] == "all":
+        for each in rule[1]:
+            yield from _compared(each)
+    elif rule[0] not in ("any", "none", "done", "failed", "finished"):
+        yield from (part["node"] for part in rule[1:] if "node" in part and "default" not in part)
+
+
+def _ordered(graph: Graph, plans: Mapping[str, NodePlan], outside: frozenset[str]) -> list[str]:
+    sorter = graphlib.TopologicalSorter({name: set(plan.needs) - outside for name, plan in plans.items()})
+    try:
+        return list(sorter.static_order())
+    except graphlib.CycleError as error:
+        raise GraphError(
+            f"nodes of graph {graph.name} wait for each other in a circle: {' -> '.join(error.args[1])}"
+        ) from None
+
+
+def _refuse_missing_outputs(graph: Graph, ordered: list[NodePlan]) -> None:
+    """A node that takes the output of one that a condition may skip must say what then."""
+    skippable: set[str] = set()
+    for plan in ordered:
+        added = plan.added
+        explicit = set(_ensured(condition.rule for condition in added.after))
+        for fill in added.fills:
+            name = fill.reference["node"]
+            if name in skippable and name not in explicit and not has_default(fill):
+                raise GraphError(
+                    f"node {added.name} of graph {graph.name} takes the output of {name}, which may be skipped: write "
+                    f"{name}.output.default(…), or after=[{name}] to skip {added.name} with it"
+                )
+        if _may_be_skipped(plan, skippable):
+            skippable.add(added.name)
+
+
+def _may_be_skipped(plan: NodePlan, skippable: set[str]) -> bool:
+    """By a condition, not by a failure; alone, or with one that it comes after."""
+    if plan.added.gate is not None and plan.added.gate.on_timeout == "skip":
+        return True
+    if plan.rule is None:
+        return not skippable.isdisjoint(plan.needs)
+    return not _never_false(plan.rule) or not skippable.isdisjoint(_ensured([plan.rule]))
+
+
+def _never_false(rule: Rule) -> bool:
+    """Whether only a failure can make a rule false."""
+    return rule[0] in ("done", "finished") or (rule[0] == "all" and all(map(_never_false, rule[1])))
+
+
+def _fill(fill: Fill) -> dict[str, Any]:
+    return {"at": fill.at, **fill.reference}
+
+
+# Identity
+
+
+def graph_digest(plan: GraphPlan, result: str | None) -> str:
+    """Equal for graphs that ask for the same, in whatever order their nodes and conditions were added. Piece by piece:
+    a graph may be larger than a payload."""
+    return DIGEST_VERSION + _hashed(plan, result)
+
+
+def _hashed(plan: GraphPlan, result: str | None = None) -> str:
+    whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
+    for node in sorted(plan.nodes, key=lambda each: each.added.name):
+        whole.update(b"\n")
+        whole.update(canonical(_described(node), f"node {node.added.name}").encode())
+    return whole.hexdigest()
+
+
+def _described(node: NodePlan) -> dict[str, Any]:
+    added = node.added
+    told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
+    if added.request is not None:
+        args = added.request.signature.with_defaults(added.request.args)
+        told |= {"task": added.request.task, "args": decode(canonical_text(args))}
+        told["options"] = added.request.options.canonical() | {"tenant": added.request.options.tenant}
+        told["fills"] = sorted((_fill(fill) for fill in added.fills), key=lambda fill: canonical(fill["at"]))
+    if added.gate is not None:
+        told |= {"timeout": added.gate.timeout, "on_timeout": added.gate.on_timeout, "schema": added.gate.schema}
+    if node.graph is not None:
+        told["graph"] = _hashed(node.graph)
+    return told
+
+
+def _in_order(rule: Rule | None) -> Any:
+    if rule is None or rule[0] not in ("all", "any", "none"):
+        return rule
+    return [rule[0], sorted((_in_order(each) for each in rule[1]), key=canonical)]
