@@ -19,13 +19,16 @@ from holdfast.task.conditions import all_of, any_of, none_of
 from holdfast.task.context import Context
 from holdfast.task.current import idempotency_key
 from holdfast.task.graph import Graph
+from holdfast.task.machine import After, Done, State
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "After",
     "Context",
+    "Done",
     "Fatal",
     "Graph",
     "Holdfast",
@@ -39,6 +42,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunInfo",
+    "State",
     "StepFailed",
     "SyncContext",
     "Task",

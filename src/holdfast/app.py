@@ -27,8 +27,9 @@ from holdfast.store import Store
 from holdfast.store.reader import run_id
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
-from holdfast.task.declare import Decorate, declare, declare_remote
+from holdfast.task.declare import Decorate, declare, declare_machine, declare_remote
 from holdfast.task.graph import Graph
+from holdfast.task.machine import Machine, State
 from holdfast.task.options import Place
 from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.registry import Registry
@@ -37,6 +38,7 @@ from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDu
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound=State)
 H = TypeVar("H", bound=Hook)
 
 DEFAULT_URL = "sqlite:///holdfast.db"
@@ -104,6 +106,26 @@ class Holdfast:
         if fn:
             return declare(*fn, enqueuer=self._client, registry=self.registry, **settings)
         return lambda fn: declare(fn, enqueuer=self._client, registry=self.registry, **settings)
+
+    def machine(
+        self,
+        name: str,
+        *states: type[S],
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        max_crashes: int = 3,
+        keep: Duration | None = None,
+        history: int | None = 1000,
+    ) -> Machine[S]:
+        """A state machine of these classes. `retry` and `timeout` are for states that don't say; `history` is how many
+        entries of a run's history are kept, None for all."""
+        return declare_machine(
+            name, states, enqueuer=self._client, registry=self.registry, history=history, queue=queue,
+            priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
+        )  # fmt: skip
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""

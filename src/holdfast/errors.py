@@ -6,6 +6,7 @@ HoldfastError
 │   ├── UnknownTask               no task of that name in this app
 │   ├── DuplicateTask             two tasks with one name
 │   ├── BadArguments              arguments that don't fit the task
+│   ├── BadState                  a machine's state that can't be read or kept
 │   ├── GraphError                a graph that can't be run, or a run that is no graph
 │   └── BlockingCall              a blocking verb where an event loop runs
 ├── PayloadError
@@ -41,7 +42,7 @@ class ErrorInfo:
     """What went wrong, as it is kept with a run.
 
     `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
-    `bad_arguments`, `not_serializable`, `too_large`.
+    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`.
     """
 
     code: str
@@ -75,6 +76,10 @@ class DuplicateTask(TaskError):
 
 class BadArguments(TaskError):
     """Arguments or options that don't fit the task."""
+
+
+class BadState(TaskError):
+    """A kept state of a machine can't be read by this code, or code gave one that can't be kept."""
 
 
 class GraphError(TaskError):

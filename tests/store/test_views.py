@@ -76,9 +76,9 @@ def test_a_page_shows_a_run_as_it_is_shown_alone(world):
 def test_the_end_of_a_run_is_its_state_result_and_error(world):
     world.session("w")
     claim = world.running("w")
-    assert world.store.views.end(claim.id) == ("running", None, None)
+    assert world.store.views.end(claim.id) == ("running", None, None, None, None)
     world.end("w", claim, result="[1]")
-    assert world.store.views.end(claim.id) == ("done", "[1]", None)
+    assert world.store.views.end(claim.id) == ("done", "[1]", None, None, None)
 
 
 def test_a_run_that_isnt_there_is_nothing(world):

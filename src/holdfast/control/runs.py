@@ -22,7 +22,7 @@ from holdfast.model.run import Page, PageAsked, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 from holdfast.task.registry import Registry
-from holdfast.task.signature import Signature, UntypedSignature
+from holdfast.task.signature import Parameters, UntypedSignature
 
 SHORTEST_PREFIX = 4
 SHOWN_CANDIDATES = 5
@@ -147,7 +147,7 @@ class Runs:
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
         """Checked against the task's code where that is known, else kept as they are."""
-        signature: Signature | UntypedSignature = UntypedSignature(task)
+        signature: Parameters = UntypedSignature(task)
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from holdfast.errors import ErrorInfo, PayloadError, TaskError
+from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
@@ -19,7 +19,7 @@ from holdfast.policy.outcome import Outcome, after_failure, after_timeout, paylo
 from holdfast.store import Claim, End
 from holdfast.store.commands import Kept
 from holdfast.store.rows import EndKind, EndState
-from holdfast.task.signature import Signature
+from holdfast.task.machine import Machine, Move
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 
@@ -57,6 +57,7 @@ class Attempt:
         "lock",
         "order",
         "over",
+        "place",
         "restart_args",
         "retry",
         "score",
@@ -78,8 +79,7 @@ class Attempt:
         self.threads_over: Callable[[], None] | None = None  # called when the last thread of its steps has ended
         self.task = task
         self.session = session
-        assert isinstance(task.signature, Signature), f"{task.name} has no code here"
-        self.signature = task.signature
+        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
         self.lock = threading.Lock()
         self.handle: asyncio.Task[None] | None = None
         self.timer: Cancellable | None = None
@@ -88,8 +88,6 @@ class Attempt:
         self.begun = False  # its coroutine runs: one that doesn't yet would be cancelled without a trace
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
-        self.retry = task.declaration.retry
-        self.timeout = task.declaration.timeout
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -111,15 +109,15 @@ class Attempt:
 
     @property
     def in_thread(self) -> bool:
-        return self.task.declaration.run_in == "thread"
+        return self.place == "thread"
 
     @property
     def on_loop(self) -> bool:
-        return self.task.declaration.run_in == "loop"
+        return self.place == "loop"
 
     @property
     def in_process(self) -> bool:
-        return self.task.declaration.run_in == "process"
+        return self.place == "process"
 
     def tell(self, order: Order) -> bool:
         """Note that it shall stop, and why; False when that came too late. The first reason counts, but for a loss."""
@@ -136,10 +134,27 @@ class Attempt:
     def returned(self, value: Any) -> End:
         """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
         try:
+            if isinstance(self.task, Machine):
+                return self._moved(self.task, self.signature.following(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
             return self._end(Outcome(payload_code(error)), describe(error, payload_code(error)))
+        except BadState as error:
+            return self._end(Outcome("bad_state"), describe(error, "bad_state"))
+        return self._done(result)
+
+    def _done(self, result: str) -> End:
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
+
+    def _moved(self, machine: Machine[Any], following: Move | str) -> End:
+        """A state of a machine returned: the next one begins with new budgets, now or later; or it is done."""
+        if isinstance(following, str):
+            return self._done(following)
+        told: dict[str, Any] = {"from": self.signature.name, "to": following.to}
+        if following.delay is not None:
+            told["after"] = following.delay / SECOND
+        end = self._plain("moved", "ready" if following.delay is None else "scheduled", lingers=False)
+        return replace(end, args=following.args, delay=following.delay, note=encode(told), keep_records=machine.history)
 
     def failed(self, exception: BaseException) -> End:
         """What follows from an exception of the author's code."""
@@ -152,7 +167,8 @@ class Attempt:
 
     def misfit(self, exception: TaskError | PayloadError) -> End:
         """The kept arguments don't fit the code of this worker; trying again can't help before either changes."""
-        return self._end(Outcome("bad_arguments"), describe(exception, "bad_arguments"))
+        code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
+        return self._end(Outcome(code), describe(exception, code))
 
     def crashed(self, error: ErrorInfo) -> End:
         """The process of its author code died. Counted against this run, and nobody else."""
@@ -181,8 +197,8 @@ class Attempt:
 
     def suspended(self, *, lingers: bool) -> End:
         """It waits: it gives up its slot, and keeps its attempt."""
-        waits_for = encode({"waits_for": self.waits_for})
-        return replace(self._plain("waiting", "waiting", lingers), waits_for=waits_for)
+        note = encode({"waits_for": self.waits_for})
+        return replace(self._plain("waiting", "waiting", lingers), note=note)
 
     def restarted(self, *, lingers: bool) -> End:
         """It asked to begin anew with other arguments."""

@@ -298,7 +298,7 @@ class Committer(Loop):
             log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
-        elif end.kind in ("waiting", "restarted"):
+        elif end.kind in ("waiting", "restarted", "moved"):
             log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
             log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""))

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Cancellable, Order
@@ -16,7 +15,7 @@ from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.desk import Desk
 from holdfast.engine.past import Past
-from holdfast.engine.playing import play, play_plainly
+from holdfast.engine.playing import Arguments, play, play_plainly
 from holdfast.engine.processes import Processes
 from holdfast.engine.score import Score
 from holdfast.engine.threads import Threads
@@ -204,13 +203,14 @@ class Runner:
             attempt.timer.cancel()
 
     @staticmethod
-    def _call(attempt: Attempt) -> tuple[tuple[Any, ...], dict[str, Any]] | End:
+    def _call(attempt: Attempt) -> Arguments | End:
         """The arguments to call with, or how it ended before it began."""
         end = _not_begun(attempt)
         if end is not None:
             return end
         try:
-            return attempt.signature.decode(attempt.claim.args)
+            arguments: Arguments = attempt.signature.decode(attempt.claim.args)
+            return arguments
         except (TaskError, PayloadError) as error:
             return attempt.misfit(error)
         except BaseException as error:  # of a validator of the author's

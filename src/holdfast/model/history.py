@@ -20,6 +20,7 @@ KINDS: dict[str, str] = {
     "retried": "an operator sent the ended run back to be tried anew",
     "waiting": "the run gave up its slot to wait; data has what for",
     "resumed": "what the run waited for came, and its attempt went on on a worker",
+    "moved": "a machine went from one state to the next",
     "restarted": "the run began anew with other arguments, its checkpoints dropped",
     "undoing": "the run failed or was cancelled and has compensations to run first; data has the error",
     "forked": "the run was made of another one's checkpoints; data has which",

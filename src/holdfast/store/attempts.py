@@ -117,6 +117,10 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     records = [_records(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     do("add_history", rows=batch(entry for some in records for entry in some))
     _drop_what_is_over(do, runs, ours)
+    bounded = {end.id: end.keep_records for end in ours.values() if end.keep_records is not None}
+    old = [{"run": str(row[0]), "n": row[1] - bounded[str(row[0])]} for row in rows if str(row[0]) in bounded]
+    if old:
+        do("forget_records", rows=batch(old))
     over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
     failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL else "undoing") for end in over])
     return Counted(ours, failed)
@@ -129,7 +133,7 @@ def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[d
     if end.drift is not None:
         entries.append(record(end.id, last - 1, "drift", attempt, session=session, data=end.drift))
     kind = end.state if end.kind == "undone" else end.kind
-    data = error if end.kind == "undone" else end.waits_for if end.kind == "waiting" else end.error
+    data = error if end.kind == "undone" else end.note if end.kind in ("waiting", "moved") else end.error
     entries.append(record(end.id, last, kind, attempt, fence=end.fence, session=session, since=claimed_at, data=data))
     return entries
 
@@ -144,7 +148,7 @@ def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -
     ]
     if forgotten:
         do("forget_failures", rows=batch(forgotten))
-    restarted = [end.id for end in ends.values() if end.kind == "restarted"]
+    restarted = [end.id for end in ends.values() if end.kind in ("restarted", "moved")]
     if restarted:
         do("delete_checkpoints", rows=ids(restarted))
         do("return_messages", rows=ids(restarted))

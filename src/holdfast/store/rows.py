@@ -88,7 +88,17 @@ class Owned(NamedTuple):
 
 
 EndKind: TypeAlias = Literal[
-    "done", "failed", "retrying", "timed_out", "handed_back", "crashed", "waiting", "restarted", "undoing", "undone"
+    "done",
+    "failed",
+    "retrying",
+    "timed_out",
+    "handed_back",
+    "crashed",
+    "waiting",
+    "restarted",
+    "moved",
+    "undoing",
+    "undone",
 ]
 EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
@@ -100,9 +110,11 @@ class End:
     `crashed`: the process of its author code died; the store decides whether the run is tried again.
     `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
     `family`: the run has a parent, or is a durable function, so that its end concerns more than its own row.
-    `waiting`: it suspends; `restarted`: it begins anew with other arguments; `undoing`: it failed and has compensations
-    to run; `undone`: it has run them, and ends as it was to. `forget`: the numbers of checkpoints that don't count for
-    the next attempt. `drift`: what a replay did differently from what is on record, as JSON.
+    `waiting`: it suspends; `restarted`: it begins anew with other arguments; `moved`: a machine is in its next state;
+    `undoing`: it failed and has compensations to run; `undone`: it has run them, and ends as it was to.
+    `forget`: the numbers of checkpoints that don't count for the next attempt.
+    `drift`: what a replay did differently from what is on record, as JSON.
+    `note`: what the history says of a wait or a move; `keep_records`: how much of the history is kept.
     """
 
     id: str
@@ -119,7 +131,8 @@ class End:
     args: str | None = None
     forget: tuple[int, ...] = ()
     drift: str | None = None
-    waits_for: str | None = None
+    note: str | None = None
+    keep_records: int | None = None
 
 
 class Counted(set[str]):

@@ -12,7 +12,7 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.history import Entry
 from holdfast.store.views import RunRow
 
-_PLAIN = ("waiting", "drift", "forked", "appended", "completed", "concluded_early")
+_PLAIN = ("waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early")
 """Kinds whose data is no error."""
 
 

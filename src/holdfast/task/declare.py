@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 from holdfast.errors import ConfigError, TaskError
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
+from holdfast.task.machine import Machine, State
 from holdfast.task.options import Declaration, Settings, check_declaration
 from holdfast.task.registry import Registry, task_name
 from holdfast.task.signature import Signature
@@ -17,6 +18,7 @@ from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
 P = ParamSpec("P")
+S = TypeVar("S", bound=State)
 R = TypeVar("R")
 
 _Parameter = inspect.Parameter
@@ -66,6 +68,24 @@ _KINDS: dict[tuple[bool, bool], type[Task[..., Any]]] = {
     (True, False): _SyncDurable,
     (True, True): _AsyncDurable,
 }
+
+
+def declare_machine(
+    name: str,
+    states: tuple[type[S], ...],
+    *,
+    enqueuer: Enqueuer,
+    registry: Registry,
+    history: int | None,
+    **settings: Unpack[Settings],
+) -> Machine[S]:
+    """Make a machine of the classes of its states and register it."""
+    declaration = check_declaration(name, is_async=True, **settings)
+    if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 1):
+        raise ConfigError(f"machine {name}: history is how many entries are kept, at least 1, or None, not {history!r}")
+    machine = Machine(declaration, states, enqueuer, history)
+    registry.register(machine)
+    return machine
 
 
 def declare_remote(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> RemoteTask:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,6 +32,22 @@ _KINDS = (
 _UNSET = msgspec.UNSET
 _RESULT = "the result"
 _MISFIT = "the kept arguments don't fit: "
+
+
+class Parameters(Protocol):
+    """How the arguments and the result of a task are kept, whatever kind of task it is."""
+
+    task_name: str
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str: ...
+
+    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str: ...
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def with_defaults(self, text: str) -> str: ...
+
+    def decode_result(self, text: str) -> Any: ...
 
 
 class Signature:
@@ -274,7 +290,7 @@ class UntypedSignature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return encode(self.bound(args, kwargs), f"the arguments of task {self.task_name}")
 
-    def encode_bound(self, bound: dict[str, Any], _waiting: Collection[str]) -> str:
+    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:  # noqa: ARG002
         return encode(bound, f"the arguments of task {self.task_name}")
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from holdfast.errors import BadArguments, ConfigError, HoldfastError, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
-from holdfast.task.options import Declaration, Options
-from holdfast.task.signature import Signature, UntypedSignature
+from holdfast.task.options import Declaration, Options, Place
+from holdfast.task.signature import Parameters, UntypedSignature
 
 if TYPE_CHECKING:
     from holdfast.client.handle import Run
@@ -35,7 +35,7 @@ class Request(Generic[R_co]):
     """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
 
     declaration: Declaration
-    signature: Signature | UntypedSignature
+    signature: Parameters
     args: str
     options: Options = NO_OPTIONS
 
@@ -49,6 +49,15 @@ class Request(Generic[R_co]):
         args = decode(canonical_text(self.signature.with_defaults(self.args)))
         asked = {"task": self.task, "args": args, "options": self.options.canonical()}
         return digest(canonical(asked, f"the request of task {self.task}"))
+
+
+class Part(NamedTuple):
+    """What the engine needs to run a task with certain arguments: its code, and what was declared about it."""
+
+    signature: Any
+    retry: Retry
+    timeout: int | None
+    run_in: Place | None
 
 
 class Enqueuer(Protocol):
@@ -68,13 +77,13 @@ class Task(Generic[P, R_co]):
     durable: ClassVar[bool] = False
     name: str
     declaration: Declaration
-    signature: Signature | UntypedSignature
+    signature: Parameters
     fn: Callable[..., Any] | None
 
     def __init__(
         self,
         declaration: Declaration,
-        signature: Signature | UntypedSignature,
+        signature: Parameters,
         enqueuer: Enqueuer,
         fn: Callable[..., Any] | None = None,
     ) -> None:
@@ -86,6 +95,11 @@ class Task(Generic[P, R_co]):
         self.fn = fn
         self._enqueuer = enqueuer
         self._options = NO_OPTIONS
+
+    def part(self, _args: str) -> Part:
+        """What the engine needs to run it with these kept arguments."""
+        declared = self.declaration
+        return Part(self.signature, declared.retry, declared.timeout, declared.run_in)
 
     @property
     def request_options(self) -> Options:

@@ -1,8 +1,10 @@
 -- name: parents_of
 -- Whose children these runs are, and whether those may end with them and have parents of their own: graphs do.
-select distinct r.parent, case when p.kind = 'graph' and p.parent is not null then 1 else 0 end
-from {schema}runs r join {schema}runs p on p.id = r.parent
-where r.id {among(:rows, id uuid)}
+with mine as materialized (
+    select parent from {schema}runs where id {among(:rows, id uuid)}
+)
+select p.id, case when p.kind = 'graph' and p.parent is not null then 1 else 0 end
+from {schema}runs p where p.id {among(mine, parent)}
 
 -- name: add_children
 -- Children of runs that are locked. Those that are there already (a repeat) are left out.
@@ -41,11 +43,11 @@ set state = case
     cause = case when each.kind = 'undoing' then each.error when each.kind = 'undone' then null else cause end,
     ending = case when each.kind = 'undoing' then 'failed' when each.kind = 'undone' then null else ending end,
     deadline = case when each.kind = 'undoing' then null else deadline end,
-    failures = case when each.kind in ('undoing', 'restarted') then 0 else failures + each.failed end,
-    crashes = case when each.kind in ('undoing', 'restarted') then 0 else crashes end,
-    attempt = case when each.kind = 'restarted' then 0 else attempt end,
-    generation = case when each.kind = 'restarted' then generation + 1 else generation end,
-    undos = case when each.kind = 'restarted' then 0 else undos end,
+    failures = case when each.kind in ('undoing', 'restarted', 'moved') then 0 else failures + each.failed end,
+    crashes = case when each.kind in ('undoing', 'restarted', 'moved') then 0 else crashes end,
+    attempt = case when each.kind in ('restarted', 'moved') then 0 else attempt end,
+    generation = case when each.kind in ('restarted', 'moved') then generation + 1 else generation end,
+    undos = case when each.kind in ('restarted', 'moved') then 0 else undos end,
     args = coalesce(each.args, {schema}runs.args),
     records = records + each.notes,
     finished_at = case when each.state in ('done', 'failed', 'cancelled') then {now} end,
@@ -163,3 +165,9 @@ update {schema}runs set state = 'blocked' where id {among(:rows, id uuid)} and s
 -- How many children of one call are unfinished and not kept back.
 select count(*) from {schema}runs
 where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and finished_at is null and state <> 'blocked'
+
+-- name: forget_records
+-- The oldest entries of histories that are kept only so far.
+delete from {schema}history where run {among(:rows, run uuid)} and exists (
+    select 1 from {each(:rows, run uuid, n int)} where {schema}history.run = each.run and {schema}history.n <= each.n
+)

@@ -1,0 +1,270 @@
+"""State machines: states are typed classes, and what their `run` returns is the next one. Only the current state is
+kept, as the arguments of the run, so that a machine may go on for years.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, dataclass_transform, overload
+
+import msgspec
+
+from holdfast.errors import BadArguments, BadState, ConfigError, PayloadError, TaskError
+from holdfast.model.clock import Duration, to_micros
+from holdfast.model.codec import decode, decoder, encode
+from holdfast.model.retry import Retry
+from holdfast.task.annotations import named
+from holdfast.task.context import Context
+from holdfast.task.options import Declaration, Place, check_retry, some_time
+from holdfast.task.sync_context import SyncContext
+from holdfast.task.task import Enqueuer, Part, Task
+
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S", bound="State")
+
+_SETTINGS = ("retry", "timeout", "run")
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
+class _StateMeta(type):
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _StateMeta:
+        made: Any = super().__new__(cls, name, bases, body)
+        if not bases:
+            return cast(_StateMeta, made)
+        for setting in _SETTINGS:
+            if setting in body.get("__annotations__", {}) and "ClassVar" not in str(body["__annotations__"][setting]):
+                raise TaskError(
+                    f"state {name}: {setting} is a setting of states, not a field: leave out its annotation, or give "
+                    "the field another name"
+                )
+        dataclasses.dataclass(kw_only=True)(made)  # changes the class itself
+        return cast(_StateMeta, made)
+
+
+class State(metaclass=_StateMeta):
+    """A state of a machine. Annotated names are its fields, given by keyword; `retry` and `timeout` are settings.
+
+    Its `run`, an async def with a Context or a def with a SyncContext, returns the next state, `After(delay, state)`,
+    or `Done(value)`; None is `Done(None)`.
+    """
+
+    retry: ClassVar[Retry | None] = None
+    timeout: ClassVar[Duration | None] = None
+
+
+class Done(Generic[R_co]):
+    """The end of a machine, with its result."""
+
+    __slots__ = ("value",)
+
+    @overload
+    def __init__(self: Done[None]) -> None: ...
+    @overload
+    def __init__(self, value: R_co) -> None: ...
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Done({self.value!r})"
+
+
+class After(Generic[R_co]):
+    """The next state, after a while. Meanwhile the run is `scheduled`."""
+
+    __slots__ = ("delay", "state")
+
+    def __init__(self, delay: Duration, state: R_co) -> None:
+        self.delay = to_micros(delay, "the delay of After")
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"After({self.delay / 1_000_000:g}, {self.state!r})"
+
+
+class Move(NamedTuple):
+    """A transition: the kept text of the next state, and after how many microseconds."""
+
+    args: str
+    delay: int | None
+    to: str
+
+
+class StateCode:
+    """One state's class as the engine uses it."""
+
+    def __init__(self, machine: str, kind: type[State]) -> None:
+        self.name = kind.__name__
+        self.where = f"state {self.name} of machine {machine}"
+        self.run_in = _place_of(kind, self.where)
+        self.retry = None if kind.retry is None else check_retry(kind.retry, f"{self.where}: retry")
+        self.timeout = None if kind.timeout is None else some_time(kind.timeout, f"{self.where}: timeout")
+        self.kind = kind
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+
+    def read(self, fields: bytes) -> State:
+        """The state of kept fields."""
+        if self._decoder is None:
+            self._decoder = decoder(self.kind)
+        state: State = self._decoder.decode(fields)
+        return state
+
+
+class Kept(msgspec.Struct):
+    """A state as it is kept."""
+
+    state: str
+    fields: msgspec.Raw
+
+
+class StateSignature:
+    """What the engine needs of a run that is in one of the states: the function to call, and what its return means."""
+
+    def __init__(self, machine: MachineSignature, code: StateCode | None, fault: str = "") -> None:
+        self._machine = machine
+        self._code = code
+        self._fault = fault
+
+    @property
+    def name(self) -> str:
+        return "" if self._code is None else self._code.name
+
+    @staticmethod
+    def fn(ctx: Any, state: Any) -> Any:
+        """Run a state."""
+        return state.run(ctx)
+
+    def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The state that is kept; raises BadState when it can't be read."""
+        if self._code is None:
+            raise BadState(self._fault)
+        try:
+            return (self._code.read(bytes(decode(text, Kept).fields)),), {}
+        except (msgspec.MsgspecError, RecursionError, TypeError) as error:
+            raise BadState(f"{self._code.where} can't be read from what is kept: {error}") from error
+
+    def following(self, value: Any) -> Move | str:
+        """What a state returned: the next one, or the text of the result; raises BadState where it is neither, and
+        PayloadError where the result can't be kept."""
+        if value is None or isinstance(value, Done):
+            return encode(None if value is None else value.value, f"the result of machine {self._machine.task_name}")
+        delay, state = (value.delay, value.state) if isinstance(value, After) else (None, value)
+        if not isinstance(state, State):
+            where = self._machine.task_name if self._code is None else self._code.where
+            raise BadState(f"{where} returned {state!r}: return the next state, After(…), Done(…) or None")
+        try:
+            return Move(self._machine.encode((state,), {}), delay, type(state).__name__)
+        except (BadArguments, PayloadError) as error:
+            raise BadState(str(error)) from error
+
+
+class MachineSignature:
+    """The arguments of a machine: one state."""
+
+    def __init__(self, task_name: str, codes: Mapping[str, StateCode]) -> None:
+        self.task_name = task_name
+        self._codes = codes
+
+    def of(self, args: str) -> tuple[StateSignature, StateCode | None]:
+        """What the engine needs to run the state that is kept."""
+        try:
+            name = decode(args, Kept).state
+        except PayloadError as error:
+            return StateSignature(self, None, f"machine {self.task_name}: what is kept is no state: {error}"), None
+        code = self._codes.get(name)
+        if code is None:
+            known = ", ".join(self._codes)
+            fault = f"machine {self.task_name} has no state {name!r}, which is kept; it has {known}"
+            return StateSignature(self, None, fault), None
+        return StateSignature(self, code), code
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The state by its name and fields; raises BadArguments when it is none of the machine's."""
+        if len(args) != 1 or kwargs:
+            raise BadArguments(f"machine {self.task_name} takes one state, like {self._example()}")
+        (state,) = args
+        code = self._codes.get(type(state).__name__)
+        if code is None or not isinstance(state, code.kind):
+            raise BadArguments(f"machine {self.task_name} has no state {state!r}; it has {', '.join(self._codes)}")
+        fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+        return {"state": code.name, "fields": fields}
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return self.encode_bound(self.bound(args, kwargs), ())
+
+    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
+        """The JSON text of a state; checked by its types, unless some of its fields are filled in later."""
+        code = self._codes[bound["state"]]
+        text = encode(bound, code.where)
+        if "fields" not in waiting:
+            try:
+                code.read(bytes(decode(text, Kept).fields))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise BadArguments(f"{code.where}: {error}") from error
+        return text
+
+    def with_defaults(self, text: str) -> str:
+        return text
+
+    def decode_result(self, text: str) -> Any:
+        return decode(text)
+
+    def _example(self) -> str:
+        return f"{next(iter(self._codes))}(…)"
+
+
+class Machine(Task[[S], Any], Generic[S]):
+    """A registered machine. `enqueue` begins one in a state. It can be used wherever a task can."""
+
+    durable: ClassVar[bool] = True
+    signature: MachineSignature
+
+    def __init__(
+        self, declaration: Declaration, states: Collection[type[S]], enqueuer: Enqueuer, history: int | None
+    ) -> None:
+        codes = _codes_of(declaration.name, states)
+        super().__init__(declaration, MachineSignature(declaration.name, codes), enqueuer)
+        self.states = tuple(codes)
+        self.history = history
+        """How many entries of a run's history are kept; None for all."""
+
+    def part(self, args: str) -> Part:
+        signature, code = self.signature.of(args)
+        declared = self.declaration
+        if code is None:
+            return Part(signature, declared.retry, declared.timeout, "loop")
+        retry = declared.retry if code.retry is None else code.retry
+        timeout = declared.timeout if code.timeout is None else code.timeout
+        return Part(signature, retry, timeout, code.run_in)
+
+    def __repr__(self) -> str:
+        return f"<machine {self.name}>"
+
+
+def _codes_of(machine: str, states: Collection[Any]) -> dict[str, StateCode]:
+    if not states:
+        raise ConfigError(f"machine {machine} has no states: give its classes after the name")
+    codes: dict[str, StateCode] = {}
+    for kind in states:
+        if not (isinstance(kind, type) and issubclass(kind, State)):
+            raise ConfigError(f"machine {machine}: {kind!r} is no class of a State")
+        if kind.__name__ in codes:
+            raise ConfigError(f"machine {machine} has two states named {kind.__name__}")
+        codes[kind.__name__] = StateCode(machine, kind)
+    return codes
+
+
+def _place_of(kind: type[State], where: str) -> Place:
+    run: Callable[..., Any] | None = getattr(kind, "run", None)
+    if run is None:
+        raise TaskError(f"{where} has no run: write `async def run(self, ctx: Context)`, or a def with a SyncContext")
+    is_async = inspect.iscoroutinefunction(run)
+    parameters = list(inspect.signature(run).parameters.values())
+    if len(parameters) != 2:
+        raise TaskError(f"{where}: run takes self and a context, and nothing else")
+    annotation = named(run, parameters[1].annotation)
+    if annotation is (SyncContext if is_async else Context):
+        other = "Context" if is_async else "SyncContext"
+        raise TaskError(f"{where}: an {'async def' if is_async else 'plain def'} run takes a {other}")
+    return "loop" if is_async else "thread"
