@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
@@ -126,6 +126,25 @@ class Holdfast:
             name, states, enqueuer=self._client, registry=self.registry, history=history, queue=queue,
             priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
         )  # fmt: skip
+
+    def limit(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        by: str | Callable[..., object] | None = None,
+    ) -> None:
+        """Declare a limit that tasks name in `limits=[…]`: across all workers at most `concurrency` of their runs are
+        at work at once, and at most so many start in any period as `rate` says, like "100/min". `by`: one counter per
+        value of an argument (its name or a dotted path), or of what a function of the arguments gives, at enqueue."""
+        self.registry.limits.declare(name, concurrency, rate, by)
+
+    def queue(self, name: str, *, fair: bool = False, weights: Mapping[str, int] | None = None) -> None:
+        """Say how a queue is served. `fair`: its runs are claimed in turns of their tenants, so that one with a million
+        runs doesn't keep one with ten waiting; `weights`: how many a tenant gets in a turn, 1 if it isn't named. It
+        counts for runs made by code that says so."""
+        self.registry.serve(name, fair, weights)
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""

@@ -191,7 +191,12 @@ def test_tables_of_an_older_release_get_the_table_of_queues(database_url, monkey
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "migrations", lambda: (first,))
         world = World(database_url)
-        world.add()
+        world.store.prepare()
+        world.sql("insert into {schema}lanes (queue, task) values ('default', 'job')")
+        world.sql(
+            "insert into {schema}runs (id, lane, priority, state, max_crashes, args, keep, created_at)"
+            " values ('01990000-0000-7000-8000-000000000000', 1, 0, 'ready', 3, '[]', 1, 1)"
+        )
         world.close()
     with open_control(database_url) as control:
         assert control.upkeep.tables().pending[0] == "0002_queues.sql"

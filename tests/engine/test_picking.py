@@ -172,7 +172,7 @@ def test_more_than_a_batch_is_still_all_or_none(app, noting):
     assert len(app.runs(limit=1000)) == 1000
 
 
-def test_what_comes_later_is_refused_by_name(app, noting):
-    with pytest.raises(ConfigError, match="later release"):
+def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
+    with pytest.raises(ConfigError, match="limit 'x', which isn't declared"):
         noting.options(limits=["x"]).enqueue("a")
     assert app.runs() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 from uuid import UUID
 
@@ -30,12 +30,14 @@ from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import FINAL, Chunk, Page, PageAsked, RunInfo
 from holdfast.store import NewRun, Store
+from holdfast.store.permits import place_of
 from holdfast.store.reader import Reader
 from holdfast.store.rows import NewGraph
 from holdfast.task.conditions import Node
 from holdfast.task.current import refuse_in_body
 from holdfast.task.graph import Graph
 from holdfast.task.graph_plan import GraphPlan
+from holdfast.task.limits import Limit
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
@@ -52,6 +54,7 @@ class Client:
 
     def __init__(self, store: Store, registry: Registry, keep: int) -> None:
         self._store = store
+        self._declared: set[Limit] = set()
         self._registry = registry
         self._reader = Reader(store.views, store.graphs, self.decode_result)
         self._keep = keep
@@ -73,6 +76,7 @@ class Client:
             raise ConfigError(
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
+        await asyncio.to_thread(self.declare_limits)
         ids = await self._store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
         return self._handles(ids, requests)
 
@@ -82,6 +86,7 @@ class Client:
         if isinstance(borrowed, BorrowedAsync):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
         new = [self.new_run(request) for request in requests]
+        self.declare_limits()
         ids = self._store.intake.add(new) if borrowed is None else self._store.intake.add_on(borrowed, new)
         return self._handles(ids, requests)
 
@@ -90,9 +95,11 @@ class Client:
 
     def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         """The run of a graph, made in a transaction of our own or in the caller's."""
+        self.declare_limits()
         return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
+        await asyncio.to_thread(self.declare_limits)
         return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
 
     def _borrowed(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
@@ -113,10 +120,9 @@ class Client:
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)
 
-    def new_run(self, request: Request[Any]) -> NewRun:
-        """The row of a request, with an id of its own."""
+    def new_run(self, request: Request[Any], waiting: Iterable[str] = ()) -> NewRun:
+        """The row of a request, with an id of its own. `waiting`: parameters that are filled in later."""
         declared, asked = request.declaration, request.options
-        _refuse_what_comes_later(asked.limits or declared.limits)
         deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
         return NewRun(
             id=str(new_id()),
@@ -136,7 +142,24 @@ class Client:
             digest=None if asked.key is None else request.digest(),
             options=_kept_options(asked),
             tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
+            limits=self._places(request, waiting),
+            fair=self._registry.fair.get(asked.queue or declared.queue),
         )
+
+    def _places(self, request: Request[Any], waiting: Iterable[str]) -> str | None:
+        """The counters that a run needs permits of, as its row has them."""
+        if not (request.declaration.limits or request.options.limits):
+            return None
+        return msgspec.json.encode(
+            [place_of(name, key) for name, key in self._registry.limits.counters(request, waiting)]
+        ).decode()
+
+    def declare_limits(self) -> None:
+        """Let the database know what code says about limits, once."""
+        new = [limit for limit in self._registry.limits if limit not in self._declared]
+        if new:
+            self._store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in new)
+            self._declared.update(new)
 
     def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a durable function makes, with ids of their own."""
@@ -289,8 +312,3 @@ def _kept_options(asked: Options) -> str | None:
     if asked.timeout is not None:
         kept["timeout"] = asked.timeout
     return msgspec.json.encode(kept).decode() if kept else None
-
-
-def _refuse_what_comes_later(limits: tuple[str, ...]) -> None:
-    if limits:
-        raise ConfigError("limits= comes with a later release: leave it out")

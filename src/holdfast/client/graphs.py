@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -70,7 +70,9 @@ class Gate:
 class Graphs:
     """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
 
-    def __init__(self, store: Store, reader: Reader, keep: int, new_run: Callable[[Request[Any]], NewRun]) -> None:
+    def __init__(
+        self, store: Store, reader: Reader, keep: int, new_run: Callable[[Request[Any], Iterable[str]], NewRun]
+    ) -> None:
         self._store = store
         self._reader = reader
         self._keep = keep
@@ -134,7 +136,7 @@ class Graphs:
     def _node(self, node: NodePlan) -> NewNode:
         added = node.added
         if added.request is not None:
-            run = self._new_run(added.request)
+            run = self._new_run(added.request, {str(fill.at[0]) for fill in added.fills})
             if node.needs:
                 run.delay = None  # counted from its release: see the plan
             return NewNode(run, added.name, node.needs, node.kept())

@@ -7,10 +7,12 @@ from typing import Self
 
 from holdfast.control.check import Check
 from holdfast.control.events import Events
+from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.tasks import Tasks
 from holdfast.control.upkeep import Upkeep
+from holdfast.control.why import Whys
 from holdfast.control.workers import Workers
 from holdfast.store import Store
 from holdfast.task.registry import Registry
@@ -26,6 +28,8 @@ class Control:
         self.events = Events(store)
         self.queues = Queues(store)
         self.workers = Workers(store)
+        self.limits = Limits(store)
+        self.whys = Whys(store)
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)
         self.check = Check(store, known)

@@ -28,6 +28,8 @@ class WorkerInfo:
     """None: all."""
     concurrency: int | None
     runs: int
+    tasks: Sequence[str] | None = None
+    """The tasks that its code knows; None where it didn't say, because there are too many."""
 
 
 class Workers:
@@ -53,6 +55,7 @@ def _info(row: Row) -> WorkerInfo:
         queues=said.get("queues"),
         concurrency=said.get("concurrency"),
         runs=runs,
+        tasks=said.get("tasks"),
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.database.base import Connection, Database
 from holdfast.database.statements import Source, Statement, render
 from holdfast.errors import SchemaAhead, SchemaBehind
 
-CODE = 3
+CODE = 4
 """The number of this code; a migration that old code can't live with says `-- oldest code: N`."""
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")

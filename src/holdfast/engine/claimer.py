@@ -31,6 +31,7 @@ class KnownLanes:
         self.tasks: dict[int, Task[..., Any]] = {}
         self.ordinary: list[int] = []
         self.processes: list[int] = []
+        self.limited: frozenset[int] = frozenset()
         self._seen = 0.0
 
     def refresh(self) -> bool:
@@ -44,6 +45,7 @@ class KnownLanes:
         self._seen = time.monotonic()
         changed = known.keys() != self.tasks.keys()
         self.tasks = known
+        self.limited = self._store.lanes.limited & known.keys()
         self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
         return changed
@@ -68,6 +70,7 @@ class Claimer(Loop):
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
         self._processes_first = False
+        self._limited_first = False
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -90,7 +93,7 @@ class Claimer(Loop):
     def _claim(self, session: Session) -> list[Claim]:
         """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
         if not self._lanes.processes:
-            return self._store.claims.claim(session.id, self._lanes.ordinary, self._runner.free())
+            return self._claim_lanes(session, self._lanes.ordinary, self._runner.free())
         self._processes_first = not self._processes_first  # in turns, so that neither starves where slots are few
         claims: list[Claim] = []
         for in_processes in (self._processes_first, not self._processes_first):
@@ -98,8 +101,22 @@ class Claimer(Loop):
             if in_processes:
                 free = min(free, self._runner.free_processes())
             lanes = self._lanes.processes if in_processes else self._lanes.ordinary
-            claims += self._store.claims.claim(session.id, lanes, free)
+            claims += self._claim_lanes(session, lanes, free)
         return claims
+
+    def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> list[Claim]:
+        """Runs of these lanes. Those of lanes with limits are claimed apart, with their permits."""
+        claims = self._store.claims
+        limited = [lane for lane in lanes if lane in self._lanes.limited]
+        if not limited:
+            return claims.claim(session.id, lanes, free)
+        others = [lane for lane in lanes if lane not in self._lanes.limited]
+        self._limited_first = not self._limited_first  # in turns, here too
+        if self._limited_first:
+            found = claims.claim_limited(session.id, limited, free)
+            return found + claims.claim(session.id, others, free - len(found))
+        found = claims.claim(session.id, others, free)
+        return found + claims.claim_limited(session.id, limited, free - len(found))
 
     def _load(self, claims: list[Claim]) -> dict[str, Kept]:
         """What durable functions that were claimed before have behind them."""

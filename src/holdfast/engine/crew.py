@@ -44,6 +44,10 @@ class Settings:
     keep_events: int = 30 * 24 * 3600 * SECOND
 
 
+MOST_NAMES = 1000
+"""How many tasks a worker names in what it says of itself."""
+
+
 class Crew:
     """The organs of a worker and the few nerves between them."""
 
@@ -64,7 +68,7 @@ class Crew:
         self._wants_failures = bool(hooks.on_failure)
         self._read_info = read_info
         self._telling: set[str] = set()
-        self._info = json.dumps({"queues": settings.queues, "concurrency": settings.concurrency})
+        self._registry = registry
         lease = settings.lease
         self.alarms = Alarms()
         self.runner = Runner(
@@ -121,7 +125,10 @@ class Crew:
         return [attempt for attempt in self.duty.in_hand().values() if not attempt.over]
 
     def _new_session(self) -> Session:
-        return Session(worker_name(), self._info)
+        names = sorted(self._registry.names())
+        known = names if len(names) <= MOST_NAMES else None
+        info = {"queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known}
+        return Session(worker_name(), json.dumps(info))
 
     # What durable functions need (`Desk`)
 

@@ -113,7 +113,7 @@ class Heartbeat(Loop):
             self._hand_back(session, lost_claims)
 
     def _hand_back(self, session: Session, runs: set[tuple[str, int]]) -> None:
-        ends = [End(id, 0, fence, "handed_back", "ready") for id, fence in sorted(runs)]
+        ends = [End(id, 0, fence, "handed_back", "ready", family=True) for id, fence in sorted(runs)]
         counted = self._store.attempts.end(session.id, ends)
         ended = [(id, fence) for id, fence in runs if id not in counted]
         if ended:

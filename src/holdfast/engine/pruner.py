@@ -29,6 +29,7 @@ class Pruner(Loop):
         more = self._store.timers.prune_events(self._keep_events) or more
         if more:
             return BETWEEN_BATCHES
+        self._store.timers.prune_limits()
         if self._pruned:
             log.pruned(self._pruned)
             self._pruned = 0

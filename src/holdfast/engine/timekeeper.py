@@ -52,6 +52,7 @@ class Timekeeper(Loop):
         changed = timers.promote_due() if _now(due.scheduled) else 0
         changed += timers.wake_due() if _now(due.waits) else 0
         changed += timers.unhold() if due.held else 0
+        changed += timers.look_at_limits() if _now(due.limits) else 0
         return changed + (timers.wake_waiters() if due.events else 0)
 
     def _log_overdue(self, run: str) -> None:

@@ -169,6 +169,7 @@ class Worker:
         crew = self._crew
         crew.store.be_patient_for(max(crew.settings.lease / 3, 1.0))
         crew.store.prepare()
+        crew.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
 
     def _start_loops(self, *, drain: bool) -> None:
         """The session is opened here, so that a database that can't be used is told to whoever starts the worker."""

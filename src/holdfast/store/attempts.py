@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.model.run import FINAL
 from holdfast.store.family import HeldRun, hold_with_parents, ids
 from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.permits import give_back
 from holdfast.store.rows import Counted, End
 from holdfast.store.settling import settle
 
@@ -88,6 +89,7 @@ class Attempts(Part):
             do("add_history", rows=batch(records))
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
             failed += settle(do, [runs[id].ended("failed") for id in failed])
+            give_back(do, [runs[row["run"]].limits for row in records])
             return {row["run"] for row in records}, failed
 
         return self._together("commit", work)
@@ -98,9 +100,11 @@ class Attempts(Part):
         def work(do: Do) -> int:
             rows = do("let_go", session=session, rows=batch({"id": id, "fence": fence} for id, fence in runs))
             records = [
-                record(str(id), n, "let_go", attempt, fence=fence, session=session) for id, n, attempt, fence, _ in rows
+                record(str(id), n, "let_go", attempt, fence=fence, session=session)
+                for id, n, attempt, fence, _, _ in rows
             ]
             do("add_history", rows=batch(records))
+            give_back(do, [limits for _, _, _, _, limits, _ in rows])
             return len(rows)
 
         return self._together("commit", work)
@@ -123,6 +127,7 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
         do("forget_records", rows=batch(old))
     over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
     failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL else "undoing") for end in over])
+    give_back(do, [runs[end.id].limits for end in ours.values() if not end.lingers])
     return Counted(ours, failed)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from holdfast.database import Row
+from holdfast.store import permits
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.rows import Claim, Owned
 
@@ -26,6 +27,12 @@ def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
     return do("claimed", seqs=seqs)
 
 
+def _in_order(rows: Sequence[Row]) -> list[Claim]:
+    claimed = [Claim(*row) for row in rows]
+    claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
+    return claimed
+
+
 class Claims(Part):
     """Ready runs and who takes them."""
 
@@ -42,9 +49,17 @@ class Claims(Part):
             found = self._together("claim", lambda do: _claim(do, session, rows, size))
         else:
             return []
-        claimed = [Claim._make(row) for row in found]
-        claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
-        return claimed
+        return _in_order(found)
+
+    def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
+        """The same for lanes of runs with limits: those whose limits are full are parked."""
+        if wanted < 1 or not lanes:
+            return []
+        rows = batch({"lane": lane} for lane in lanes)
+        if not self._ground.database.dialect.writing_ctes and not self._one("read", "any_ready", lanes=rows):
+            return []
+        found = self._together("claim", lambda do: permits.claim(do, session, rows, claim_size(wanted)))
+        return _in_order(found)
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago)."""

@@ -32,6 +32,7 @@ class HeldRun(NamedTuple):
     ending: str | None
     kind: str | None
     node: str | None
+    limits: str | None
 
     def belongs_to(self, session: str, fence: int) -> bool:
         """Whether it is this session's at this fence, and running."""

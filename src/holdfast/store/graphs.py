@@ -22,6 +22,7 @@ from holdfast.store.part import Do, Ground, Part, batch, record
 from holdfast.store.releasing import decide_waiting, graph_output, skip_cause
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.settling import settle
+from holdfast.store.turns import give_turns, take_turns
 
 
 class NodeState(NamedTuple):
@@ -47,20 +48,22 @@ class Graphs(Part):
     def submit(self, run: NewRun, graph: NewGraph) -> str:
         """Make a graph with all its nodes, or none; the id of the run that stands for it: its own, or the one that has
         its key. Raises KeyConflict when that was used for another graph."""
-        lanes = self._lanes.ids(_pairs(run, graph))
+        lanes = self._lanes.of([run, *graph.runs()])
         return self._together("client", lambda do: carry_out(plan_graph(run, graph, lanes), do))[0]
 
     def submit_on(self, connection: Borrowed, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
-        return self._intake.on(connection, _pairs(run, graph), lambda lanes: plan_graph(run, graph, lanes))[0]
+        return self._intake.on(connection, [run, *graph.runs()], lambda lanes: plan_graph(run, graph, lanes))[0]
 
     async def asubmit_on(self, connection: BorrowedAsync, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
-        return (await self._intake.aon(connection, _pairs(run, graph), lambda lanes: plan_graph(run, graph, lanes)))[0]
+        return (await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: plan_graph(run, graph, lanes)))[
+            0
+        ]
 
     def append(self, id: str, key: str, digest: str, graph: NewGraph, outside: Collection[str]) -> None:
         """Add nodes to an unfinished graph, once by their key; `outside` are the nodes of the run that they need."""
-        lanes = self._lanes.ids(_pairs(None, graph))
+        lanes = self._lanes.of(graph.runs())
 
         def work(do: Do) -> None:
             if self._appended(do, id, key, digest):
@@ -71,6 +74,7 @@ class Graphs(Part):
             known = _known(do, id, [*outside, *(node.name for node in graph.nodes)])
             _refuse_names(id, graph, outside, known)
             above = Above(id, run.root or id, run.tenant, {name: known[name].id for name in outside})
+            give_turns(do, graph.runs(), run.tenant)
             rows = node_rows(graph, lanes, above)
             _count_what_is_over(graph, rows["nodes"], known)
             add_rows(do, rows)
@@ -123,14 +127,10 @@ def plan_graph(run: NewRun, graph: NewGraph, lanes: dict[Pair, int]) -> Plan:
         stands_for = yield from take_keys([run])
         if run.id in stands_for:
             return [stands_for[run.id]]
+    yield from take_turns(graph.runs(), run.tenant)
     yield from insert({"nodes": [graph_row(run, lanes, graph)], "edges": [], "begun": []})
     yield from insert(node_rows(graph, lanes, Above(run.id, run.id, run.tenant)))
     return [run.id]
-
-
-def _pairs(run: NewRun | None, graph: NewGraph) -> set[Pair]:
-    pairs = {(each.queue, each.task) for each in graph.runs()}
-    return pairs if run is None else pairs | {(run.queue, run.task)}
 
 
 def _hold_graph(do: Do, id: str) -> HeldRun:

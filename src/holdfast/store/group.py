@@ -28,6 +28,7 @@ from holdfast.store.intake import chunked, new_row
 from holdfast.store.lanes import Pair
 from holdfast.store.part import Do, batch
 from holdfast.store.rows import NewGraph, NewRun
+from holdfast.store.turns import give_turns
 from holdfast.store.waking import (
     Waiter,
     find_waiters,
@@ -197,6 +198,7 @@ class Group:
         rows: list[dict[str, Any]] = []
         for at, spawn in self._todo(Spawn):
             run = self._runs[spawn.held.run]
+            give_turns(self._do, spawn.runs(), run.tenant)
             self._answer(at, spawn, spawn.kind, spawn.value)
             if spawn.graph is not None:
                 self._submit(run, spawn, spawn.graph)
@@ -220,6 +222,7 @@ class Group:
         for at, enqueue in self._todo(Enqueue):
             new.append(enqueue.request)
             self._answer(at, enqueue, "enqueue", f'"{enqueue.request.id}"')
+        give_turns(self._do, new)
         for rows in chunked(new, self._lanes):
             self._do("add_runs", rows=rows)
 

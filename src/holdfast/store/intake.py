@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Ground, Part, batch
 from holdfast.store.rows import NewRun
+from holdfast.store.turns import take_turns
 
 Call: TypeAlias = tuple[str, dict[str, Any]]
 """A statement's name and its values."""
@@ -60,32 +61,31 @@ class Intake(Part):
         or unique name had already. Raises KeyConflict when a key was used for another request."""
         if not runs:
             return []
-        lanes = self._lanes.ids({(run.queue, run.task) for run in runs})
-        simple = all(run.key is None and run.unique is None for run in runs)
-        chunks = list(chunked(runs, lanes))
-        if simple and len(chunks) == 1:
+        lanes = self._lanes.of(runs)
+        simple = all(run.key is None and run.unique is None and run.fair is None for run in runs)
+        if simple and len(runs) <= BATCH and len(chunks := list(chunked(runs, lanes))) == 1:
             self._one("client", "add_runs", rows=chunks[0])
             return [run.id for run in runs]
         return self._together("client", lambda do: carry_out(plan(runs, lanes), do))
 
     def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
-        return self.on(connection, {(run.queue, run.task) for run in runs}, lambda lanes: plan(runs, lanes))
+        return self.on(connection, runs, lambda lanes: plan(runs, lanes))
 
     async def aadd_on(self, connection: BorrowedAsync, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
-        return await self.aon(connection, {(run.queue, run.task) for run in runs}, lambda lanes: plan(runs, lanes))
+        return await self.aon(connection, runs, lambda lanes: plan(runs, lanes))
 
-    def on(self, connection: Borrowed, pairs: set[Pair], make: MakePlan) -> list[str]:
-        """Carry out a plan, which needs these lanes, inside the transaction of a caller's connection."""
+    def on(self, connection: Borrowed, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
+        """Carry out a plan, which makes these runs, inside the transaction of a caller's connection."""
         connection.check()
-        steps = self._borrowed_plan(connection, make(self._lanes.ids(pairs)))
+        steps = self._borrowed_plan(connection, make(self._lanes.of(runs)))
         return carry_out(steps, lambda name, /, **values: connection.execute(*self._filled(name, values)))
 
-    async def aon(self, connection: BorrowedAsync, pairs: set[Pair], make: MakePlan) -> list[str]:
+    async def aon(self, connection: BorrowedAsync, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
         """The same on a connection whose verbs are awaited."""
         connection.check()
-        steps = self._borrowed_plan(connection, make(await asyncio.to_thread(self._lanes.ids, pairs)))
+        steps = self._borrowed_plan(connection, make(await asyncio.to_thread(self._lanes.of, runs)))
         try:
             name, values = next(steps)
             while True:
@@ -151,6 +151,7 @@ def plan(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Plan:
     """The steps of an enqueue."""
     stands_for: dict[str, str] = yield from take_keys([run for run in runs if run.key is not None])
     new = [run for run in runs if run.id not in stands_for]
+    yield from take_turns(new)
     names = {name for run in new if (name := unique_name_of(run)) is not None}
     if len(names) > 1:
         yield "lock_names", {"rows": batch({"unique_name": name} for name in names)}
@@ -267,6 +268,8 @@ def new_row(run: NewRun, lanes: Mapping[Pair, int]) -> dict[str, Any]:
         "unique_name": unique_name_of(run),
         "options": run.options,
         "tags": run.tags,
+        "limits": run.limits,
+        "turn": run.turn or None,
     }
     row.update((name, value) for name, value in optional.items() if value is not None)
     return row

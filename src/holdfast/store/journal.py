@@ -72,8 +72,8 @@ class Journal(Part):
 
     def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
         """Any commands, in one transaction; an answer for each."""
-        pairs = {(run.queue, run.task) for command in commands for run in _new_runs(command)}
-        lanes = self._lanes.ids(pairs) if pairs else {}
+        new = [run for command in commands for run in _new_runs(command)]
+        lanes = self._lanes.of(new) if new else {}
 
         def work(do: Do) -> list[Reply]:
             if not do("session_alive", session=session):
@@ -85,7 +85,7 @@ class Journal(Part):
     def enqueue(self, session: str, command: Enqueue) -> Reply | KeyConflict:
         """An independent run with a key or a unique name: in a transaction of its own, because those are locked before
         the run that makes it."""
-        lanes = self._lanes.ids({(command.request.queue, command.request.task)})
+        lanes = self._lanes.of([command.request])
 
         def work(do: Do) -> Reply:
             if not do("session_alive", session=session):

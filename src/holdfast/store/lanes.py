@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from holdfast.store.part import Ground, Part, batch
+from holdfast.store.rows import NewRun
 
 Pair: TypeAlias = tuple[str, str]
 """Queue and task."""
@@ -17,6 +18,21 @@ class Lanes(Part):
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
         self._ids: dict[Pair, int] = {}
+        self.limited: frozenset[int] = frozenset()
+        """The lanes into which runs with limits were put, as far as it is known."""
+
+    def of(self, runs: Iterable[NewRun]) -> dict[Pair, int]:
+        """The lanes of new runs, by queue and task. Those of runs with limits are marked."""
+        pairs: dict[Pair, bool] = {}
+        for run in runs:
+            pair = run.queue, run.task
+            pairs[pair] = pairs.get(pair, False) or run.limits is not None
+        known = self.ids(pairs)
+        unmarked = {known[pair] for pair, limited in pairs.items() if limited} - self.limited
+        if unmarked:
+            self._one("client", "limit_lanes", rows=batch({"id": lane} for lane in sorted(unmarked)))
+            self.refresh()
+        return known
 
     def ids(self, pairs: Iterable[Pair]) -> dict[Pair, int]:
         """The lanes of these pairs, made where they are new: in a transaction of its own, unless the caller has one."""
@@ -33,9 +49,11 @@ class Lanes(Part):
     def refresh(self, line: str = "read") -> dict[int, Pair]:
         """All lanes there are, by id, read on a line of the caller's choice. Those of a transaction that may still be
         taken back are not remembered."""
-        found = {int(id): (queue, task) for id, queue, task in self._one(line, "all_lanes")}
+        rows = self._one(line, "all_lanes")
+        found = {int(id): (queue, task) for id, queue, task, _ in rows}
         if not self._ground.database.in_callers_transaction():
             self._ids.update(_by_pair(found))  # never replaced: another thread may know more
+            self.limited |= {int(id) for id, _, _, limited in rows if limited}
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -28,6 +28,10 @@ class NewRun:
     digest: str | None = None
     options: str | None = None
     tags: str | None = None
+    limits: str | None = None
+    fair: Mapping[str, int] | None = None
+    """Of a fair queue: the weights of tenants."""
+    turn: int = 0
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ class Claim(NamedTuple):
     spent: int = 0
     undos: int = 0
     ending: str | None = None
+    limits: str | None = None
 
 
 class Owned(NamedTuple):

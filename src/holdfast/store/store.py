@@ -12,6 +12,7 @@ from holdfast.store.graphs import Graphs
 from holdfast.store.intake import Intake
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
+from holdfast.store.limits import Limits
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
@@ -40,6 +41,7 @@ class Store:
         self.workers = Workers(ground)
         self.timers = Timers(ground)
         self.operators = Operators(ground)
+        self.limits = Limits(ground)
         self.queues = Queues(ground)
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)

@@ -12,23 +12,25 @@ from holdfast.database import Row
 from holdfast.store.family import above, fail_overdue, held_runs, hold, ids
 from holdfast.store.gates import expire
 from holdfast.store.part import BATCH, Do, Part, batch
+from holdfast.store.permits import look_again
 from holdfast.store.settling import settle
 from holdfast.store.waking import find_waiters, settle_waiters, wake
 
 
 class Due(NamedTuple):
     """Microseconds until a scheduled run is due, until a wait is, until a deadline passes, each None where there is
-    none; and whether held runs and the waiters of an event are to be looked at."""
+    none; whether held runs and the waiters of an event are to be looked at; and microseconds until full limits are."""
 
     scheduled: int | None
     waits: int | None
     deadlines: int | None
     held: int | None
     events: int | None
+    limits: int | None
 
     def next(self) -> int | None:
         """Microseconds until the next thing is due."""
-        return min((left for left in self[:3] if left is not None), default=None)
+        return min((left for left in (*self[:3], self.limits) if left is not None), default=None)
 
 
 class Timers(Part):
@@ -89,6 +91,14 @@ class Timers(Part):
             return len(waiters)
 
         return self._together("housekeeping", work)
+
+    def look_at_limits(self) -> int:
+        """Limits that were full, and whose time has come: those that wait for them may be tried; how many."""
+        return self._together("housekeeping", look_again)
+
+    def prune_limits(self) -> None:
+        """Delete counters of limits that nobody uses, at most a batch."""
+        self._one("housekeeping", "prune_limits")
 
     def prune(self) -> tuple[int, bool]:
         """Delete finished runs whose time is over, families as a whole: how many, and whether there may be more."""

@@ -100,6 +100,7 @@ class MoreRow(NamedTuple):
     expires_at: int | None
     ending: str | None
     generation: int
+    parked_on: str | None
 
 
 class Views(Part):
@@ -185,5 +186,5 @@ class Views(Part):
 
 
 def _claim(row: Row) -> Claim:
-    claim = Claim._make(row)
+    claim = Claim(*row)
     return claim._replace(id=str(claim.id), parent=None if claim.parent is None else str(claim.parent))

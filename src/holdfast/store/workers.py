@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.database import Row
 from holdfast.store.family import HeldRun, above, held_runs, hold, ids
 from holdfast.store.part import Do, Part, batch, record
+from holdfast.store.permits import give_back
 from holdfast.store.rows import Recovered
 from holdfast.store.settling import settle
 
@@ -65,6 +66,7 @@ class Workers(Part):
             record(str(id), n, "let_go", attempt, session=held[str(id)].session) for id, n, attempt, _ in released
         )
         do("add_history", rows=batch(let_go))
+        give_back(do, [held[id].limits for id in (*running, *others)])
         do("forget_sessions", rows=ours)
         return Recovered(len(running) - len(failed), failed, len(released), sorted(locked | unknown), failed_with)
 

@@ -226,8 +226,14 @@ class Machine(Task[[S], Any], Generic[S]):
         codes = _codes_of(declaration.name, states)
         super().__init__(declaration, MachineSignature(declaration.name, codes), enqueuer)
         self.states = tuple(codes)
+        self._first = next(iter(codes.values())).kind
         self.history = history
         """How many entries of a run's history are kept; None for all."""
+
+    @property
+    def origin(self) -> Callable[..., Any]:
+        run: Callable[..., Any] = self._first.run  # type: ignore[attr-defined]
+        return run
 
     def part(self, args: str) -> Part:
         signature, code = self.signature.of(args)

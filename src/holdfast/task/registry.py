@@ -6,14 +6,17 @@ import difflib
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
 from holdfast.model.names import check_name, dotted_name, shown
+from holdfast.task.limits import Limits
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
+
+MOST_WEIGHT = 1000
 
 
 def task_name(fn: Callable[..., Any]) -> str:
@@ -33,6 +36,9 @@ class Registry:
         if isinstance(include, str):
             raise ConfigError(f"include must be a list of modules, not a str: write include=[{shown(include)}]")
         self._waiting = [check_name(module, "a module in include") for module in include]
+        self.limits = Limits()
+        self.fair: dict[str, dict[str, int]] = {}
+        """Fair queues, with the weights of tenants."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -52,6 +58,22 @@ class Registry:
                 del self._tasks[name]
             for name in names:
                 self._tasks[name] = task
+
+    def serve(self, queue: str, fair: bool, weights: Mapping[str, int] | None) -> None:
+        """How a queue is served: in turns of tenants, or as runs arrive."""
+        where = f"queue {check_name(queue, 'the name of a queue')}"
+        for tenant, weight in (weights or {}).items():
+            check_name(tenant, f"{where}: a tenant in weights")
+            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MOST_WEIGHT:
+                raise ConfigError(
+                    f"{where}: the weight of {tenant} must be from 1 to {MOST_WEIGHT:,}, but is {weight!r}"
+                )
+        if weights and not fair:
+            raise ConfigError(f"{where}: weights need fair=True")
+        if fair:
+            self.fair[queue] = dict(weights or {})
+        else:
+            self.fair.pop(queue, None)
 
     def get(self, name: str) -> Task[..., Any]:
         """The task of a name or alias."""
@@ -115,14 +137,14 @@ def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:
 
 def _origin(task: Task[..., Any]) -> tuple[str, int, str] | None:
     """Where the function's code stands, whatever name its module was imported by."""
-    code = getattr(task.fn, "__code__", None)
-    if code is None or task.fn is None:
+    code = getattr(task.origin, "__code__", None)
+    if code is None or task.origin is None:
         return None
-    return os.path.realpath(code.co_filename), code.co_firstlineno, task.fn.__qualname__
+    return os.path.realpath(code.co_filename), code.co_firstlineno, task.origin.__qualname__
 
 
 def _place(task: Task[..., Any]) -> str:
-    code = getattr(task.fn, "__code__", None)
-    if code is None or task.fn is None:
+    code = getattr(task.origin, "__code__", None)
+    if code is None or task.origin is None:
         return repr(task)
-    return f"{task.fn.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+    return f"{task.origin.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

@@ -96,6 +96,11 @@ class Task(Generic[P, R_co]):
         self._enqueuer = enqueuer
         self._options = NO_OPTIONS
 
+    @property
+    def origin(self) -> Callable[..., Any] | None:
+        """The function that tells where its code stands."""
+        return self.fn
+
     def part(self, _args: str) -> Part:
         """What the engine needs to run it with these kept arguments."""
         declared = self.declaration

@@ -95,7 +95,7 @@ set session = null, held = case when held = 'quiescing' then null else held end,
 from {each(:rows, id uuid, fence bigint)}
 where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state <> 'running'
-returning {schema}runs.id, records, attempt, {schema}runs.fence, {hint}
+returning {schema}runs.id, records, attempt, {schema}runs.fence, {schema}runs.limits, {hint}
 
 -- name: unhold_successors
 -- Runs that were held until a predecessor of the same unique name was let go, and now have none.

@@ -12,7 +12,7 @@ limit 1
 -- only: postgres
 -- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key.
 -- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs).
--- Limits are literals: a parameter makes the generic plan guess a tenth of the table.
+-- Runs with limits aren't claimed so: their lane wasn't known to have any. Limits of rows are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
@@ -28,13 +28,13 @@ candidates as materialized (
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as place, x.state, x.held from {schema}runs x where x.id = candidates.id {lock_free}
+        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id {lock_free}
     ) r
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where ctid = any(array(select place from locked where state = 'ready' and held is null))
+where ctid = any(array(select place from locked where state = 'ready' and held is null and limits is null))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
 -- name: claimable
@@ -57,7 +57,7 @@ select json_group_array(json_array(seq)) from (
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where seq in (select value ->> 0 from json_each(:seqs))
+where seq in (select value ->> 0 from json_each(:seqs)) and limits is null
 
 -- name: claimed
 -- only: sqlite
@@ -65,7 +65,7 @@ where seq in (select value ->> 0 from json_each(:seqs))
 -- What their worker needs to know.
 select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
     tenant, parent, spent, undos, ending))
-from {schema}runs where seq in (select value ->> 0 from json_each(:seqs))
+from {schema}runs where seq in (select value ->> 0 from json_each(:seqs)) and limits is null
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused.

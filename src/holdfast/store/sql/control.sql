@@ -1,6 +1,6 @@
 -- name: run_more
 -- What operators see of a run beyond what applications do.
-select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation
+select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on
 from {schema}runs where id = cast(:id as {uuid})
 
 -- name: runs_between

@@ -7,7 +7,7 @@ on conflict do nothing
 
 -- name: all_lanes
 -- Every lane; there are as many as pairs of queue and task in use.
-select id, queue, task from {schema}lanes
+select id, queue, task, limited from {schema}lanes
 
 -- name: add_keys
 -- Takes idempotency keys; those already taken are left out of the answer. Waits for transactions that are taking the same key.
@@ -34,13 +34,13 @@ and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 -- name: add_runs
 -- New runs, ready or scheduled. Leaves out those that are there already (the same id: a repeat) and those whose unique name is taken.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
-    tags, keep, created_at)
+    tags, keep, created_at, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {now} + each.delay),
     coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {now}
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint)}
+    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {now}, each.limits, coalesce(each.turn, 0)
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {hint}
@@ -91,3 +91,16 @@ rollback to savepoint holdfast_enqueue
 -- name: keep_enqueue
 -- In a caller's transaction: the enqueue stands, as far as the transaction does.
 release savepoint holdfast_enqueue
+
+-- name: next_turns
+-- In fair queues: the last turn that each tenant has ready, and the turn that is claimed next.
+select each.queue, each.tenant,
+    (select max((
+        select max(r.turn) from {schema}runs r
+        where r.lane = l.id and coalesce(r.tenant, '') = each.tenant and r.state = 'ready' and r.turn > 0
+    )) from {schema}lanes l where l.queue = each.queue),
+    (select min((
+        select r.turn from {schema}runs r where r.lane = l.id and r.state = 'ready' and r.held is null
+        order by r.priority desc, r.turn, r.seq limit 1
+    )) from {schema}lanes l where l.queue = each.queue)
+from {each(:rows, queue text, tenant text)}

@@ -9,14 +9,14 @@ from {schema}runs p where p.id {among(mine, parent)}
 -- name: add_children
 -- Children of runs that are locked. Those that are there already (a repeat) are left out.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
-    root, parent, spawn_key, place)
+    root, parent, spawn_key, place, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when each.blocked = 1 then 'blocked' when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {now} + each.delay),
     coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
     each.max_crashes, each.args, each.options, each.tags, each.keep, {now},
-    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int)}
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, 0)
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {hint}

@@ -1,15 +1,15 @@
 -- name: add_nodes
 -- Graphs and their nodes. Those that are there already (a repeat) are left out. A delay or a lifetime begins when a node is released.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
-    root, parent, spawn_key, kind, node, pending, plan, cause)
+    root, parent, spawn_key, kind, node, pending, plan, cause, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when each.state = 'ready' and coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else each.state end,
     coalesce(each.run_at, case when each.state <> 'blocked' then {now} + each.delay end),
     coalesce(each.deadline_at, case when each.state <> 'blocked' then {now} + each.deadline_in end),
     coalesce(each.deadline_at - {now}, each.deadline_in),
     each.max_crashes, each.args, each.options, each.tags, each.keep, {now},
-    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause
-from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text)}
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause, each.limits, coalesce(each.turn, 0)
+from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
 where true
 on conflict do nothing
 returning id, {hint}

@@ -111,7 +111,7 @@ order by w.run, w.settled_at, w.key
 -- name: hold_runs
 -- Locks runs in the order of arrival, with what writers need to know of them.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
-    r.kind, r.node
+    r.kind, r.node, r.limits
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock}
 
@@ -146,7 +146,7 @@ order by w.due_at limit 500
 -- name: hold_free_runs
 -- Locks those of the runs that nobody else holds.
 select r.id, r.seq, r.state, r.session, r.fence, r.generation, r.tenant, r.root, r.parent, r.spawn_key, r.place, r.attempt, r.ending,
-    r.kind, r.node
+    r.kind, r.node, r.limits
 from {schema}runs r where r.id {among(:rows, id uuid)}
 order by r.seq {lock_free}
 

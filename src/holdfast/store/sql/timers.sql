@@ -9,12 +9,13 @@ returning id, {hint}
 
 -- name: due
 -- How many microseconds until a scheduled run is due, until a wait is, and until a deadline passes; whether a run is held that nobody is at
--- any more, and whether an emitted event may still have waiters. One look that takes no lock.
+-- any more, whether an emitted event may still have waiters, and until full limits are to be looked at. One look that takes no lock.
 select (select min(due_at) from {schema}runs where state = 'scheduled') - {now},
     (select min(due_at) from {schema}waits where outcome is null and due_at is not null) - {now},
     (select min(deadline) from {schema}runs where deadline is not null and finished_at is null) - {now},
     (select 1 from {schema}runs where held = 'quiescing' and session is null limit 1),
-    (select 1 from {schema}events where more = 1 limit 1)
+    (select 1 from {schema}events where more = 1 limit 1),
+    (select min(look_at) from {schema}limits where look_at is not null) - {now}
 
 -- name: pick_overdue
 -- Unfinished runs past their deadline, and their parents, in small batches.

@@ -1,0 +1,68 @@
+"""Limits for operators: what they allow, what is in use, who waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import SECOND
+from holdfast.store import Store
+from holdfast.store.limits import CounterState
+
+
+@dataclass(frozen=True, slots=True)
+class CounterInfo:
+    """One counter of a limit."""
+
+    key: Any
+    """What it is for; None where the limit has only one."""
+    used: int
+    """Permits in use."""
+    started: int
+    """Runs started within the last period."""
+    parked: int
+    """Runs that wait for it; at most 1,000 are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInfo:
+    """A limit as it was when it was read."""
+
+    name: str
+    concurrency: int | None
+    rate: int | None
+    """Starts within a period."""
+    period: float | None
+    """Seconds."""
+    counters: list[CounterInfo]
+    """Those in use or waited for, the busiest first."""
+
+
+class Limits:
+    """Limits and their counters."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list(self, name: str | None = None) -> list[LimitInfo]:
+        """Every limit, or the one of that name."""
+        declared = [limit for limit in self._store.limits.all() if name is None or limit.name == name]
+        if name is not None and not declared:
+            known = ", ".join(limit.name for limit in self._store.limits.all())
+            raise ConfigError(f"there is no limit {name!r}" + (f"; there are {known}" if known else ""))
+        counters = self._store.limits.counters(name)
+        return [
+            LimitInfo(
+                limit.name, limit.concurrency, limit.rate, None if limit.period is None else limit.period / SECOND,
+                [_counter(counter) for counter in counters if counter.name == limit.name],
+            )
+            for limit in declared
+        ]  # fmt: skip
+
+
+def _counter(counter: CounterState) -> CounterInfo:
+    key = msgspec.json.decode(counter.key) if counter.key else None
+    return CounterInfo(key, counter.used, counter.started, counter.parked)

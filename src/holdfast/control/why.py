@@ -1,0 +1,220 @@
+"""Why a run isn't running: the exact reasons, each with a code for programs and words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.control.steps import WaitInfo, waits_of
+from holdfast.control.workers import WorkerInfo, Workers
+from holdfast.errors import RunNotFound
+from holdfast.model.clock import to_datetime
+from holdfast.model.failure import from_json
+from holdfast.model.run import FINAL, RunInfo
+from holdfast.store import Store
+from holdfast.store.limits import CounterState
+from holdfast.store.reader import Reader
+from holdfast.store.views import MoreRow, RunRow
+
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
+    limit, quiescing, paused, no_worker, no_queue, unknown_task, busy, or next."""
+
+    code: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A run, and why it isn't running; or who runs it."""
+
+    run: RunInfo[Any]
+    reasons: list[Reason]
+
+
+class Whys:
+    """Looks for reasons; changes nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = Reader(store.views, store.graphs)
+
+    def why(self, id: UUID) -> Why:
+        """Why a run isn't running."""
+        row = self._reader.row(id)
+        more = self._store.views.more(str(id))
+        if more is None:
+            raise RunNotFound.of(id)
+        return Why(self._reader.info_of(row), list(self._reasons(row, more)))
+
+    def _reasons(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+        if row.state in FINAL:
+            yield _ended(row)
+        elif row.kind == "gate":
+            yield from self._gate(row, more)
+        elif row.kind == "graph":
+            yield from self._graph(row)
+        elif row.running:
+            yield self._at_work(row)
+        elif row.state == "scheduled":
+            yield _scheduled(row)
+        elif row.state == "blocked":
+            yield self._blocked(row)
+        elif row.state == "waiting":
+            yield from (_awaited(wait) for wait in waits_of(self._store.views.waits(row.id)) if wait.outcome is None)
+        else:
+            yield from self._ready(row, more)
+
+    # At work, or waiting for others
+
+    def _at_work(self, row: RunRow) -> Reason:
+        worker = next((each for each in self._workers() if each.session == row.session), None)
+        since = None if row.claimed_at is None else to_datetime(row.claimed_at)
+        who = row.session if worker is None else worker.name
+        dead = ", whose lease is over: it will be taken over" if worker is None or worker.state == "dead" else ""
+        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{dead}"
+        return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
+
+    def _gate(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+        if row.state == "blocked":
+            yield self._blocked(row)
+            return
+        until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
+        text = f"it is a gate that somebody has to open{until}: holdfast gate {row.parent} {row.node} complete"
+        yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
+
+    def _graph(self, row: RunRow) -> Iterator[Reason]:
+        nodes = self._store.views.nodes(row.id)
+        open_gates = [str(node.node) for node in nodes if node.kind == "gate" and node.state == "waiting"]
+        if open_gates:
+            yield Reason("gate", f"it waits for somebody to open {_some('gate', open_gates)}", {"gates": open_gates})
+        at_work = [str(node.node) for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
+        if at_work:
+            yield Reason("nodes", f"{_some('node', at_work)} {_are(at_work)} under way", {"nodes": at_work})
+        waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind != "gate"]
+        if waiting:
+            yield Reason("nodes", f"{_some('node', waiting)} {_are(waiting)} waiting", {"nodes": waiting})
+
+    def _blocked(self, row: RunRow) -> Reason:
+        if row.node is None:
+            text = "its parent lets only so many children of this map be at work at once"
+            return Reason("concurrency", text, {"parent": row.parent})
+        assert row.parent is not None
+        nodes = {node.id: node for node in self._store.views.nodes(row.parent)}
+        needed = [nodes[needs] for needs, node in self._store.views.edges(row.parent) if node == row.id]
+        left = {str(node.node): node.state for node in needed if node.state not in FINAL}
+        told = ", ".join(f"{name} ({state})" for name, state in list(left.items())[:SHOWN])
+        others = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
+        return Reason("nodes", f"it is a node of graph run {row.parent} and waits for {told}{others}", {"nodes": left})
+
+    # Ready
+
+    def _ready(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+        if row.held == "full" and more.parked_on is not None:
+            yield self._limited(more.parked_on)
+        elif row.held == "quiescing":
+            who = f"worker {row.session}" if row.session else "the worker of the run before it"
+            yield Reason("quiescing", f"{who} hasn't let go of it yet", {"worker": row.session})
+        queue = next((each for each in self._store.queues.all() if each.name == row.queue), None)
+        if queue is not None and queue.paused:
+            text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
+            yield Reason("paused", text, {"queue": row.queue})
+        elif row.held is None:
+            yield self._unclaimed(row)
+
+    def _limited(self, place: str) -> Reason:
+        name, key = msgspec.json.decode(place)
+        whose = f"limit {name}" + (f" for {key}" if key else "")
+        counter = self._store.limits.counter(place)
+        holders = [
+            {"run": str(id), "task": task, "worker": session}
+            for id, task, _, session, _ in self._store.limits.holders(place, SHOWN)
+        ]
+        data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
+        return Reason("limit", f"{whose} is full: {_fullness(counter, holders)}", data)
+
+    def _unclaimed(self, row: RunRow) -> Reason:
+        alive = [worker for worker in self._workers() if worker.state != "dead"]
+        if not alive:
+            return Reason("no_worker", "no worker is alive: holdfast worker")
+        serving = [worker for worker in alive if worker.queues is None or row.queue in worker.queues]
+        if not serving:
+            text = f"no worker serves queue {row.queue}; alive are {_names(alive)}"
+            return Reason("no_queue", text, {"queue": row.queue, "workers": [worker.name for worker in alive]})
+        knowing = [worker for worker in serving if worker.tasks is None or row.task in worker.tasks]
+        if not knowing:
+            text = f"no worker knows task {row.task}; alive are {_names(serving)}"
+            return Reason("unknown_task", text, {"task": row.task, "workers": [worker.name for worker in serving]})
+        busy = [worker for worker in knowing if worker.concurrency is not None and worker.runs >= worker.concurrency]
+        if len(busy) == len(knowing):
+            return Reason("busy", f"all slots of {_names(busy)} are taken", {"workers": [each.name for each in busy]})
+        return Reason("next", f"it is ready: {_names(knowing)} will take it when its turn comes")
+
+    def _workers(self) -> list[WorkerInfo]:
+        return Workers(self._store).list()
+
+
+def _ended(row: RunRow) -> Reason:
+    at = None if row.finished_at is None else to_datetime(row.finished_at)
+    error = "" if row.error is None else f": {from_json(row.error)}"
+    return Reason("ended", f"it has ended: {row.state} at {_time(at)}{error}", {"state": row.state, "at": at})
+
+
+def _scheduled(row: RunRow) -> Reason:
+    at = None if row.due_at is None else to_datetime(row.due_at)
+    if row.error is not None:
+        text = f"attempt {row.attempt} failed ({from_json(row.error)}); the next begins at {_time(at)}"
+        return Reason("retry", text, {"at": at, "attempt": row.attempt})
+    return Reason("time", f"it is to start at {_time(at)}", {"at": at})
+
+
+def _awaited(wait: WaitInfo) -> Reason:
+    until = "" if wait.due_at is None else f", until {_time(wait.due_at)}"
+    what = {
+        "sleep": "it sleeps" + (f" ({wait.name})" if wait.name else ""),
+        "event": f"it waits for event {wait.name}",
+        "message": f"it waits for a message on {wait.name}",
+        "children": f"it waits for {wait.pending} of its children ({wait.name})",
+    }[wait.kind]
+    return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})
+
+
+def _fullness(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
+    if counter is None:
+        return "it is looked at soon"
+    if counter.concurrency is not None and counter.used >= counter.concurrency:
+        runs = ", ".join(holder["run"] for holder in holders)
+        return f"{counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
+    if counter.rate is not None:
+        seconds = counter.rate.period / 1_000_000
+        return f"{counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
+    return "it is looked at soon"
+
+
+def _time(at: datetime | None) -> str:
+    return "some time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _names(workers: list[WorkerInfo]) -> str:
+    return _some("worker", [worker.name for worker in workers])
+
+
+def _some(what: str, names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return f"{what}{'s' if len(names) > 1 else ''} {shown}" + (
+        f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    )
+
+
+def _are(names: list[str]) -> str:
+    return "are" if len(names) > 1 else "is"

@@ -1,0 +1,138 @@
+-- name: declare_limits
+-- What code says about limits. Answers those that are new or changed.
+insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
+select each.name, each.concurrency, each.rate, each.period, {now}
+from {each(:rows, name text, concurrency int, rate int, period bigint)}
+where true
+on conflict (name) do update set concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period,
+    declared_at = excluded.declared_at
+where coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
+or coalesce({schema}limit_settings.rate, -1) <> coalesce(excluded.rate, -1)
+or coalesce({schema}limit_settings.period, -1) <> coalesce(excluded.period, -1)
+returning name
+
+-- name: look_at_limits
+-- Counters of limits that have changed: those that wait for them are looked at soon.
+update {schema}limits set look_at = {now} where name {among(:rows, name text)} and look_at is not null
+
+-- name: limit_lanes
+-- Lanes into which runs with limits are put.
+update {schema}lanes set limited = 1 where id {among(:rows, id bigint)} and limited = 0
+
+-- name: limited_candidates
+-- only: postgres
+-- The first ready runs of limited lanes, locked as far as nobody else has them.
+with candidates as materialized (
+    select ready.id
+    from {each(:lanes, lane bigint)} cross join lateral (
+        select r.id, r.priority, r.turn, r.seq from {schema}runs r
+        where r.lane = each.lane and r.state = 'ready' and r.held is null
+        order by r.priority desc, r.turn, r.seq limit {limit}
+    ) ready
+    where each.lane not in (select id from {schema}paused_lanes)
+    order by ready.priority desc, ready.turn, ready.seq limit {limit}
+)
+select r.id, r.limits from {schema}runs r
+where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null
+order by r.priority desc, r.turn, r.seq {lock_free}
+
+-- name: limited_candidates
+-- only: sqlite
+-- The first ready runs of limited lanes.
+select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
+where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
+    select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+    order by x.priority desc, x.turn, x.seq limit {limit}
+)
+order by r.priority desc, r.turn, r.seq limit {limit}
+
+-- name: touch_limits
+-- Counters that are needed exist from now on.
+insert into {schema}limits (place, name, touched_at)
+select each.place, each.name, {now} from {each(:rows, place text, name text)}
+where true
+on conflict do nothing
+
+-- name: lock_limits
+-- Locks counters in order.
+select place from {schema}limits where place {among(:rows, place text)} order by place {lock}
+
+-- name: read_limits
+-- How locked counters stand, what their limits allow, and the time by now.
+select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}
+from {schema}limits l left join {schema}limit_settings s on s.name = l.name
+where l.place {among(:rows, place text)}
+
+-- name: keep_limits
+-- How counters stand now.
+update {schema}limits set used = each.used, log = each.log, look_at = each.look_at, touched_at = {now}
+from {each(:rows, place text, used int, log text, look_at bigint)}
+where {schema}limits.place {among(:rows, place text)} and {schema}limits.place = each.place
+
+-- name: claim_limited
+-- Locked runs that may start become the session's.
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(cast(:at as bigint), {now}),
+    started_at = coalesce(started_at, cast(:at as bigint), {now})
+where id {among(:rows, id uuid)}
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos,
+    ending, limits
+
+-- name: park
+-- Locked runs whose limit is full wait outside the ready index until a permit returns.
+update {schema}runs set held = 'full', parked_on = each.parked_on
+from {each(:rows, id uuid, parked_on text)}
+where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+
+-- name: unpark
+-- The next runs that wait for a counter may be tried.
+with next as materialized (
+    select id from {schema}runs where held = 'full' and parked_on = :parked_on
+    order by priority desc, turn, seq limit cast(:size as bigint) {lock_free}
+)
+update {schema}runs set held = null, parked_on = null where id {among(next, id)}
+returning id, {hint}
+
+-- name: limits_to_look_at
+-- Counters whose time to be looked at has come, locked.
+select place from {schema}limits where look_at is not null and look_at <= {now}
+order by look_at limit 500 {lock_free}
+
+-- name: any_parked
+-- Whether any run waits for a counter.
+select 1 from {schema}runs where held = 'full' and parked_on = :parked_on limit 1
+
+-- name: prune_limits
+-- Counters that nobody uses and that remember nothing that counts, in small batches.
+delete from {schema}limits where place in (
+    select l.place from {schema}limits l left join {schema}limit_settings s on s.name = l.name
+    where l.used = 0 and l.look_at is null and l.touched_at < {now} - coalesce(s.period, 0) - 3600000000
+    limit 500
+)
+
+-- name: list_limits
+-- What is declared.
+select name, concurrency, rate, period, declared_at from {schema}limit_settings order by name
+
+-- name: list_counters
+-- The counters of limits that are in use or waited for, the busiest first, and how many runs wait for each, at most a thousand.
+select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment},
+    (select count(*) from (select 1 from {schema}runs r where r.held = 'full' and r.parked_on = l.place limit 1000) parked)
+from {schema}limits l left join {schema}limit_settings s on s.name = l.name
+where (cast(:name as text) is null or l.name = cast(:name as text)) and (l.used > 0 or l.look_at is not null or l.log <> '[]')
+order by l.used desc, l.place limit cast(:size as bigint)
+
+-- name: one_counter
+-- How one counter stands.
+select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}, 0
+from {schema}limits l left join {schema}limit_settings s on s.name = l.name
+where l.place = cast(:place as text)
+
+-- name: holders
+-- Who holds permits of a counter, or did a moment ago: the runs of sessions whose limits name it.
+select r.id, l.task, r.state, r.session, r.claimed_at from {schema}runs r join {schema}lanes l on l.id = r.lane
+where r.session is not null and r.limits is not null and exists (
+    select 1 from {each_text(r.limits)} where each.value = cast(:place as text)
+)
+order by r.claimed_at limit cast(:size as bigint)
