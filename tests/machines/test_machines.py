@@ -127,7 +127,7 @@ def test_the_timeout_of_a_state_ends_its_attempt(app):
         await asyncio.Event().wait()
 
     run = app.machine("slow", Slow).enqueue(Slow())
-    with app.worker(), pytest.raises(RunFailed, match="timeout of 0.05 s"):
+    with app.worker(), pytest.raises(RunFailed, match=r"timeout of 0\.05 s"):
         run.result(timeout=20)
 
 

@@ -2,7 +2,7 @@
 by weight; so one with a million runs and one with ten are served side by side.
 
 A turn is a number that the ready index sorts by, within a priority. It is given when a run is made: after the last that
-its tenant has ready, or after the one that is claimed next, so that nobody saves up turns while it has no work.
+its tenant has ready, or beside the one that is claimed next, so that nobody saves up turns while it has no work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def take_turns(runs: Iterable[NewRun], tenant: str | None = None) -> Generator[C
         return
     places = sorted({(run.queue, whose) for run, whose in fair})
     found = yield "next_turns", {"rows": batch({"queue": queue, "tenant": whose} for queue, whose in places)}
-    last = {(queue, whose): max(own or 0, head or 0) for queue, whose, own, head in found}
+    last = {(queue, whose): max(own or 0, (head or 0) - STEP, 0) for queue, whose, own, head in found}
     for run, whose in fair:
         assert run.fair is not None
         last[run.queue, whose] += STEP // run.fair.get(whose, 1)

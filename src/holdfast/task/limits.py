@@ -92,7 +92,7 @@ class Limits:
     def _by_function(by: Callable[..., object], request: Request[Any], where: str) -> object:
         if not isinstance(request.signature, Signature):
             raise ConfigError(f"{where}: by= is a function, which needs the task's code; give the name of an argument")
-        args, kwargs = request.signature.decode(request.args)
+        args, kwargs = request.signature.decode(request.signature.with_defaults(request.args))
         return by(*args, **kwargs)
 
 
