@@ -41,12 +41,14 @@ class Deliveries:
 
     def ask(self, n: int, *, recorded: bool = False) -> None:
         """A result will come under this number."""
-        if not recorded or n in self._given_up:
+        if not recorded:
             heapq.heappush(self._expected, n)
-        self._given_up.discard(n)
-        self._gone.discard(n)
+        elif n in self._given_up:
+            self._given_up.discard(n)
+            heapq.heappush(self._expected, n)
         self._asked.add(n)
-        self.opened()
+        if self.several:
+            self.opened()
 
     def drop(self, n: int) -> None:
         """Nothing will come under this number after all."""
@@ -58,6 +60,8 @@ class Deliveries:
         """The result of a number is here: it is handed over when its turn comes."""
         if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
             self._hand_over(n, future, value)
+            if not self.several and not self._ready:
+                return  # one thing after the other: nothing else is on its way
         else:
             self._ready[n] = (future, value)
         self._start()
