@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
+from holdfast.engine.past import Past
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.model.clock import SECOND
 from holdfast.task.current import Scope, scope
@@ -30,6 +31,7 @@ class Calls:
     def __init__(
         self,
         attempt: Attempt,
+        past: Past,
         desk: Desk,
         loop: asyncio.AbstractEventLoop,
         begin: Callable[[], None],
@@ -39,6 +41,9 @@ class Calls:
         """`begin` and `finish` are called around each step. `given_up` gets what comes of one that has an undo and
         whose thread goes on when its caller was cancelled."""
         self._attempt = attempt
+        self._run = attempt.claim.id
+        self._generation = attempt.claim.generation
+        self._past = past
         self._desk = desk
         self._loop = loop
         self._begin = begin
@@ -47,9 +52,7 @@ class Calls:
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
-        claim, score = self._attempt.claim, self._attempt.score
-        step = key if score is None else score.past.tried_as(key)
-        return Scope(claim.id, True, claim.generation, step)
+        return Scope(self._run, True, self._generation, self._past.tried_as(key))
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""

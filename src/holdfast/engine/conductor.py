@@ -59,7 +59,7 @@ class Conductor:
         self._soon_due = float("inf")
         self._others_move = False
         self.stuck: list[str] = []
-        self._calls = Calls(attempt, desk, loop, self._begin, self._finish, self._given_up)
+        self._calls = Calls(attempt, score.past, desk, loop, self._begin, self._finish, self._given_up)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
 

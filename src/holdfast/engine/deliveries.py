@@ -60,8 +60,6 @@ class Deliveries:
         """The result of a number is here: it is handed over when its turn comes."""
         if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
             self._hand_over(n, future, value)
-            if not self.several and not self._ready:
-                return  # one thing after the other: nothing else is on its way
         else:
             self._ready[n] = (future, value)
         self._start()
