@@ -105,5 +105,7 @@ def head_of(statement: str) -> tuple[str, str, str]:
     name, *lines = statement.strip().split("\n")
     comments = [line.removeprefix("--").strip() for line in takewhile(lambda line: line.startswith("--"), lines)]
     only = "".join(comment for comment in comments if comment.startswith("only:"))
-    purpose = [comment for comment in comments if not comment.startswith("only:") and comment != "packed"]
+    purpose = [
+        comment for comment in comments if not comment.startswith("only:") and comment not in ("packed", "counted")
+    ]
     return name.strip(), only, " ".join(purpose)

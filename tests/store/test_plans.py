@@ -171,7 +171,12 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
 def walks_on_sqlite(scan, plan):
     """Whether it isn't over a batch, a small table or index, or what a statement made itself."""
     name = scan.split()[1]
-    if "json_each" in scan or name in ("CONSTANT", "l", "w", "q") or name.removeprefix("holdfast_") in SMALL_TABLES:
+    if (
+        "jsonb_each" in scan
+        or "json_each" in scan
+        or name in ("CONSTANT", "l", "w", "q")
+        or name.removeprefix("holdfast_") in SMALL_TABLES
+    ):
         return False
     if any(index in scan for index in SMALL_INDEXES):
         return False

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import NotSerializable, PayloadError
+from holdfast.model.codec import encode
 from holdfast.task import results
 from holdfast.task.results import result_of
 
@@ -43,8 +44,7 @@ class Caller:
 
 def kept(fn, value):
     """What a replay sees of a value that the function returned."""
-    result = result_of(fn)
-    return result.decode(result.encode(value, "the result of step s"))
+    return result_of(fn).decode(encode(value, "the result of step s"))
 
 
 RECEIPT = Receipt(UUID(int=1), Decimal("9.90"))

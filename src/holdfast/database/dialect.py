@@ -154,7 +154,7 @@ class SqliteDialect(Dialect):
     def _each(argument: str) -> str:
         source, columns = _columns(argument)
         picked = ", ".join(f"value ->> '{name}' as {name}" for name, _ in columns)
-        return f"(select {picked} from json_each({source})) as each"
+        return f"(select {picked} from jsonb_each({source})) as each"
 
     @staticmethod
     def _each_text(argument: str) -> str:
@@ -165,7 +165,7 @@ class SqliteDialect(Dialect):
         source, column = [part.strip() for part in argument.split(",")]
         if not source.startswith(":"):
             return f"in (select {column} from {source})"
-        return f"in (select value ->> '{column.split()[0]}' from json_each({source}))"
+        return f"in (select value ->> '{column.split()[0]}' from jsonb_each({source}))"
 
     @staticmethod
     def _name_lock(argument: str) -> str:

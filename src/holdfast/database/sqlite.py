@@ -90,6 +90,8 @@ class SqliteConnection(Connection):
         self.busy_since = time.monotonic()
         try:
             rows: list[Row] = self._apsw.execute(statement.sql, values).fetchall()
+            if statement.counted:
+                return [(self._apsw.changes(),)]
             return _unpack(rows[0][0]) if statement.packed else rows
         except apsw.Error as error:
             raise _as_ours(error, f"{self._what} ({statement.name})") from error

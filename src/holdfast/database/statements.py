@@ -6,8 +6,9 @@ A file holds statements like this; the comment lines below the name are its purp
     -- Scheduled runs whose time has come become ready.
     update …
 
-`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. `-- packed` says that it answers
-with one row of JSON that has all its rows: with SQLite each row is a chance to lose the GIL to a busy thread.
+`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. With SQLite each row and each
+statement is a chance to lose the GIL to a busy thread, so there: `-- packed` says that it answers with one row of JSON
+that has all its rows, and `-- counted` that its answer is how many rows it wrote.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Statement:
     """The same with `:name` parameters, for other libraries' connections."""
     packed: bool = False
     """Whether it answers with all its rows in one, as JSON."""
+    counted: bool = False
+    """Whether its answer is how many rows it wrote."""
 
     def texts(self, values: Mapping[str, Any]) -> list[str | None]:
         """The values of the parameters in order. They go as text of unknown type, so that a statement has one plan
@@ -57,6 +60,7 @@ class Source:
     purpose: str
     text: str
     packed: bool = False
+    counted: bool = False
 
 
 class Statements:
@@ -78,7 +82,8 @@ class Statements:
 def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statement:
     filled = dialect.fill(source.text, limit)
     parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
-    return Statement(source.name, dialect.number_parameters(filled, parameters), parameters, filled, source.packed)
+    sql = dialect.number_parameters(filled, parameters)
+    return Statement(source.name, sql, parameters, filled, source.packed, source.counted)
 
 
 @cache
@@ -97,8 +102,9 @@ def split(text: str) -> list[Source]:
         comments = [line for line in lines if line.startswith("--")]
         sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
         only = _ONLY.search(body)
-        told = [line for line in comments if not _ONLY.match(line) and line.strip() != "-- packed"]
+        said = {line.strip() for line in comments} & {"-- packed", "-- counted"}
+        told = [line for line in comments if not _ONLY.match(line) and line.strip() not in said]
         purpose = " ".join(line.removeprefix("--").strip() for line in told)
-        packed = any(line.strip() == "-- packed" for line in comments)
-        sources.append(Source(name, only[1] if only else None, purpose, sql, packed))
+        packed, counted = "-- packed" in said, "-- counted" in said
+        sources.append(Source(name, only[1] if only else None, purpose, sql, packed, counted))
     return sources

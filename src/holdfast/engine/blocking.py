@@ -46,7 +46,6 @@ class BlockingConductor:
     def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
         self.current = attempt
         self.score = score
-        self.run_id = UUID(attempt.claim.id)
         self.task = attempt.task
         self.stuck: list[str] = []
         self._desk = desk
@@ -55,6 +54,10 @@ class BlockingConductor:
         self._outliving: list[Future[Any]] = []  # functions of steps that took longer than their timeouts
         for record in [] if score.dry else score.past.settled:
             self._ask(record)
+
+    @property
+    def run_id(self) -> UUID:
+        return UUID(self.current.claim.id)
 
     @property
     def attempt(self) -> int:

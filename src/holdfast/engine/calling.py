@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
+from holdfast.engine.past import Past
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.model.clock import SECOND
 from holdfast.task.current import Scope, scope
@@ -27,16 +28,31 @@ LOOK = 0.005
 class Calls:
     """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
 
-    def __init__(self, attempt: Attempt, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        past: Past,
+        desk: Desk,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[], None],
+        finish: Callable[[], None],
+        given_up: Callable[[str, Tried], None],
+    ) -> None:
+        """`begin` and `finish` are called around each step. `given_up` gets what comes of one that has an undo and
+        whose thread goes on when its caller was cancelled."""
         self._attempt = attempt
+        self._run = attempt.claim.id
+        self._generation = attempt.claim.generation
+        self._past = past
         self._desk = desk
         self._loop = loop
+        self._begin = begin
+        self._finish = finish
+        self._given_up = given_up
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
-        claim, score = self._attempt.claim, self._attempt.score
-        step = key if score is None else score.past.tried_as(key)
-        return Scope(claim.id, durable=True, generation=claim.generation, step=step)
+        return Scope(self._run, True, self._generation, self._past.tried_as(key))
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -46,13 +62,13 @@ class Calls:
         finally:
             scope.reset(token)
 
-    async def run(self, step: Step, key: str, given_up: Callable[[Tried], None]) -> Tried:
-        """A step with its retries. `given_up` gets what comes of one that has an undo and whose thread goes on when its
-        caller was cancelled."""
+    async def run(self, step: Step, key: str) -> Tried:
+        """A step with its retries."""
         tries: Tries | None = None
         under_way = UnderWay()
         started = time.monotonic()
         token = scope.set(self._scope(key))
+        self._begin()
         try:
             while True:
                 try:
@@ -68,20 +84,23 @@ class Calls:
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
             if step.undo is not None and under_way.threads:
-                under_way.result = lambda value: given_up(returned(step.call, value))
+                under_way.result = partial(self._came_late, step, key)
             raise
         finally:
+            self._finish()
             scope.reset(token)
 
-    async def _call(self, step: Step, under_way: UnderWay) -> Any:
+    def _came_late(self, step: Step, key: str, value: Any) -> None:
+        self._given_up(key, returned(step.call, value))
+
+    def _call(self, step: Step, under_way: UnderWay) -> Coroutine[Any, Any, Any]:
         call = step.call
+        coroutine: Coroutine[Any, Any, Any]
         if is_async(call.fn):
             coroutine = call.fn(*call.args, **call.kwargs)
         else:
             coroutine = self._in_thread_or_awaited(partial(call.fn, *call.args, **call.kwargs), under_way)
-        if step.timeout is None:
-            return await coroutine
-        return await _within(step.timeout / SECOND, coroutine)
+        return coroutine if step.timeout is None else _within(step.timeout / SECOND, coroutine)
 
     async def _in_thread_or_awaited(self, call: Callable[[], Any], under_way: UnderWay) -> Any:
         value = await self.in_thread(call, under_way)

@@ -153,16 +153,23 @@ class Committer(Loop):
     def _write(self, group: list[Task]) -> None:
         session = self._duty.session
         current = session.id if session else None
-        dropped = [task for task in group if task.attempt.session != current]
-        self._duty.remove(task.attempt for task in dropped if isinstance(task, Over))
+        asks: list[Ask] = []
+        overs: list[Over] = []
+        dropped: list[Attempt] = []
+        for task in group:
+            if task.attempt.session != current:
+                if isinstance(task, Over):
+                    dropped.append(task.attempt)
+            elif isinstance(task, Ask):
+                asks.append(task)
+            else:
+                overs.append(task)
+        self._duty.remove(dropped)
         if current is None:
             return
-        asks = [task for task in group if isinstance(task, Ask) and task.attempt.session == current]
         if asks:
             self._write_asks(current, asks)
-        self._write_overs(
-            current, [task for task in group if isinstance(task, Over) and task.attempt.session == current]
-        )
+        self._write_overs(current, overs)
 
     def _write_asks(self, session: str, asks: list[Ask]) -> None:
         """What attempts say. The outcomes of waits go first: nobody waits for them to be durable, so nothing that came
@@ -193,7 +200,7 @@ class Committer(Loop):
                 self._write_halved(asks[half:], write)
                 return
             answers = [fault]
-        self._told.update(id(ask) for ask in asks)
+        self._told.update(map(id, asks))
         self._answer(list(zip(asks, answers, strict=True)))
 
     def _answer(self, answers: list[tuple[Ask, Answer]]) -> None:

@@ -7,16 +7,16 @@ moment, the context is closed and the run's tasks are cancelled; whatever comes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
-from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.effects import Await, Came, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
@@ -45,7 +45,6 @@ class Conductor:
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
         self.score = score
-        self.run_id = UUID(attempt.claim.id)
         self.task = attempt.task
         self._desk = desk
         self._loop = loop
@@ -60,9 +59,13 @@ class Conductor:
         self._soon_due = float("inf")
         self._others_move = False
         self.stuck: list[str] = []
-        self._calls = Calls(attempt, desk, loop)
+        self._calls = Calls(attempt, score.past, desk, loop, self._begin, self._finish, self._given_up)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
+
+    @property
+    def run_id(self) -> UUID:
+        return UUID(self.current.claim.id)
 
     @property
     def attempt(self) -> int:
@@ -80,7 +83,14 @@ class Conductor:
         try:
             effect = next(plan)
             while True:
-                effect = plan.send(await self._carry_out(effect))
+                work = _EFFECTS[type(effect)](self, effect)
+                if self._deliveries.several:
+                    self._deliveries.opened()
+                try:
+                    came = await work
+                finally:
+                    self._settle(work)
+                effect = plan.send(came)
         except StopIteration as end:
             return end.value
 
@@ -99,7 +109,7 @@ class Conductor:
 
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
-        return await self._submit(Submit(command))
+        return await self._awaited(self._submit(Submit(command)))
 
     @property
     def threads(self) -> int:
@@ -123,65 +133,73 @@ class Conductor:
 
     # Effects
 
-    def _carry_out(self, effect: Effect) -> Coroutine[Any, Any, Any]:
-        return _EFFECTS[type(effect)](self, effect)
-
-    async def _replay(self, effect: Replay) -> Any:
+    def _replay(self, effect: Replay) -> Awaitable[Any]:
         n = effect.kept.n
         self._deliveries.ask(n, recorded=True)
+        return self._delivered(n, None) if effect.read is None else self._read_and_deliver(n, effect.read)
+
+    async def _read_and_deliver(self, n: int, read: Callable[[], Any]) -> Any:
         try:
-            data = None if effect.read is None else await self._read(effect.read)
+            data = await self._read(read)
         except BaseException:  # this branch was cancelled: nobody may wait for its turn
             self._deliveries.drop(n)
             raise
-        return await self._delivered(n, data)
+        return await self._awaited(self._delivered(n, data))
 
-    async def _delivered(self, n: int, value: Any) -> Any:
+    def _delivered(self, n: int, value: Any) -> asyncio.Future[Any]:
+        """A result that is here already, when its turn comes."""
         future = self._future()
         self._deliveries.deliver(n, future, value)
-        return await self._await(future)
+        return future
 
     def _future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._futures.add(future)
         return future
 
-    async def _await(self, future: asyncio.Future[Any]) -> Any:
-        """Wait for something of ours, as one of perhaps several branches."""
+    async def _awaited(self, future: asyncio.Future[Any]) -> Any:
+        """Await something of ours inside of what a plan awaits."""
         self._deliveries.opened()
         try:
             return await future
         finally:
-            self._futures.discard(future)
-            self._moves += 1
+            self._settle(future)
+
+    def _settle(self, work: Any) -> None:
+        """A branch, of perhaps several, has what it awaited."""
+        self._futures.discard(work)
+        self._moves += 1
+        if self._open:
             self._consider()  # this branch may be at its end, and the others wait
 
-    async def _submit(self, effect: Submit) -> Any:
+    def _submit(self, effect: Submit) -> asyncio.Future[Any]:
         """Have a command written; goes on when it is durable, and its turn has come."""
+        command = effect.command
         future = self._future()
-        n: int | None = getattr(effect.command, "n", None)
+        n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._ask(effect.command, partial(self._written, n, future))
-        return await self._await(future)
+        self._ask(command, partial(self._written, n, future))
+        return future
 
     def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
         self._finish()
-        if isinstance(answer, Exception):
-            if n is not None:
-                self._deliveries.drop(n)
-            if not future.done():
-                future.set_exception(answer)
-        elif isinstance(answer, Wrote):
+        if isinstance(answer, Wrote):
             if n is not None:
                 self._deliveries.deliver(n, future, answer.value)
             elif not future.done():
                 future.set_result(answer.value)
+        elif isinstance(answer, Exception):
+            if n is not None:
+                self._deliveries.drop(n)
+            if not future.done():
+                future.set_exception(answer)
         # lost: author code is being stopped, and nothing more reaches it
 
     def _ask(self, command: Command, answer: Callable[[Answer], None]) -> None:
         """Have a command written; `answer` begins with `_finish`."""
-        self._begin()
+        self._busy += 1
+        self._moves += 1
         self._desk.submit(Ask(self.current, command, answer, on_loop=True))
 
     def _tell(self, command: Command) -> None:
@@ -200,15 +218,11 @@ class Conductor:
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """A blocking look at the database."""
-        self._begin()
-        try:
-            return await self._calls.in_thread(read)
-        finally:
-            self._finish()
+        return await self._under_way(self._calls.in_thread(read))
 
     # Waiting
 
-    async def _wait(self, effect: Await) -> Any:
+    def _wait(self, effect: Await) -> asyncio.Future[Any]:
         wait = effect.wait
         future = self._future()
         known = self.score.past.open.pop(wait.key, None)
@@ -218,7 +232,7 @@ class Conductor:
         else:
             self._deliveries.ask(wait.n)
             self._ask(wait, partial(self._registered, wait, future, effect.read))
-        return await self._await(future)
+        return future
 
     def _registered(
         self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
@@ -328,17 +342,16 @@ class Conductor:
         await self._future()
         raise asyncio.CancelledError
 
-    async def _be_stuck(self, effect: Stuck) -> Any:
+    def _be_stuck(self, effect: Stuck) -> asyncio.Future[Any]:
         self.stuck.append(effect.key)
         self._moves += 1
-        return await self._await(self._future())
+        return self._future()
 
     # Author code
 
-    async def run_step(self, effect: Try) -> Tried:
+    def run_step(self, effect: Try) -> Coroutine[Any, Any, Tried]:
         """Author code, with its retries."""
-        given_up = partial(self._given_up, effect.key)
-        return cast(Tried, await self._under_way(self._calls.run(effect.step, effect.key, given_up)))
+        return self._calls.run(effect.step, effect.key)
 
     def _given_up(self, key: str, tried: Tried) -> None:
         """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
@@ -371,11 +384,11 @@ class Conductor:
         if text is None:  # the run was lost: the transaction was taken back
             return await self._never()
         n = transacting.record.n
-        await self._delivered(n, None)
+        await self._awaited(self._delivered(n, None))
         return Tried(text, n=n)
 
 
-_EFFECTS: dict[type[Any], Callable[[Conductor, Any], Coroutine[Any, Any, Any]]] = {
+_EFFECTS: dict[type[Any], Callable[[Conductor, Any], Awaitable[Any]]] = {
     Replay: Conductor._replay,
     Submit: Conductor._submit,
     Await: Conductor._wait,

@@ -41,12 +41,14 @@ class Deliveries:
 
     def ask(self, n: int, *, recorded: bool = False) -> None:
         """A result will come under this number."""
-        if not recorded or n in self._given_up:
+        if not recorded:
             heapq.heappush(self._expected, n)
-        self._given_up.discard(n)
-        self._gone.discard(n)
+        elif n in self._given_up:
+            self._given_up.discard(n)
+            heapq.heappush(self._expected, n)
         self._asked.add(n)
-        self.opened()
+        if self.several:
+            self.opened()
 
     def drop(self, n: int) -> None:
         """Nothing will come under this number after all."""

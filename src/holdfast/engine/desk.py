@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
 
 from holdfast.engine.clerk import Clerk
 from holdfast.store import Store
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Reply | Exception
 
 
-class Ask(NamedTuple):
+class Ask(msgspec.Struct):
     """A command that waits to be written, and who is told of it. On the loop answers are given there, in the order of
     the commands; else right away, on the committer's thread."""
 

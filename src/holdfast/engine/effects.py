@@ -7,8 +7,9 @@ written once: `conductor.py` carries them out on an event loop, `blocking.py` in
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from holdfast.errors import ErrorInfo
 from holdfast.store.commands import Checkpoint, Command, Outcome, Wait
@@ -17,31 +18,27 @@ from holdfast.task.operations import Step, Transaction
 ReadEnds: TypeAlias = Callable[[], Any]
 
 
-@dataclass(slots=True)
-class Replay:
+class Replay(msgspec.Struct):
     """Something on record; answered, when its turn comes, with what `read` gives."""
 
     kept: Checkpoint
     read: ReadEnds | None = None
 
 
-@dataclass(slots=True)
-class Submit:
+class Submit(msgspec.Struct):
     """A command to be written; answered with the value on record when it is durable."""
 
     command: Command
 
 
-@dataclass(slots=True)
-class Await:
+class Await(msgspec.Struct):
     """Something to wait for; answered with `Came`."""
 
     wait: Wait
     read: ReadEnds | None = None
 
 
-@dataclass(slots=True)
-class Came:
+class Came(msgspec.Struct):
     """What a wait came to, under which number it is on record, and what its `read` gave."""
 
     n: int
@@ -49,38 +46,33 @@ class Came:
     data: Any = None
 
 
-@dataclass(slots=True)
-class Try:
+class Try(msgspec.Struct):
     """Author code to run, with its retries; answered with `Tried`."""
 
     step: Step
     key: str
 
 
-@dataclass(slots=True)
-class Transact:
+class Transact(msgspec.Struct):
     """Author code to run in a transaction that also records it; answered with `Tried`."""
 
     operation: Transaction
     key: str
 
 
-@dataclass(slots=True)
-class Restart:
+class Restart(msgspec.Struct):
     """The run begins anew. Never answered."""
 
     args: str
 
 
-@dataclass(slots=True)
-class Stuck:
+class Stuck(msgspec.Struct):
     """Something new where nothing new may happen. Never answered."""
 
     key: str
 
 
-@dataclass(slots=True)
-class Tried:
+class Tried(msgspec.Struct):
     """What author code came to: the JSON text of its result, or its failure. `n`: it is on record already."""
 
     text: str | None = None

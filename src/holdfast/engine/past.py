@@ -20,8 +20,8 @@ class Past:
         self._kept = {item.key: item for item in kept.checkpoints if item.kind not in _NEVER_ASKED_FOR}
         undone = [item for item in kept.checkpoints if item.kind == "undone"]
         self.undone = {int(item.value or 0) for item in undone}
-        self._times_undone = Counter(item.key for item in undone)
-        self._occurrences: Counter[str] = Counter()
+        self._times_undone = Counter(item.key for item in undone) if undone else {}
+        self._occurrences: dict[str, int] = {}
         self._last = kept.checkpoints[-1].n if kept.checkpoints else 0
         self._new: set[str] = set()
         self.open: dict[str, KeptWait] = {wait.key: wait for wait in kept.waits if wait.outcome is None}
@@ -38,12 +38,14 @@ class Past:
 
     def key(self, base: str) -> str:
         """The key of the next occurrence of an identity."""
-        self._occurrences[base] += 1
-        return f"{base}#{self._occurrences[base]}"
+        number = self._occurrences[base] = self._occurrences.get(base, 0) + 1
+        return f"{base}#{number}"
 
     def tried_as(self, key: str) -> str:
         """What a step is called in its idempotency key: something else after it was undone; its compensation too."""
-        times = self._times_undone[key if key.startswith("$undone:") else f"$undone:{key}"]
+        if not self._times_undone:
+            return key
+        times = self._times_undone.get(key if key.startswith("$undone:") else f"$undone:{key}", 0)
         return f"{key}~{times}" if times else key
 
     def number(self) -> int:
@@ -69,6 +71,8 @@ class Past:
 
     def drift(self) -> dict[str, list[str]]:
         """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
+        if not self._kept:
+            return {}
         names = {name_of(key) for key in self._new if not key.startswith("$")}
         found: dict[str, list[str]] = {}
         for key in self._kept:

@@ -106,7 +106,9 @@ class Score:
         kept = self.past.take(key)
         if kept is not None:
             yield Replay(kept)
-            return self._finished(operation, kept.n, key, kept.value, failed=kept.kind == "failed", undo=kept.undo == 1)
+            if kept.kind == "failed":
+                self._fails_again(operation.call.name, kept, operation.raises)
+            return self._finished(operation, kept.n, key, kept.value, kept.undo)
         if self.dry:
             yield Stuck(key)
         if operation.undo is not None and not self.undos:
@@ -118,7 +120,7 @@ class Score:
         yield Submit(self._record(n, key, tried, undo))
         if tried.error is not None:
             self._fails(n, partial(fail, operation.call.name, tried.error, operation.raises, tried.exception))
-        return self._finished(operation, n, key, tried.text, failed=False, undo=bool(undo))
+        return self._finished(operation, n, key, tried.text, undo)
 
     def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
         if tried.error is None:
@@ -129,19 +131,18 @@ class Score:
         """The checkpoint of a step that has an undo, and for whose end nobody waited."""
         return self._record(self.number(), key, tried, undo=1)
 
-    def _finished(
-        self, operation: op.Step | op.Transaction, n: int, key: str, text: str | None, *, failed: bool, undo: bool
-    ) -> Any:
+    def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
+        """What a step or transaction that failed for good gives its caller in a replay."""
+        self._fails(kept.n, partial(fail_again, name, kept.value or "", raises))
+
+    def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """What a step on record gives its caller."""
-        if failed:
-            raises = operation.raises if isinstance(operation, op.Step) else ()
-            self._fails(n, partial(fail_again, operation.call.name, text or "", raises))
         value = result_of(operation.call.fn).decode(text or "null")
-        if undo and isinstance(operation, op.Step) and operation.undo is not None:
-            compensate = operation.undo
-            self.registered.append(Registered(n, key, lambda: compensate(value), operation))
-        elif undo:
-            self.without_undo.append((n, key))
+        if undo:
+            if operation.undo is None:
+                self.without_undo.append((n, key))
+            else:
+                self.registered.append(Registered(n, key, partial(operation.undo, value), operation))
         return value
 
     def transaction(self, operation: op.Transaction) -> Plan:
@@ -149,7 +150,9 @@ class Score:
         kept = self.past.take(key)
         if kept is not None:
             yield Replay(kept)
-            return self._finished(operation, kept.n, key, kept.value, failed=kept.kind == "failed", undo=False)
+            if kept.kind == "failed":
+                self._fails_again(operation.call.name, kept, ())
+            return result_of(operation.call.fn).decode(kept.value or "null")
         if self.dry:
             yield Stuck(key)
         tried: Tried = yield Transact(operation, key)
@@ -157,7 +160,7 @@ class Score:
             n = self.number()
             yield Submit(self._record(n, key, tried))
             self._fails(n, partial(fail, operation.call.name, tried.error, (), tried.exception))
-        return self._finished(operation, tried.n, key, tried.text, failed=False, undo=False)
+        return result_of(operation.call.fn).decode(tried.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
         key = self.past.key(operation.base)

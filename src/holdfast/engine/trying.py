@@ -8,11 +8,11 @@ from typing import Any
 from holdfast.engine.effects import Tried
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import SECOND
+from holdfast.model.codec import encode
 from holdfast.model.failure import describe
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.task.operations import Function
-from holdfast.task.results import result_of
 
 ONCE = Retry(max_attempts=1)
 
@@ -24,7 +24,7 @@ class TookTooLong(Exception):
 def returned(call: Function, value: Any) -> Tried:
     """Author code returned. A value that can't be kept fails the step: another try would return it again."""
     try:
-        return Tried(result_of(call.fn).encode(value, f"the result of step {call.name}"))
+        return Tried(encode(value, f"the result of step {call.name}"))
     except PayloadError as error:
         return Tried(error=describe(error, payload_code(error)), exception=error)
 

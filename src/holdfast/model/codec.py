@@ -86,11 +86,12 @@ def encode(value: Any, what: str = "the value") -> str:
         data = _encode(value)
     except Exception as error:
         raise _refusal(value, what, error) from error
-    if b"null" in data or b'nan":' in data or b'inf":' in data:
+    text = data.decode()
+    if "null" in text or 'nan":' in text or 'inf":' in text:  # in a str: bytes raise and catch an error to find bytes
         _check_finite(value, what)
     if len(data) > MAX_DEPTH:
         _check_long(data, value, what)
-    return data.decode()
+    return text
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast.store.rows import NewGraph, NewRun
 
 
@@ -22,8 +24,7 @@ class Held(NamedTuple):
     generation: int
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """A checkpoint. `waited`: it is the outcome of a wait, which is over with it."""
 
     held: Held
@@ -36,8 +37,7 @@ class Record:
     waited: bool = False
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(msgspec.Struct):
     """Something to wait for. Answered with its outcome where it has come already, else with what is left of its time.
 
     `target` is the topic, the event's target, or the spawn key of children; an eager wait for children ends with the
@@ -56,8 +56,7 @@ class Wait:
     due_at: int | None = None
 
 
-@dataclass(slots=True)
-class Emit:
+class Emit(msgspec.Struct):
     """An event. Answered with whether it was the first of its name."""
 
     held: Held
@@ -69,8 +68,7 @@ class Emit:
     payload: str
 
 
-@dataclass(slots=True)
-class Spawn:
+class Spawn(msgspec.Struct):
     """Children, made in bulk; at most `concurrency` of them are let go at once. `value` is what is on record of it."""
 
     held: Held
@@ -88,8 +86,7 @@ class Spawn:
         return [*self.children, *(() if self.graph is None else self.graph.runs())]
 
 
-@dataclass(slots=True)
-class Enqueue:
+class Enqueue(msgspec.Struct):
     """An independent run. Answered with its id, which may be that of the run that had its key or unique name."""
 
     held: Held
@@ -98,8 +95,7 @@ class Enqueue:
     request: NewRun
 
 
-@dataclass(slots=True)
-class Write:
+class Write(msgspec.Struct):
     """A piece for those who follow the run. Inside a step it has no number: the step's checkpoint stands for it."""
 
     held: Held
@@ -109,16 +105,14 @@ class Write:
     data: str
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(msgspec.Struct):
     """How far the run has come."""
 
     held: Held
     text: str
 
 
-@dataclass(slots=True)
-class MarkUndos:
+class MarkUndos(msgspec.Struct):
     """The run may have compensations from now on."""
 
     held: Held
@@ -186,11 +180,13 @@ class Kept:
 
 def payload_size(command: Command) -> int:
     """About how many bytes a command brings along."""
+    if isinstance(command, Record):
+        return 0 if command.value is None else len(command.value)
     if isinstance(command, Spawn):
         return sum(len(run.args) for run in command.runs())
     if isinstance(command, Enqueue):
         return len(command.request.args)
-    texts = (getattr(command, name, None) for name in ("value", "payload", "data", "text"))
+    texts = (getattr(command, name, None) for name in ("payload", "data", "text"))
     return sum(len(text) for text in texts if text is not None)
 
 

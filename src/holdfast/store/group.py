@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.store.commands import (
     LOST,
     Command,
@@ -43,17 +45,32 @@ from holdfast.store.waking import (
 C = TypeVar("C")
 
 
-def checkpoint(command: Any, kind: str, value: str | None, took: int | None = None, undo: int = 0) -> dict[str, Any]:
+class CheckpointRow(msgspec.Struct):
+    """A checkpoint as statements take it."""
+
+    run: str
+    seq: int
+    fence: int
+    generation: int
+    n: int
+    key: str
+    kind: str
+    value: str | None
+    took: int | None
+    undo: int
+
+
+def checkpoint(command: Any, kind: str, value: str | None) -> CheckpointRow:
     """The row of a command's outcome."""
-    held = command.held
-    return {
-        "run": held.run, "seq": held.seq, "fence": held.fence, "generation": held.generation, "n": command.n,
-        "key": command.key, "kind": kind, "value": value, "took": took, "undo": undo,
-    }  # fmt: skip
+    return record_row(Record(command.held, command.n, command.key, kind, value))
 
 
-def record_row(record: Record) -> dict[str, Any]:
-    return checkpoint(record, record.kind, record.value, record.took, record.undo)
+def record_row(record: Record) -> CheckpointRow:
+    held = record.held
+    return CheckpointRow(
+        held.run, held.seq, held.fence, held.generation,
+        record.n, record.key, record.kind, record.value, record.took, record.undo,
+    )  # fmt: skip
 
 
 def read_back(do: Do, commands: Sequence[Command]) -> dict[int, Reply]:
@@ -85,7 +102,7 @@ class Group:
         self._replies: dict[int, Reply] = {}
         self._emitted: dict[str, str] = {}
         self._runs: dict[str, HeldRun] = {}
-        self._checkpoints: list[dict[str, Any]] = []
+        self._checkpoints: list[CheckpointRow] = []
         self._woken: set[str] = set()
 
     def write(self) -> list[Reply]:

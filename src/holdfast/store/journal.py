@@ -56,15 +56,18 @@ class Journal(Part):
         return [LOST if record.held.run in ended else reply for record, reply in zip(records, replies, strict=True)]
 
     def _record(self, session: str, records: Sequence[Record]) -> list[Reply]:
-        rows = batch(map(record_row, records))
-        if not self._ground.database.dialect.writing_ctes:
-            return self._together("commit", lambda do: _record(do, session, records, rows))
-        written = self._one("commit", "record_checkpoints", session=session, rows=rows)
-        values = {(str(run), n): value for run, n, value in written}
-        replies: list[Reply] = [
-            Wrote(values[record.held.run, record.n]) if (record.held.run, record.n) in values else LOST
-            for record in records
-        ]
+        written = self._one("commit", "record_checkpoints", session=session, rows=batch(map(record_row, records)))
+        replies: list[Reply]
+        if self._ground.database.dialect.writing_ctes:
+            values = {(str(run), n): value for run, n, value in written}
+            replies = [
+                Wrote(values[record.held.run, record.n]) if (record.held.run, record.n) in values else LOST
+                for record in records
+            ]
+        elif written[0][0] == len(records) and all(record.kind != "now" for record in records):
+            replies = [Wrote()] * len(records)
+        else:  # it only counts what it wrote
+            replies = [LOST] * len(records)
         if LOST in replies:
             known = self._together("commit", lambda do: read_back(do, records))
             replies = [known.get(at, reply) if reply is LOST else reply for at, reply in enumerate(replies)]
@@ -165,17 +168,6 @@ class Journal(Part):
 
 class _Refused(Exception):
     """The run was lost: what was done for it is taken back."""
-
-
-def _record(do: Do, session: str, records: Sequence[Record], rows: str) -> list[Reply]:
-    """On SQLite. When all were written, which is nearly always, nothing more needs to be asked."""
-    if not do("session_alive", session=session):
-        return [LOST] * len(records)
-    do("record_checkpoints", session=session, rows=rows)
-    if do("written")[0][0] == len(records) and all(record.kind != "now" for record in records):
-        return [Wrote()] * len(records)
-    known = read_back(do, records)
-    return [known.get(at, LOST) for at in range(len(records))]
 
 
 def _new_runs(command: Command) -> Sequence[NewRun]:

@@ -32,6 +32,7 @@ from holdfast.task.task import Request, Task
 MOST_ITEMS = 100_000
 
 _STEP_OPTIONS = frozenset(("name", "retry", "timeout", "undo"))
+_ONLY_A_NAME = frozenset(("name",))
 _USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
 
 
@@ -71,11 +72,29 @@ def step_settings(
 
 def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
     """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
-    if given and not _STEP_OPTIONS.isdisjoint(given):
-        options = {name: given.pop(name) for name in _STEP_OPTIONS if name in given}
-        _refuse_unfilled(fn, args, given, options)
-        return step_with(step_settings(**options), fn, args, given, blocking=blocking)
-    return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
+    if not given or _STEP_OPTIONS.isdisjoint(given):
+        return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
+    options = given
+    kwargs: dict[str, Any] = {}
+    if not given.keys() <= _STEP_OPTIONS:
+        kwargs = {name: value for name, value in given.items() if name not in _STEP_OPTIONS}
+        options = {name: value for name, value in given.items() if name in _STEP_OPTIONS}
+    _refuse_unfilled(fn, args, kwargs, options)
+    settings = _named(options["name"]) if options.keys() == _ONLY_A_NAME else step_settings(**options)
+    return step_with(settings, fn, args, kwargs, blocking=blocking)
+
+
+def _named(name: Any) -> StepSettings:
+    """The settings of steps that were given a name and nothing else, which are many: made once."""
+    try:
+        return _settings_by_name(name)
+    except TypeError:  # not even hashable: then this says what is wrong
+        return step_settings(name=name)
+
+
+@lru_cache(maxsize=1024)
+def _settings_by_name(name: str | None) -> StepSettings:
+    return step_settings(name=name)
 
 
 def step_with(
@@ -231,13 +250,12 @@ def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
 def _refuse_unfilled(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
     """A function may need an argument that is named like an option: it wouldn't get it, and fail at every try."""
     code = getattr(getattr(fn, "fn", fn), "__code__", None)
-    taken = [name for name in options if code is not None and name in code.co_varnames]
-    if not taken:
+    if code is None or options.keys().isdisjoint(code.co_varnames):
         return
     try:
         inspect.signature(fn).bind(*args, **kwargs)
     except TypeError:
-        name = taken[0]
+        name = next(name for name in options if name in code.co_varnames)
         raise TaskError(
             f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
             f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"

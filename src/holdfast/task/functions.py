@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from holdfast.errors import ConfigError, TaskError
@@ -17,20 +18,21 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 def plain_function(verb: str, fn: Any) -> Callable[..., Any]:
     """What to call; of a task its function. `verb` is the context's, for messages."""
-    if isinstance(fn, Task):
-        fn = _function_of(verb, fn)
-    if not callable(fn):
-        raise _no_function(verb, fn)
-    code = getattr(fn, "__code__", None)
-    if code is not None and code.co_flags & _GENERATORS:
+    if type(fn) is not FunctionType:
+        if isinstance(fn, Task):
+            fn = _function_of(verb, fn)
+        if not callable(fn):
+            raise _no_function(verb, fn)
+        if not hasattr(fn, "__code__"):
+            return fn  # type: ignore[no-any-return]
+    if fn.__code__.co_flags & _GENERATORS:
         raise TaskError(f"ctx.{verb}: {shown(fn)} is a generator function; let it return a list instead")
     return fn  # type: ignore[no-any-return]
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
-    code = getattr(fn, "__code__", None)
-    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+    if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
 

@@ -7,32 +7,31 @@ Steps and transactions are known by name and arguments; everything else by its k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from holdfast.model.retry import Retry
 from holdfast.task.graph_plan import GraphPlan
 from holdfast.task.task import Request
 
 
-@dataclass(slots=True)
-class Function:
+class Function(msgspec.Struct):
     """An author's function with the arguments of one call. `digest` names the arguments."""
 
     name: str
     digest: str
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def base(self) -> str:
         return f"{self.name}-{self.digest}"
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """Part of the function, kept. `timeout` is microseconds."""
 
     call: Function
@@ -46,8 +45,7 @@ class Step:
         return self.call.base
 
 
-@dataclass(slots=True)
-class Transaction:
+class Transaction(msgspec.Struct):
     """A function that writes to the user's tables; its writes and its checkpoint are one transaction."""
 
     call: Function
@@ -57,8 +55,7 @@ class Transaction:
         return self.call.base
 
 
-@dataclass(slots=True)
-class Undo:
+class Undo(msgspec.Struct):
     """A compensation, registered before an effect that may or may not happen."""
 
     call: Function
@@ -68,8 +65,7 @@ class Undo:
         return f"$undo:{self.call.base}"
 
 
-@dataclass(slots=True)
-class Sleep:
+class Sleep(msgspec.Struct):
     """A time to wait until: `delay` microseconds from now, or the moment `until`."""
 
     name: str | None = None
@@ -81,8 +77,7 @@ class Sleep:
         return "$sleep" if self.name is None else f"$sleep:{self.name}"
 
 
-@dataclass(slots=True)
-class WaitFor:
+class WaitFor(msgspec.Struct):
     """An event to wait for. `timeout` is microseconds, `type` what its payload is read as."""
 
     event: str
@@ -94,8 +89,7 @@ class WaitFor:
         return f"$event:{self.event}"
 
 
-@dataclass(slots=True)
-class Receive:
+class Receive(msgspec.Struct):
     """The next message of a topic."""
 
     topic: str
@@ -107,8 +101,7 @@ class Receive:
         return f"$message:{self.topic}"
 
 
-@dataclass(slots=True)
-class Emit:
+class Emit(msgspec.Struct):
     """An event of the run's own tenant. `payload` is JSON text."""
 
     event: str
@@ -119,8 +112,7 @@ class Emit:
         return f"$emit:{self.event}"
 
 
-@dataclass(slots=True)
-class Spawn:
+class Spawn(msgspec.Struct):
     """A child. `digest` names its arguments."""
 
     request: Request[Any]
@@ -131,8 +123,7 @@ class Spawn:
         return f"$spawn:{self.request.task}-{self.digest}"
 
 
-@dataclass(slots=True)
-class Submit:
+class Submit(msgspec.Struct):
     """A graph as a child. `result` is the node whose output is its result; `digest` names all that it asks for."""
 
     plan: GraphPlan
@@ -149,8 +140,7 @@ class Submit:
         return None if request is None else request.task
 
 
-@dataclass(slots=True)
-class Join:
+class Join(msgspec.Struct):
     """A child's result."""
 
     run: UUID
@@ -158,8 +148,7 @@ class Join:
     base: str = "$join"
 
 
-@dataclass(slots=True)
-class Map:
+class Map(msgspec.Struct):
     """Many children of one task, and their results."""
 
     task: str
@@ -173,8 +162,7 @@ class Map:
         return f"$map:{self.task}-{self.digest}"
 
 
-@dataclass(slots=True)
-class Enqueue:
+class Enqueue(msgspec.Struct):
     """An independent run, made once."""
 
     request: Request[Any]
@@ -185,8 +173,7 @@ class Enqueue:
         return f"$enqueue:{self.request.task}-{self.digest}"
 
 
-@dataclass(slots=True)
-class Value:
+class Value(msgspec.Struct):
     """A value that would differ at each replay, recorded."""
 
     kind: Literal["now", "random", "uuid"]
@@ -196,24 +183,21 @@ class Value:
         return f"${self.kind}"
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(msgspec.Struct):
     """How far the run has come, as JSON text. Not recorded: a replay has nothing new to say."""
 
     text: str
     base: str = "$progress"
 
 
-@dataclass(slots=True)
-class Write:
+class Write(msgspec.Struct):
     """A piece of what the run writes for its followers, as JSON text."""
 
     text: str
     base: str = "$write"
 
 
-@dataclass(slots=True)
-class Restart:
+class Restart(msgspec.Struct):
     """The same run as a fresh call. `args` is the JSON text of its arguments."""
 
     args: str

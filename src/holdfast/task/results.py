@@ -1,4 +1,4 @@
-"""What the functions of steps return: kept as JSON, read back as the annotated type.
+"""How what the functions of steps returned is read back from its JSON: as the annotated type.
 
 Unlike a task's, these annotations are never refused: where one can't be used, the result is read as plain JSON.
 """
@@ -16,24 +16,20 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import TaskError
-from holdfast.model.codec import decode, decoder, encode
+from holdfast.model.codec import decode, decoder
 from holdfast.task.annotations import Unresolved, check, resolve
 
 _AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
 
 
 class StepResult:
-    """How the results of one function are kept and read."""
+    """How the results of one function are read."""
 
     __slots__ = ("_decoder",)
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         kind = _kind_of(fn)
         self._decoder = None if kind is Any else decoder(kind)
-
-    def encode(self, value: Any, what: str) -> str:
-        """The JSON text of what the function returned; raises PayloadError, which says `what` it is about."""
-        return encode(value, what)
 
     def decode(self, text: str) -> Any:
         """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
@@ -46,7 +42,7 @@ class StepResult:
 
 
 _known: dict[int, tuple[weakref.ref[Callable[..., Any]], StepResult]] = {}
-"""By id, with a weak reference that tells whether it is still the same object: looked up twice for every step."""
+"""By id, with a weak reference that tells whether it is still the same object: looked up for every step."""
 
 
 def result_of(fn: Callable[..., Any]) -> StepResult:

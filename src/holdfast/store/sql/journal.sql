@@ -24,20 +24,17 @@ returning run, n, case when kind = 'now' then value end
 
 -- name: record_checkpoints
 -- only: sqlite
--- The same. The session was checked before, in the same transaction; coalesce keeps the planner from walking all its runs.
+-- counted
+-- The same. Coalesce keeps the planner from walking all runs of the session.
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select each.run, each.generation, each.n, each.key, each.kind,
     case when each.kind = 'now' then cast({now} as text) else each.value end, each.fence, each.undo, each.took, {now}
 from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 cross join {schema}runs r
-where r.id = each.run and r.fence = each.fence and coalesce(r.session, '') = :session
+where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+and r.id = each.run and r.fence = each.fence and coalesce(r.session, '') = :session
 and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
-
--- name: written
--- only: sqlite
--- How many rows the last statement wrote. Each row that a statement returns would be a chance to lose the GIL for milliseconds.
-select changes()
 
 -- name: to_be_undone
 -- Which of these runs were ended from outside while a worker was at them, and are to undo: its author code has to stop.
