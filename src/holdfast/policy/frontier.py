@@ -259,13 +259,14 @@ def _blame(rule: Rule, ends: Ends) -> Skip:
 
 def _blamed(kind: str, name: str, end: NodeEnd) -> Skip:
     if end.state == "skipped":
-        return Skip(_is_failure(end.cause), name, end.cause)
+        return Skip(is_failure(end.cause), name, end.cause)
     if end.state in ("failed", "cancelled") and kind != "failed":
         return Skip(True, name)
     return Skip(False)
 
 
-def _is_failure(cause: str | None) -> bool:
+def is_failure(cause: str | None) -> bool:
+    """Whether the cause of a skip is that a node failed."""
     return cause is not None and msgspec.json.decode(cause).get("code") == "failure"
 
 

@@ -82,7 +82,7 @@ def _is_of(value: Any, kind: str | list[str]) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer":
-        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return isinstance(value, int)  # 2.0 can't be read as one
     if kind == "number":
         return isinstance(value, int | float)
     kinds: dict[str, type[Any]] = {"object": dict, "array": list, "string": str, "null": type(None)}

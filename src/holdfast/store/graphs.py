@@ -12,7 +12,7 @@ import msgspec
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.run import FINAL
-from holdfast.policy.frontier import Skip
+from holdfast.policy.frontier import Skip, is_failure
 from holdfast.store.family import HeldRun, hold_with_parents
 from holdfast.store.gates import Outcome, conclude
 from holdfast.store.graph_rows import Above, add_rows, graph_row, insert, node_rows
@@ -32,6 +32,7 @@ class NodeState(NamedTuple):
     state: str
     kind: str | None
     plan: str | None
+    error: str | None
     unfinished: int
 
 
@@ -165,8 +166,15 @@ def _count_what_is_over(graph: NewGraph, rows: Sequence[dict[str, Any]], known: 
         row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
         bad = [(name, state) for name, state in over if state.state != "done"]
         if bad and (node.plan is None or "rule" not in node.plan):
-            name, end = bad[0]
-            row["cause"] = skip_cause(Skip(failure=True, node=name), end.state)
+            causes = [_why_not(name, end) for name, end in bad]
+            row["cause"] = next((cause for cause in causes if is_failure(cause)), causes[0])
+
+
+def _why_not(name: str, end: NodeState) -> str:
+    """Why those are skipped that need the success of a node that ended otherwise."""
+    if end.state == "skipped" and end.error is not None:
+        return end.error
+    return skip_cause(Skip(failure=True, node=name), end.state)
 
 
 def _refuse_gate(do: Do, id: str, name: str, found: NodeState | None) -> None:

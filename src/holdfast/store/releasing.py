@@ -179,12 +179,12 @@ def _decision(turn: Turn, ends: Mapping[str, NodeEnd]) -> Finish | str | None:
         return _failed(turn, "bad_output", decided.message)
     if not isinstance(decided, Go) or decided.args is None:
         return None
-    text = msgspec.json.encode(decided.args).decode()
-    if len(text) > MAX_PAYLOAD:
+    data = msgspec.json.encode(decided.args)
+    if len(data) > MAX_PAYLOAD:
         return _failed(
-            turn, "too_large", f"its arguments are {len(text):,} bytes of JSON, but the limit is {MAX_PAYLOAD:,}"
+            turn, "too_large", f"its arguments are {len(data):,} bytes of JSON, but the limit is {MAX_PAYLOAD:,}"
         )
-    return text
+    return data.decode()
 
 
 def _failed(turn: Turn, code: str, message: str) -> Finish:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_ar
 
 from holdfast.errors import ConfigError, GraphError, TaskError
 from holdfast.model.clock import Duration
+from holdfast.model.codec import decode, encode
 from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.policy.frontier import NOTHING, Reference, Rule
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
@@ -287,8 +288,14 @@ def _take_outputs(value: Any, at: list[str | int], fills: list[Fill], inputs: li
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return [_take_outputs(item, [*at, place], fills, inputs) for place, item in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _take_outputs(item, [*at, cast(str, key)], fills, inputs) for key, item in value.items()}
+        named = {_written(key): item for key, item in value.items()}
+        return {key: _take_outputs(item, [*at, key], fills, inputs) for key, item in named.items()}
     return value
+
+
+def _written(key: Any) -> str:
+    """A key of an object as JSON has it: what is filled in later must find it by that."""
+    return key if isinstance(key, str) else cast(str, next(iter(decode(encode({key: None}, "a key of an argument")))))
 
 
 def _refuse_options(name: str, request: Request[Any]) -> None:

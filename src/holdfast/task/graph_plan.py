@@ -144,7 +144,7 @@ def _node_plan(graph: Graph, added: Added) -> NodePlan:
     if added.name in needs:
         raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
     plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
-    return NodePlan(added, tuple(needs), None if plain or not rules else ["all", rules])
+    return NodePlan(added, tuple(needs), None if plain else ["all", rules])
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -249,4 +249,5 @@ def _described(node: NodePlan) -> dict[str, Any]:
 def _in_order(rule: Rule | None) -> Any:
     if rule is None or rule[0] not in ("all", "any", "none"):
         return rule
-    return [rule[0], sorted((_in_order(each) for each in rule[1]), key=canonical)]
+    parts = {canonical(part): part for part in map(_in_order, rule[1])}  # said twice is said once
+    return [rule[0], [parts[text] for text in sorted(parts)]]

@@ -20,8 +20,8 @@ create table {schema}edges (
     primary key (needs, node)
 ) {clustered};
 
--- Runs as people see them, all columns in the order in which code reads them. A graph is running while anything below
--- it is. (A subquery with a limit stays what it is; exists may become a walk over all runs.)
+-- Runs as people see them, all columns in the order in which code reads them. A graph is running while any of its nodes is, and one at the
+-- top while anything below it is. (A subquery with a limit stays what it is; exists may become a walk over all runs.)
 create view {schema}shown_runs as
 select r.id, l.queue, l.task,
     case

@@ -30,15 +30,17 @@ and {schema}runs.kind = 'graph'
 returning {schema}runs.id, pending
 
 -- name: count_down
--- Nodes have become final: those behind them wait for so many fewer, and know why they will be skipped if only one of them spoils it. What is
--- needed to decide a node is read only with the last.
+-- Nodes have become final: those behind them wait for so many fewer, and know why they will be skipped if only one of them spoils it: by a
+-- failure rather than by a condition, whichever came first, which their texts are ordered by. What is needed to decide a node is read only with
+-- the last.
 with fewer as materialized (
-    select e.node, count(*) as ended, min(each.cause) as cause
+    select e.node, count(*) as ended, max(each.cause) as cause
     from {each(:rows, id uuid, cause text)} cross join {schema}edges e
     where e.needs = each.id and e.needs {among(:rows, id uuid)}
     group by e.node
 )
-update {schema}runs set pending = pending - fewer.ended, cause = coalesce({schema}runs.cause, fewer.cause)
+update {schema}runs set pending = pending - fewer.ended,
+    cause = case when {schema}runs.cause >= fewer.cause then {schema}runs.cause else coalesce(fewer.cause, {schema}runs.cause) end
 from fewer
 where {schema}runs.id {among(fewer, node)} and {schema}runs.id = fewer.node and coalesce({schema}runs.state, '') = 'blocked'
 returning {schema}runs.id, parent, {schema}runs.node, kind, pending, {schema}runs.cause, case when pending = 0 then plan end
@@ -96,7 +98,7 @@ from {schema}runs where parent = cast(:graph as {uuid}) and node is not null and
 
 -- name: named_nodes
 -- Nodes of a graph by their names, and whether they are unfinished.
-select node, id, state, kind, plan, case when finished_at is null then 1 else 0 end from {schema}runs
+select node, id, state, kind, plan, error, case when finished_at is null then 1 else 0 end from {schema}runs
 where parent = cast(:graph as {uuid}) and node {among(:rows, node text)} and node is not null
 
 -- name: keep_plan

@@ -1,0 +1,381 @@
+"""What can't be a graph is refused, by name: when it is written where that is possible, else at submit. Nothing of it
+reaches the database.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast import Graph, Holdfast, all_of, any_of, none_of
+from holdfast.errors import BadArguments, ConfigError, GraphError, NotSerializable, TaskError
+from holdfast.task import graph as graph_module
+from holdfast.task.graph_plan import plan_graph
+
+
+@pytest.fixture
+def app(tmp_path):
+    with Holdfast(f"sqlite:///{tmp_path / 'never.db'}") as app:
+        yield app
+    assert not (tmp_path / "never.db").exists(), "a graph that is refused must not touch the database"
+
+
+@pytest.fixture
+def give(app):
+    @app.task(name="shop.give")
+    def give(value: int = 0) -> int:
+        return value
+
+    return give
+
+
+@pytest.fixture
+def g():
+    return Graph("etl")
+
+
+def refused(message):
+    return pytest.raises(GraphError, match=re.escape(message))
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", 7, None, "x" * 2000])
+def test_a_graph_needs_a_good_name(name):
+    with pytest.raises(ConfigError, match="the name of a graph"):
+        Graph(name)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", 7, "x" * 2000])
+def test_a_node_needs_a_good_name(g, give, name):
+    with refused("graph etl: the name of a node"):
+        g.add(give, name=name)
+    with pytest.raises(ConfigError, match="the name of a gate"):
+        g.gate(name)
+    with pytest.raises(ConfigError, match="the name of a node"):
+        g.node(name)
+
+
+def test_nodes_without_a_name_are_called_after_their_task_and_numbered(g, give):
+    inner = Graph("inner")
+    inner.add(give)
+    names = [g.add(what).name for what in (give, give, give.request(1), inner, inner)]
+    assert names == ["give", "give-2", "give-3", "inner", "inner-2"]
+    assert len(g) == 5
+    assert repr(g) == "<graph etl, 5 nodes>"
+
+
+def test_two_nodes_cant_have_one_name(g, give):
+    g.add(give, name="a")
+    with refused("graph etl has two nodes named 'a'"):
+        g.add(give, name="a")
+    with refused("graph etl has two nodes named 'a'"):
+        g.gate("a")
+
+
+def test_an_empty_graph_is_refused_also_inside_another(app, g, give):
+    with refused("graph etl is empty"):
+        app.submit(g)
+    g.add(Graph("hollow"))
+    with refused("graph hollow is empty"):
+        app.submit(g)
+
+
+def test_a_node_that_is_none_of_the_graph_is_refused(app, g, give):
+    g.add(give, name="a", after=["b"])
+    with refused("node a needs b, which is no node of graph etl"):
+        app.submit(g)
+
+
+def test_a_node_of_another_graph_is_refused(app, g, give):
+    other = Graph("other")
+    g.add(give, other.add(give, name="b").output, name="a")
+    with refused("node a needs b, which is no node of graph etl, but of graph other"):
+        app.submit(g)
+
+
+def test_nodes_of_an_inner_graph_cant_be_needed_from_outside_nor_the_other_way(app, g, give):
+    inner = Graph("inner")
+    within = inner.add(give, name="within")
+    g.add(inner)
+    g.add(give, name="a", after=[within])
+    with refused("node a needs within, which is no node of graph etl, but of graph inner"):
+        app.submit(g)
+    g = Graph("etl")
+    outside = g.add(give, name="outside")
+    inner = Graph("inner")
+    inner.add(give, name="within", after=[outside])
+    g.add(inner)
+    with refused("node within needs outside, which is no node of graph inner, but of graph etl"):
+        app.submit(g)
+
+
+# Circles
+
+
+def test_a_node_that_depends_on_itself_is_refused(app, g, give):
+    g.add(give, g.node("a").output, name="a")
+    with refused("node a of graph etl depends on itself"):
+        app.submit(g)
+
+
+def test_a_circle_is_printed(app, g, give):
+    g.add(give, name="start")
+    g.add(give, g.node("c").output, name="a", after=["start"])
+    g.add(give, name="b", after=[g.node("a").finished])
+    g.gate("c", after=[any_of(g.node("b").failed, g.node("start"))])
+    with pytest.raises(GraphError, match="nodes of graph etl wait for each other in a circle: ") as error:
+        app.submit(g)
+    circle = str(error.value).partition(": ")[2].split(" -> ")
+    assert circle[0] == circle[-1]
+    assert sorted(circle[1:]) == ["a", "b", "c"]
+
+
+def test_a_circle_by_a_condition_is_a_circle(app, g, give):
+    g.add(give, name="a", when=g.node("b").output > 1)
+    g.add(give, name="b", after=["a"])
+    with refused("wait for each other in a circle"):
+        app.submit(g)
+
+
+def test_graphs_that_contain_each_other_are_refused(app, g):
+    inner = Graph("inner")
+    g.add(inner)
+    inner.add(g)
+    with refused("graphs contain each other in a circle: etl -> inner -> etl"):
+        app.submit(g)
+
+
+def test_the_same_graph_may_be_nested_twice_beside_each_other(g, give):
+    inner = Graph("inner")
+    inner.add(give)
+    g.add(inner, name="one")
+    g.add(inner, name="two")
+    assert [plan.graph.graph.name for plan in graph_plan(g)] == ["inner", "inner"]
+
+
+def graph_plan(g):
+    return plan_graph(g).nodes
+
+
+@pytest.mark.parametrize("what", ["key", "tenant"])
+def test_a_graph_inside_another_has_no_key_and_no_tenant(app, g, give, what):
+    inner = Graph("inner", **{what: "mine"})
+    inner.add(give)
+    g.add(inner, name="n")
+    with refused(f"node n: graph inner is part of another one, which has the {what}: leave it out"):
+        app.submit(g)
+
+
+# Outputs that may not be there
+
+
+def test_the_output_of_a_node_that_a_condition_may_skip_needs_a_default(app, g, give):
+    a = g.add(give, name="a")
+    b = g.add(give, name="b", when=a.output > 1)
+    g.add(give, b.output, name="c")
+    with refused("node c of graph etl takes the output of b, which may be skipped: write b.output.default(…), or"):
+        app.submit(g)
+
+
+@pytest.mark.parametrize(
+    "skippable",
+    [
+        lambda g, give: g.add(give, name="b", after=[g.node("a").failed]),
+        lambda g, give: g.add(give, name="b", after=[any_of(g.node("a"), g.node("a").failed)]),
+        lambda g, give: g.add(give, name="b", after=[none_of(g.node("a").failed)]),
+        lambda g, give: g.gate("b", timeout=5, on_timeout="skip"),
+        lambda g, give: g.add(give, name="b", after=[g.gate("gate", timeout=5, on_timeout="skip")]),
+        lambda g, give: g.add(give, name="b", after=[g.add(give, name="s", when=g.node("a").output > 1)]),
+        lambda g, give: g.add(give, name="b", when=all_of(g.node("a").finished, g.node("a").output > 1)),
+    ],
+)
+def test_every_way_to_be_skipped_by_a_condition_is_seen(app, g, give, skippable):
+    g.add(give, name="a")
+    b = skippable(g, give)
+    g.add(give, b.output, name="c")
+    with refused("takes the output of b, which may be skipped"):
+        app.submit(g)
+
+
+def test_with_a_default_or_named_in_after_it_is_taken(g, give):
+    a = g.add(give, name="a")
+    b = g.add(give, name="b", when=a.output > 1)
+    g.add(give, b.output.default(0), name="c")
+    g.add(give, b.output, name="d", after=[b])
+    g.add(give, b.output, name="e", after=[all_of(b, a)])
+    g.add(give, a.output, name="f")
+    needs = {plan.added.name: set(plan.needs) for plan in graph_plan(g)}
+    assert needs == {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"b"}, "e": {"a", "b"}, "f": {"a"}}
+
+
+@pytest.mark.parametrize("mode", [lambda a: a.finished, lambda a: a.failed, lambda a: any_of(a, a.failed)])
+def test_the_output_of_a_node_that_needs_not_have_ended_well_needs_a_default(app, g, give, mode):
+    a = g.add(give, name="a")
+    g.add(give, a.output, name="b", after=[mode(a)])
+    with refused("node b of graph etl takes the output of a, but may run though a has none: write a.output.default"):
+        app.submit(g)
+
+
+# Outputs and conditions aren't values
+
+
+def test_outputs_conditions_and_nodes_have_no_truth(g, give):
+    a = g.add(give, name="a")
+    with refused("a.output['n'] is known only when the graph runs: for a condition write output == True"):
+        bool(a.output["n"])
+    with refused("a condition is known only when the graph runs: give it to after= or when=, and join several with"):
+        bool(a.output > 1)
+    with refused("node a: how it ends is known only when the graph runs"):
+        bool(a)
+    with refused("a condition is known only"):
+        _ = 1 < a.output < 3
+    with refused("a condition is known only"):
+        _ = a.output == 1 or a.output == 2
+
+
+def test_outputs_cant_be_iterated_searched_or_asked_for_attributes(g, give):
+    output = g.add(give, name="a").output
+    with refused("a.output is known only when the graph runs, and so is how many items it has"):
+        list(output)
+    with refused("a.output is known only when the graph runs: write output.contains(3)"):
+        _ = 3 in output
+    with pytest.raises(AttributeError, match=re.escape("a.output has no attribute 'rows': a part of an output is wr")):
+        _ = output.rows
+    with refused("a.output: a part of an output is named by a str or an int, not by 1.5"):
+        output[1.5]
+    with refused("not by True"):
+        output[True]
+    with refused("a.output: give the default last, to the part: output['n'].default(…)"):
+        output.default({})["n"]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(output)
+
+
+def test_outputs_are_compared_with_values_and_outputs_only(g, give):
+    a = g.add(give, name="a")
+    with refused("a.output can't be compared with <node a>"):
+        _ = a.output == a
+    with refused("a.output can't be compared with <condition"):
+        _ = a.output > (a.output > 1)
+    with pytest.raises(NotSerializable, match=re.escape("the value that a.output is compared with")):
+        _ = a.output == object()
+    with pytest.raises(NotSerializable, match=re.escape("the default of a.output")):
+        a.output.default(float("nan"))
+
+
+@pytest.mark.parametrize("when", [True, False, 1, "x > 1"])
+def test_when_takes_a_condition(g, give, when):
+    with refused(f"node a: when= takes a condition like x.output > 3, not {when!r}"):
+        g.add(give, name="a", when=when)
+
+
+def test_when_takes_no_node_and_no_output(g, give):
+    a = g.add(give, name="a")
+    for wrong in (a, a.output):
+        with refused("node b: when= takes a condition"):
+            g.add(give, name="b", when=wrong)
+
+
+@pytest.mark.parametrize("after", ["a", b"a", {"a": 1}, 7, None])
+def test_after_takes_a_list(g, give, after):
+    with refused(f"node b: after= takes a list of nodes and conditions, not {after!r}"):
+        g.add(give, name="b", after=after)
+
+
+def test_after_takes_nodes_and_conditions(g, give):
+    a = g.add(give, name="a")
+    with refused("node b: after= takes nodes and conditions, not a.output: compare the output with something"):
+        g.add(give, name="b", after=[a.output])
+    with refused("node b: after= takes nodes and conditions, not [<node a>]: give its items one by one"):
+        g.add(give, name="b", after=[[a]])
+    with refused("node b: after= takes nodes and conditions, not 7"):
+        g.add(give, name="b", after=[7])
+    with refused("node b: after= takes a list of nodes and conditions, not <node a>"):
+        g.add(give, name="b", after=a)
+
+
+@pytest.mark.parametrize("join", [any_of, all_of, none_of])
+def test_joins_take_nodes_and_conditions_and_at_least_one(g, give, join):
+    a = g.add(give, name="a")
+    with refused(f"{join.__name__} needs at least one node or condition"):
+        join()
+    with refused(f"{join.__name__} takes nodes and conditions, not [<node a>]: give its items one by one, with a *"):
+        join([a])
+    with refused(f"{join.__name__} takes nodes and conditions, not 'a'"):
+        join("a")
+
+
+# What can be added
+
+
+def test_only_tasks_requests_and_graphs_can_be_added(g, give):
+    def plain() -> None: ...
+
+    with refused("add takes a task, a request or a graph, not <function") as error:
+        g.add(plain)
+    assert str(error.value).endswith("; decorate it with @app.task")
+    with refused("graph etl: add takes a task, a request or a graph, not 'shop.give'"):
+        g.add("shop.give")
+    with refused("is added as it is: leave out the arguments"):
+        g.add(give.request(1), 2)
+    with refused("<graph inner, 0 nodes> is added as it is: leave out the arguments"):
+        g.add(Graph("inner"), 2)
+
+
+@pytest.mark.parametrize("options", [{"key": "k"}, {"unique": "u"}, {"connection": object()}])
+def test_a_node_has_no_key_no_unique_name_and_no_connection(g, give, options):
+    (option,) = options
+    for add in (lambda: g.add(give.options(**options), 1, name="a"), lambda: g.add(give.options(**options).request(1))):
+        with pytest.raises(TaskError, match=f"option {option} isn't for nodes"):
+            add()
+    assert len(g) == 0
+
+
+def test_wrong_arguments_are_refused_when_the_node_is_added(g, give, app):
+    @app.task(name="two")
+    def two(a: int, b: str) -> None: ...
+
+    x = g.add(give, name="x")
+    for wrong in ((give, "text"), (give, 1, 2), (two, x.output), (two, x.output, 7), (two, 7, x.output, 8)):
+        with pytest.raises(BadArguments):
+            g.add(*wrong, name="wrong")
+    with pytest.raises(BadArguments, match="unexpected keyword argument 'colour'"):
+        g.add(give, colour="red")
+    assert len(g) == 1
+
+
+def test_nodes_and_conditions_cant_be_arguments(g, app):
+    @app.task(name="any")
+    def anything(value: object) -> None: ...
+
+    a = g.add(anything, 1, name="a")
+    for wrong, shown in ((a, "<node a>"), ([a], "<node a>"), ({"k": a.output > 1}, "<condition")):
+        with pytest.raises(GraphError, match=f"{shown}.* can't be an argument: pass its output"):
+            g.add(anything, wrong, name="b")
+
+
+def test_a_graph_has_a_largest_size(g, give, monkeypatch):
+    monkeypatch.setattr(graph_module, "MOST_NODES", 3)
+    for _ in range(3):
+        g.add(give)
+    with refused("graph etl has 3 nodes, which is the most that one can have"):
+        g.add(give)
+
+
+# Submit
+
+
+def test_the_result_must_be_a_node_of_the_graph(app, g, give):
+    g.add(give, name="a")
+    other = Graph("other").add(give, name="a")
+    for wrong, why in (("a", "not 'a'"), (other, "but a is none"), (g.node("b"), "but b is none")):
+        with refused(f"result= takes a node of graph etl, {why}"):
+            app.submit(g, result=wrong)
+
+
+def test_only_graphs_can_be_submitted(app, give):
+    with refused("a Graph is needed, not <task"):
+        app.submit(give)

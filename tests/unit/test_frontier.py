@@ -1,0 +1,198 @@
+"""Whether a node runs, is skipped or fails, decided from how the nodes before it ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.policy.frontier import (
+    NOTHING,
+    Fail,
+    Go,
+    NodeEnd,
+    Skip,
+    Uncomparable,
+    decide,
+    holds,
+    look_up,
+    nodes_of,
+    place,
+    references,
+)
+
+FAILURE = '{"code":"failure","type":"Skipped","message":"node w failed"}'
+CONDITION = '{"code":"condition","type":"Skipped","message":"no"}'
+
+
+def done(value=None):
+    return NodeEnd("done", json.dumps(value))
+
+
+ENDS = {
+    "done": done(1),
+    "failed": NodeEnd("failed"),
+    "cancelled": NodeEnd("cancelled"),
+    "spoilt": NodeEnd("skipped", cause=FAILURE),
+    "skipped": NodeEnd("skipped", cause=CONDITION),
+}
+STATES = st.sampled_from(list(ENDS))
+RULES = st.recursive(
+    st.tuples(st.sampled_from(["done", "failed", "finished"]), STATES).map(list),
+    lambda rules: st.tuples(st.sampled_from(["all", "any", "none"]), st.lists(rules, max_size=3)).map(list),
+)
+
+
+def ref(name, *path, **more):
+    return {"node": name, "path": list(path), **more}
+
+
+@pytest.mark.parametrize(
+    ("rule", "true_for"),
+    [
+        ("done", {"done"}),
+        ("failed", {"failed", "cancelled"}),
+        ("finished", set(ENDS)),
+    ],
+)
+def test_how_a_node_ended(rule, true_for):
+    assert {name for name in ENDS if holds([rule, name], ENDS)} == true_for
+
+
+@settings(deadline=None)
+@given(RULES)
+def test_joins_are_those_of_logic(rule):
+    parts = rule[1] if rule[0] in ("all", "any", "none") else [rule]
+    true = [holds(part, ENDS) for part in parts]
+    assert holds(["all", parts], ENDS) == all(true)
+    assert holds(["any", parts], ENDS) == any(true)
+    assert holds(["none", parts], ENDS) == (not any(true))
+
+
+@settings(deadline=None)
+@given(RULES)
+def test_what_is_not_true_is_a_skip_and_a_failure_is_blamed_only_where_there_is_one(rule):
+    decided = decide({"rule": rule}, ENDS)
+    if holds(rule, ENDS):
+        assert decided == Go()
+        return
+    assert isinstance(decided, Skip)
+    if decided.failure:
+        assert decided.node in nodes_of(rule)
+        assert decided.node in ("failed", "cancelled", "spoilt")
+        assert decided.cause == ENDS[decided.node].cause
+
+
+def test_a_plan_without_a_rule_goes():
+    assert decide({}, {}) == Go()
+
+
+@settings(deadline=None)
+@given(RULES)
+def test_a_rule_speaks_of_the_nodes_that_are_needed_to_judge_it(rule):
+    named = set(nodes_of(rule))
+    assert isinstance(holds(rule, {name: ENDS[name] for name in named}), bool)
+    assert list(references(rule)) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(), values, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None)
+@given(JSON, JSON)
+def test_equal_are_values_whose_json_is_and_unequal_the_others(left, right):
+    ends = {"l": done(left), "r": done(right)}
+    equal = holds(["==", ref("l"), ref("r")], ends)
+    assert equal != holds(["!=", ref("l"), ref("r")], ends)
+    assert holds(["==", ref("l"), {"value": left}], ends)
+    if json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True):
+        assert equal
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [(1, 1.0, True), (1, True, False), (0, False, False), ([1], [True], False), ({"a": 1}, {"a": True}, False),
+     (None, False, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ([1, 2], [2, 1], False), ("1", 1, False)],
+)  # fmt: skip
+def test_true_is_not_one_and_order_matters_in_lists_only(left, right, equal):
+    assert holds(["==", ref("l"), {"value": right}], {"l": done(left)}) is equal
+
+
+@pytest.mark.parametrize("name", ["failed", "cancelled", "spoilt", "skipped"])
+def test_comparing_with_nothing_is_false_but_for_unequal(name):
+    for kind in ("==", "<", "<=", ">", ">=", "contains"):
+        assert holds([kind, ref(name), {"value": 1}], ENDS) is False
+        assert holds([kind, ref("done"), ref(name)], ENDS) is False
+    assert holds(["!=", ref(name), {"value": 1}], ENDS) is True
+    assert holds(["exists", ref(name)], ENDS) is False
+    assert holds(["exists", ref(name, default=None)], ENDS) is True
+
+
+@pytest.mark.parametrize(("left", "right"), [(1, "1"), (True, 1), (None, 1), ([1], [2]), ({}, {})])
+def test_only_numbers_and_texts_have_an_order(left, right):
+    for kind in ("<", "<=", ">", ">="):
+        with pytest.raises(Uncomparable):
+            holds([kind, ref("l"), {"value": right}], {"l": done(left)})
+        decided = decide({"rule": [kind, ref("l"), {"value": right}]}, {"l": done(left)})
+        assert isinstance(decided, Fail)
+
+
+def test_what_is_shown_of_a_long_value_is_short():
+    decided = decide({"rule": ["<", ref("l"), {"value": 1}]}, {"l": done("x" * 10_000)})
+    assert isinstance(decided, Fail)
+    assert len(decided.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), {"a": [1, {"b": None}], "1": "one"}),
+        (("a",), [1, {"b": None}]),
+        (("a", 0), 1),
+        (("a", -1), {"b": None}),
+        (("a", 1, "b"), None),
+        ((1,), "one"),
+        (("1",), "one"),
+        (("a", 2), NOTHING),
+        (("a", -3), NOTHING),
+        (("a", "0"), NOTHING),
+        (("c",), NOTHING),
+        (("a", 1, "b", "c"), NOTHING),
+        (("1", 0), NOTHING),
+    ],
+)
+def test_looking_up_a_part(path, value):
+    ends = {"x": done({"a": [1, {"b": None}], "1": "one"})}
+    assert look_up(ref("x", *path), ends) == value
+    assert look_up(ref("x", *path, default="else"), ends) == ("else" if value is NOTHING else value)
+
+
+def test_filling_puts_values_at_their_places():
+    plan = {
+        "args": {"a": None, "b": [1, None, {"c": None}], "d": None},
+        "fills": [
+            {"at": ["a"], **ref("x")},
+            {"at": ["b", 1], **ref("x", "n")},
+            {"at": ["b", 2, "c"], **ref("y", default=[])},
+            {"at": ["d"], **ref("x", "null")},
+        ],
+    }
+    ends = {"x": done({"n": 5, "null": None}), "y": NodeEnd("failed")}
+    assert decide(plan, ends) == Go({"a": {"n": 5, "null": None}, "b": [1, 5, {"c": []}], "d": None})
+
+
+def test_what_cant_be_filled_fails_the_node_or_skips_it_with_the_one_that_has_no_output():
+    plan = {"args": {"a": None}, "fills": [{"at": ["a"], **ref("x", "rows", 3)}]}
+    assert decide(plan, {"x": done({"rows": []})}) == Fail("the output of node x has nothing at ['rows'][3]")
+    assert decide(plan, {"x": NodeEnd("failed")}) == Skip(failure=True, node="x")
+    assert decide(plan, {"x": NodeEnd("skipped", cause=CONDITION)}) == Skip(False, "x", CONDITION)
+
+
+def test_places_read_as_in_code():
+    assert (place(["a", 0, "b"]), place([])) == ("['a'][0]['b']", "its top")

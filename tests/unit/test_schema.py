@@ -1,0 +1,157 @@
+"""Whether a value fits a JSON Schema: the same answer as reading it as the type that the schema was made of."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Meta
+from pydantic import BaseModel, Field, ValidationError
+
+from holdfast.policy.schema import misfit
+from holdfast.task.gates import schema_of
+
+
+@dataclass
+class Leaf:
+    name: str
+    size: int = 0
+
+
+@dataclass
+class Tree:
+    leaf: Leaf | None
+    below: list[Tree]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+class Dict(TypedDict, total=False):
+    a: Required[int]
+    b: str
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    name: str
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+TYPES: list[Any] = [
+    int, float, str, bool, None.__class__, list[int], dict[str, int], tuple[int, str], tuple[int, ...], set[str],
+    int | None, int | str | list[bool], Literal["a", 1, None], Colour, Level, Leaf, Tree, Point, Dict, Cat | Dog,
+    dict[str, list[Leaf]], date, UUID, Annotated[int, Meta(ge=0, lt=5)], Annotated[str, Meta(pattern="^a+$")],
+    Annotated[str, Meta(min_length=1, max_length=2)], Annotated[list[int], Meta(max_length=1)],
+    Annotated[float, Meta(multiple_of=2)], Annotated[datetime, Meta(tz=True)], list[Any],
+]  # fmt: skip
+
+NAMES = st.sampled_from(["name", "size", "leaf", "below", "a", "b", "type", "lives", "x"])
+TEXTS = st.sampled_from(
+    ["", "a", "aa", "b", "red", "Cat", "Dog", "2026-11-16", "2026-11-16T12:00:00Z", "12:00:00", "P1D", "1.5",
+     "00000000-0000-0000-0000-000000000001", "nonsense"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 6) | st.sampled_from([0.5, 2.0, -1.0]) | TEXTS,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(NAMES, values, max_size=4),
+    max_leaves=6,
+)
+SEEDS: list[Any] = [
+    {"name": "a"}, {"name": "a", "size": 2}, {"leaf": None, "below": [{"leaf": {"name": "a"}, "below": []}]},
+    {"a": 1}, {"a": 1, "b": "x"}, {"type": "Cat", "lives": 9}, {"type": "Dog", "name": "Rex"}, [1, "a"], [1, 2.5], [1],
+    {"leaf": {"name": 1}, "below": []}, {"type": "Dog", "name": "Rex", "x": 1}, {"x": [{"name": "a"}]},
+]  # fmt: skip
+
+
+def readable(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.json.decode(msgspec.json.encode(value), type=kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+@settings(deadline=None, max_examples=60)
+@given(value=VALUES | st.sampled_from(SEEDS))
+def test_a_value_fits_exactly_when_it_can_be_read_as_the_type(kind, value):
+    schema = schema_of(kind, "gate", nullable=False)
+    assert (misfit(value, schema) is None) == readable(value, kind)
+
+
+@pytest.mark.parametrize("kind", [datetime, time, timedelta, Decimal, bytes])
+def test_types_that_a_schema_knows_only_as_texts_take_at_least_what_can_be_read(kind):
+    """msgspec writes no format for times that may be without a zone: what fits may be refused where it is read."""
+    schema = schema_of(kind, "gate", nullable=False)
+    for text in ("2026-11-16T12:00:00", "2026-11-16T12:00:00Z", "12:00:00", "P1D", "1.5", "YQ==", "nonsense"):
+        assert misfit(text, schema) is None or not readable(text, kind)
+    assert misfit([], schema) is not None
+
+
+class Line(BaseModel):
+    item: str
+    count: int = Field(gt=0)
+
+
+class Order(BaseModel):
+    lines: list[Line]
+    note: str | None = None
+    by: dict[str, Line] = {}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"lines": [{"item": "rope", "count": 1}]}, None),
+        ({"lines": [], "note": None, "by": {"x": {"item": "a", "count": 2}}}, None),
+        ({}, "the output lacks 'lines'"),
+        ({"lines": [{"item": "rope", "count": 0}]}, "the output['lines'][0]['count'] must be more than 0, but is 0"),
+        ({"lines": [{"item": 1, "count": 1}]}, "the output['lines'][0]['item'] must be a string, not an integer"),
+        ({"lines": [], "by": {"x": {}}}, "the output['by']['x'] lacks 'item', 'count'"),
+        ({"lines": [], "note": 5}, "the output['note'] fits none of 2 forms"),
+    ],
+)
+def test_models_of_pydantic_alone_and_inside_of_others(value, message):
+    for kind, given_value, where in ((Order, value, ""), (list[Order], [value], "[0]")):
+        found = misfit(given_value, schema_of(kind, "gate", nullable=False))
+        if message is None:
+            assert found is None
+            Order.model_validate(value)
+        else:
+            assert found.startswith(message.replace("the output", f"the output{where}", 1))
+            with pytest.raises(ValidationError):
+                Order.model_validate(value, strict=True)
+
+
+def test_what_a_schema_refuses_by_false_or_all_of():
+    assert misfit(1, True) is None
+    assert misfit(1, {}) is None
+    assert misfit({"a": 1}, {"type": "object", "additionalProperties": False}) == "the output['a'] must not be there"
+    both = {"allOf": [{"type": "integer"}, {"minimum": 3}]}
+    assert (misfit(3, both), misfit(2, both)) == (None, "the output must be at least 3, but is 2")
+    assert misfit({}, {"minProperties": 1}) == "the output must have at least 1 entries"
+    assert misfit(2, {"const": 1}) == "the output must be 1, not 2"
+    assert misfit(None, {"type": ["string", "null"]}) is None
+    assert misfit(1, {"type": ["string", "null"]}) == "the output must be a string or null, not an integer"
