@@ -143,8 +143,8 @@ def _node_plan(graph: Graph, added: Added) -> NodePlan:
     needs |= dict.fromkeys(fill.reference["node"] for fill in added.fills)
     if added.name in needs:
         raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
-    plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
-    return NodePlan(added, tuple(needs), None if plain or not rules else ["all", rules])
+    plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))  # not where only defaults need a node
+    return NodePlan(added, tuple(needs), None if plain else ["all", rules])
 
 
 def _is_plain(rule: Rule) -> bool:
