@@ -176,6 +176,8 @@ def test_the_drawing_fits_a_terminal_and_can_not_be_commanded(shell, yard, colum
 
 def test_a_large_graph_is_shortened_to_what_is_not_done(shell, yard):
     g = Graph("fleet")
+    for n in range(6):
+        g.gate(f"berth-{n}")
     boats = [g.add(yard.cut, 13 if n == 77 else n + 20, name=f"boat-{n}") for n in range(200)]
     g.add(yard.cut, 1, after=boats, name="parade")
     last = g.add(yard.cut, 1, name="c0")
@@ -188,9 +190,10 @@ def test_a_large_graph_is_shortened_to_what_is_not_done(shell, yard):
     yard.work()
     lines = [line.strip() for line in drawn(shell("show", run.id, "--url", yard.url).stdout)]
     assert len(lines) < 25
-    assert lines[0] == "layer 1  201 nodes: 1 failed, 200 done"
-    assert re.match(r"boat-77 +failed", lines[1])
-    assert lines[3] == "… and 200 done"
+    assert lines[0] == "layer 1  207 nodes: 1 failed, 6 waiting, 200 done"
+    assert re.match(r"boat-77 +failed", lines[1]), "failed ones first, be they added last"
+    assert [line.split()[0] for line in lines[3:7]] == ["berth-0", "berth-1", "berth-2", "berth-3"]
+    assert lines[7] == "… and 2 waiting, 200 done"
     assert "layers 3 to 60  58 nodes: 58 done" in lines
     assert any(re.match(r"wait +waiting +gate", line) for line in lines)
     assert "layers 62 to 101  40 nodes: 40 blocked" in lines
