@@ -111,7 +111,7 @@ def headings(page: Path) -> set[str]:
 
 
 def test_the_first_job_of_the_readme_runs_as_printed(tmp_path):
-    _, app, send = blocks(ROOT / "README.md")
+    _, app, send, _ = blocks(ROOT / "README.md")
     (tmp_path / "app.py").write_text(app)
     (tmp_path / "send.py").write_text(send)
     worker = subprocess.Popen(
@@ -132,3 +132,17 @@ def test_the_first_job_of_the_readme_runs_as_printed(tmp_path):
     assert (outcome.returncode, outcome.stderr) == (0, "")
     assert outcome.stdout.splitlines()[-1] == "Hello, Ada!"
     assert code == 0
+
+
+def test_the_first_graph_of_the_readme_runs_as_printed(tmp_path):
+    (tmp_path / "release.py").write_text(blocks(ROOT / "README.md")[3])
+    outcome = subprocess.run(
+        [sys.executable, "release.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout == "published client.tar.gz, server.tar.gz\n"

@@ -20,7 +20,7 @@ from holdfast.engine.hooks import Hook, Hooks
 from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
-from holdfast.model.names import check_name
+from holdfast.model.names import check_queue
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
@@ -324,7 +324,7 @@ def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
         return None
     if isinstance(queues, str) or not queues:
         raise ConfigError(f"queues must be a list of names, or None for all, but is {queues!r}")
-    return tuple(check_name(queue, "a queue") for queue in queues)
+    return tuple(check_queue(queue, "a queue") for queue in queues)
 
 
 def _checked_concurrency(concurrency: int) -> int:

@@ -19,10 +19,10 @@ from holdfast.cli.commands import holdfast
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "emit",
-    "workers", "queues", "pause", "resume", "migrate", "prune", "check",
+    "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check",
 }  # fmt: skip
 READING = [["runs"], ["queues"], ["workers"], ["show", "0199aaaa"], ["cancel", "0199aaaa"], ["retry", "0199aaaa"]]
-STEERING = [["fork", "0199aaaa"], ["send", "0199aaaa", "topic"], ["emit", "event"]]
+STEERING = [["fork", "0199aaaa"], ["send", "0199aaaa", "topic"], ["emit", "event"], ["gate", "0199aaaa"]]
 DATABASE = [*READING, *STEERING, ["pause", "q"], ["resume", "q"], ["prune", "--yes"], ["migrate", "--check"]]
 
 
@@ -89,6 +89,9 @@ def test_a_verb_that_is_mistyped_gets_a_suggestion_in_one_line(shell):
         (["send", "0199aaaa", "topic", "hello"], """'"hello"'"""),
         (["send", "0199aaaa", "topic", '{"a'], "PAYLOAD is no JSON"),
         (["emit"], "EVENT"),
+        (["gate"], "RUN"),
+        (["gate", "0199aaaa", "approve", "open"], "'fail'"),
+        (["gate", "0199aaaa", "approve", "complete", "{x"], "OUTPUT is no JSON"),
         (["emit", "event", "yes"], """'"yes"'"""),
         (["check", "--limit", "0"], "x>=1"),
         (["check", "--timeout", "soon"], "90s, 15m"),

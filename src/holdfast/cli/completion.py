@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.root import Given, holdfast
+from holdfast.model.run import FINAL
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -25,8 +26,8 @@ MOST = 50
 def completion(shell: str) -> None:
     """Print a script that teaches a shell to complete `holdfast`.
 
-    Tasks are completed from the app's code, queues, runs, steps and topics from its database, where those can be found
-    without options.
+    Tasks are completed from the app's code, queues, runs, steps, topics, nodes and gates from its database, where those
+    can be found without options.
 
     \b
     Examples:
@@ -92,6 +93,27 @@ def complete_topics(ctx: click.Context, _param: click.Parameter, typed: str) -> 
     with suppress(Exception), changing(_given(ctx)) as control:
         waits = control.runs.waits(control.runs.find(_run(ctx)))
         names = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
+    return _items(names, typed)
+
+
+def complete_gates(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The unfinished gates of the graph that was given."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        id = control.runs.find(_run(ctx))
+        names = [gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL]
+    return _items(names, typed)
+
+
+def complete_nodes(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The nodes of the graph that was given."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        names = [node.name for node in control.graphs.read(control.runs.find(_run(ctx))).nodes]
     return _items(names, typed)
 
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import click
 
-from holdfast.cli.completion import complete_queues, complete_runs
+from holdfast.cli.completion import complete_nodes, complete_queues, complete_runs
+from holdfast.cli.drawing import counted, draw, how_to_conclude, told_gate
 from holdfast.cli.output import (
     Column,
     ago,
@@ -26,15 +27,18 @@ from holdfast.cli.output import (
     span,
 )
 from holdfast.cli.root import FAILED, Given, holdfast, pass_given
-from holdfast.cli.story import awaited, short, story
+from holdfast.cli.story import LONGEST_VALUE, awaited, cut, short, story
 from holdfast.cli.values import DURATION
 from holdfast.errors import HoldfastError
-from holdfast.model.run import STATES
+from holdfast.model.run import FINAL, GRAPH_QUEUE, STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
+    from holdfast.control.graphs import GraphInfo
     from holdfast.control.runs import RunDetails
     from holdfast.model.run import Page, Progress, RunInfo
+
+MOST_GATES = 10
 
 COLUMNS = (
     Column("RUN", whole=True),
@@ -110,7 +114,7 @@ def _row(run: RunInfo[Any]) -> list[str]:
         str(run.id),
         run.state,
         run.task,
-        run.queue,
+        run.queue if run.queue != GRAPH_QUEUE else "-",
         str(run.attempt),
         ago(run.created_at),
         span(took),
@@ -120,28 +124,50 @@ def _row(run: RunInfo[Any]) -> list[str]:
 
 @holdfast.command()
 @click.argument("run", shell_complete=complete_runs)
+@click.argument("node", nargs=-1, shell_complete=complete_nodes)
+@click.option("--mermaid", is_flag=True, help="Print a graph as a Mermaid flowchart.")
 @pass_given
-def show(given: Given, run: str) -> None:
+def show(given: Given, run: str, node: tuple[str, ...], mermaid: bool) -> None:
     """Show all there is to know of a run, with its history.
 
     Of a durable function also its steps, with how long they took and what came of them, its children, and what it waits
-    for. RUN is the run's id, or the beginning of it: at least four characters, and as many as no other run has. On a
-    terminal long results are cut; --json has everything.
+    for; of a graph its nodes in layers, with their states, what they wait for, and its open gates. RUN is the run's id,
+    or the beginning of it: at least four characters, and as many as no other run has. NODE is the name of a node of a
+    graph; several names go on into graphs within it. On a terminal long results are cut; --json has everything.
 
     \b
     Examples:
       holdfast show 0199a3f2-6c1e-7b3a-9d61-2f4f0c7f5a10
       holdfast show 0199a3f2-6c1e
+      holdfast show 0199a3f2-6c1e extract
+      holdfast show 0199a3f2-6c1e --mermaid > graph.mmd
       holdfast show 0199a3f2-6c1e --json
     """
     from holdfast.cli.connect import reading
 
+    if mermaid and given.json:
+        raise click.UsageError("give --mermaid or --json, not both.")
     with reading(given) as control:
-        details = control.runs.details(control.runs.find(run))
+        id = control.runs.find(run)
+        for name in node:
+            id = control.graphs.node(id, name)
+        if mermaid:
+            _show_flowchart(control.graphs.read(id))
+            return
+        details = control.runs.details(id)
     if given.json:
         show_json(_as_data(details))
         return
     _show_details(details)
+
+
+def _show_flowchart(graph: GraphInfo) -> None:
+    from holdfast.cli.mermaid import MOST_EDGES, edges_of, flowchart
+
+    click.echo(flowchart(graph))
+    edges = edges_of(graph)
+    if edges > MOST_EDGES:
+        note(f"there are {edges:,} arrows; Mermaid draws {MOST_EDGES} unless its setting maxEdges says otherwise")
 
 
 def _as_data(details: RunDetails) -> dict[str, Any]:
@@ -161,16 +187,18 @@ def _show_details(details: RunDetails) -> None:
             ("will end", None if details.ending is None else f"{details.ending}, when its undos have run"),
             ("waits for", _waits(details)),
             ("progress", _progress(info.progress)),
-            ("task", info.task),
-            ("queue", info.queue),
+            ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
+            ("nodes", None if details.graph is None else counted(details.graph.counts)),
+            ("queue", info.queue if details.kind == "task" else None),
+            ("node", None if details.node is None else f"{details.node}, of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
             ("tags", ", ".join(info.tags) or None),
             ("unique", details.unique),
-            ("arguments", _json(details.args)),
-            ("options", _json(details.options) if details.options else None),
-            ("attempt", str(info.attempt)),
+            ("arguments", _arguments(details) if details.kind == "task" else None),
+            ("options", _json(details.options) if details.options and details.kind == "task" else None),
+            ("attempt", str(info.attempt) if details.kind == "task" else None),
             ("restarts", str(details.restarts) if details.restarts else None),
             ("crashes", str(info.crashes) if info.crashes else None),
             ("worker", info.worker),
@@ -180,13 +208,29 @@ def _show_details(details: RunDetails) -> None:
             ("deadline", None if info.final else clock_time(details.deadline)),
             ("finished", clock_time(info.finished_at)),
             ("kept until", clock_time(details.expires_at)),
-            ("result", _json(info.result) if info.state == "done" else None),
+            ("result", _result(details) if info.state == "done" else None),
             ("error", None if info.error is None else f"{info.error} (code {info.error.code})"),
             ("traceback", info.error.traceback.rstrip() if info.error and info.error.traceback else None),
         ]
     )
+    if details.graph is not None:
+        click.echo("\nnodes")
+        show_tree(draw(details.graph))
     click.echo("\nhistory")
     show_tree(story(details))
+    if details.graph is not None and for_people():
+        note(f"more of one node: holdfast show {info.id} NODE")
+
+
+def _arguments(details: RunDetails) -> str:
+    text = _json(details.args)
+    return text if details.info.state != "blocked" or not details.needs else f"{text} (outputs are still to come)"
+
+
+def _result(details: RunDetails) -> str:
+    """Whole; that of a graph may be that of very many nodes, and is cut."""
+    text = _json(details.info.result)
+    return text if details.graph is None else cut(text, LONGEST_VALUE)
 
 
 def _json(value: Any) -> str:
@@ -195,7 +239,17 @@ def _json(value: Any) -> str:
 
 
 def _waits(details: RunDetails) -> str | None:
-    return "\n".join(awaited(wait) for wait in details.waits) or None
+    lines = [awaited(wait) for wait in details.waits]
+    gates = [] if details.graph is None else [gate for gate in details.graph.gates if gate.state == "waiting"]
+    for gate in gates[:MOST_GATES]:
+        lines += [f"gate {gate.name}, {told_gate(gate)}:", f"  {how_to_conclude(gate)}"]
+    if len(gates) > MOST_GATES:
+        lines.append(f"… and {len(gates) - MOST_GATES:,} more gates (holdfast gate {details.info.id})")
+    if details.gate is not None and details.gate.state == "waiting":
+        lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {how_to_conclude(details.gate)}"]
+    if details.info.state == "blocked":
+        lines += [f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL]
+    return "\n".join(lines) or None
 
 
 def _progress(progress: Progress | None) -> str | None:
@@ -215,9 +269,9 @@ def _progress(progress: Progress | None) -> str | None:
 def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
     """End runs now, whether they have started or not.
 
-    A worker that is at one is stopped at its next heartbeat. Its children end too, and a durable function with
-    compensations runs those first. Runs that had ended before are left as they are. RUN is an id or its beginning. The
-    exit code is 1 if one of them couldn't be found.
+    A worker that is at one is stopped at its next heartbeat. Its children end too, or its nodes, and a durable function
+    with compensations runs those first. Runs that had ended before are left as they are. RUN is an id or its beginning.
+    The exit code is 1 if one of them couldn't be found.
 
     \b
     Examples:
@@ -241,9 +295,9 @@ def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
 def retry(given: Given, run: tuple[str, ...]) -> int:
     """Send failed or cancelled runs back to be tried anew.
 
-    Attempts, crashes and the deadline start anew; what durable functions have on record stays. Unfinished runs are left
-    as they are; one that is done can't be retried. RUN is an id or its beginning. The exit code is 1 if one of them
-    can't be retried.
+    Attempts, crashes and the deadline start anew; what durable functions have on record stays, and what is done in a
+    graph. Unfinished runs are left as they are; one that is done can't be retried. RUN is an id or its beginning. The
+    exit code is 1 if one of them can't be retried.
 
     \b
     Examples:
@@ -253,7 +307,10 @@ def retry(given: Given, run: tuple[str, ...]) -> int:
 
     def again(control: Control, id: UUID) -> tuple[bool, str]:
         retried = control.runs.retry(id)
-        return retried, "ready again" if retried else f"is unfinished anyway: {control.runs.info(id).state}"
+        info = control.runs.info(id)
+        if not retried:
+            return False, f"is unfinished anyway: {info.state}"
+        return True, "ready again" if info.queue != GRAPH_QUEUE else "goes on; what was done in it stays done"
 
     return _each(given, run, again)
 

@@ -78,8 +78,14 @@ def _more(entry: Entry) -> Iterator[str]:
     elif entry.kind == "forked":
         at = f" from {data['from_step']}" if data.get("from_step") else ""
         yield f"of {data.get('from')}{at}, {data.get('steps', 0)} taken over"
+    elif entry.kind == "appended":
+        yield f"{data.get('nodes')} nodes, key {data.get('key')}"
+    elif entry.kind == "concluded_early":
+        yield "will be complete" if data.get("outcome") == "done" else "will fail"
     elif entry.kind == "drift" and isinstance(data.get("steps"), dict):
         yield f"other arguments than on record: {', '.join(map(str, data['steps']))}"
+    if data.get("by"):
+        yield f"by {data['by']}"
 
 
 def _failure(error: Any) -> list[Branch]:

@@ -55,8 +55,8 @@ def arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise click.UsageError(f"--args must be a JSON object or array, but {text[:40]} is neither.")
 
 
-def payload(text: str | None) -> Any:
-    """A JSON value, null where nothing was given."""
+def payload(text: str | None, what: str = "PAYLOAD") -> Any:
+    """A JSON value, null where nothing was given. `what` is its name on the command line."""
     if text is None:
         return None
     try:
@@ -64,4 +64,4 @@ def payload(text: str | None) -> Any:
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         shown = text if len(text) <= 40 else text[:39] + "…"
         hint = f"Text needs quotes of its own, like '\"{shown}\"'." if text.strip()[:1] not in tuple('{["') else ""
-        raise click.UsageError(f"PAYLOAD is no JSON: {error}. {hint}".rstrip()) from None
+        raise click.UsageError(f"{what} is no JSON: {error}. {hint}".rstrip()) from None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
@@ -13,15 +11,12 @@ import msgspec
 
 from holdfast.client.blocking import refuse_in_loop
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
-from holdfast.errors import BadArguments, ConfigError, ErrorInfo, GraphError
-from holdfast.model.codec import encode
-from holdfast.model.failure import to_json
+from holdfast.errors import ConfigError, GraphError
 from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.model.run import RunInfo
+from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun, Store
-from holdfast.store.gates import Outcome
-from holdfast.store.intake import GRAPH_QUEUE
+from holdfast.store.gates import completed, failed
 from holdfast.store.reader import Reader
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.task.conditions import Node
@@ -155,7 +150,7 @@ class Graphs:
 
     def nodes(self, id: UUID) -> dict[str, RunInfo[Any]]:
         """The nodes of a graph by their names."""
-        self.refuse_other(id)
+        self._reader.graph_row(id)
         return {str(row.node): self._reader.info_of(row) for row in self._store.views.nodes(str(id))}
 
     def gate(self, id: UUID, name: str) -> Gate:
@@ -163,29 +158,8 @@ class Graphs:
 
     def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
         refuse_in_body("complete", "call it inside a step")
-        text = encode(output, f"the output of gate {name}")
-        return self._store.graphs.conclude(str(id), name, Outcome("done", text, None, _who(by)))
+        return self._store.graphs.conclude(str(id), name, completed(name, output, by))
 
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
-        if not isinstance(error, str):
-            raise BadArguments(f"gate {name}: fail takes a message, not a {type(error).__name__}")
-        text = to_json(ErrorInfo("gate", "GateFailed", error))
-        return self._store.graphs.conclude(str(id), name, Outcome("failed", None, text, _who(by)))
-
-    def refuse_other(self, id: UUID) -> None:
-        """Raise GraphError when a run is no graph."""
-        row = self._reader.row(id)
-        if row.kind != "graph":
-            raise GraphError(f"run {id} is a run of {row.task}, not a graph")
-
-
-def _who(by: str | None) -> str:
-    """Who concludes a gate: as given, or the user of this process."""
-    if by is not None:
-        return check_name(by, "by")
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no entry for it
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+        return self._store.graphs.conclude(str(id), name, failed(name, error, by))

@@ -7,6 +7,7 @@ from typing import Self
 
 from holdfast.control.check import Check
 from holdfast.control.events import Events
+from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
@@ -25,6 +26,7 @@ class Control:
         self._store = store
         known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
+        self.graphs = Graphs(store)
         self.events = Events(store)
         self.queues = Queues(store)
         self.workers = Workers(store)

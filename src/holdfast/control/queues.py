@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast.model.clock import SECOND, to_datetime_or_none
-from holdfast.model.names import check_name
+from holdfast.model.names import check_queue
+from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
+from holdfast.store.queues import QueueRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,22 @@ class Queues:
                 dict(sorted(runs.get(row.name, {}).items())),
                 oldest.get(row.name),
             )
-            for row in self._store.queues.all()
+            for row in self._all()
         ]
 
     def names(self) -> set[str]:
         """Every queue that a run was ever put into, or that was paused."""
-        return {row.name for row in self._store.queues.all()}
+        return {row.name for row in self._all()}
+
+    def _all(self) -> Sequence[QueueRow]:
+        """Without that of graphs and gates, which no worker takes anything from."""
+        return [row for row in self._store.queues.all() if row.name != GRAPH_QUEUE]
 
     def pause(self, names: Iterable[str]) -> set[str]:
         """Let no worker take runs of these queues. What runs goes on; what is ready stays so. A claim that is under way
         in this very moment may still take its runs. The names of those that were open before."""
-        return set(self._store.queues.pause(check_name(name, "a queue") for name in names))
+        return set(self._store.queues.pause(check_queue(name, "a queue") for name in names))
 
     def resume(self, names: Iterable[str]) -> set[str]:
         """Let workers take runs of these queues again; the names of those that were paused."""
-        return set(self._store.queues.resume(check_name(name, "a queue") for name in names))
+        return set(self._store.queues.resume(check_queue(name, "a queue") for name in names))

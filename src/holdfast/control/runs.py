@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
+from holdfast.control.graphs import GateInfo, GraphInfo, Graphs
 from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
 from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
@@ -21,6 +22,7 @@ from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import Page, PageAsked, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
+from holdfast.store.views import RunRow
 from holdfast.task.registry import Registry
 from holdfast.task.signature import Parameters, UntypedSignature
 
@@ -56,6 +58,16 @@ class RunDetails:
     """Its first children, in the order in which they were made."""
     more_children: bool = False
     """Whether there are more than those."""
+    kind: Literal["task", "graph", "gate"] = "task"
+    node: str | None = None
+    """Its name as a node of the graph that is its parent,"""
+    node_of: str | None = None
+    """and the name of that."""
+    needs: dict[str, str] = field(default_factory=dict)
+    """What it needs as a node, and the states of those."""
+    graph: GraphInfo | None = None
+    """The nodes of a graph."""
+    gate: GateInfo | None = None
 
 
 class Runs:
@@ -65,6 +77,7 @@ class Runs:
         self._store = store
         self._registry = registry
         self._reader = Reader(store.views, store.graphs)
+        self._graphs = Graphs(store)
 
     def page(self, **asked: Unpack[PageAsked]) -> Page:
         """Runs, newest first; give the page's `after` for the next ones."""
@@ -98,9 +111,9 @@ class Runs:
         more = self._store.views.more(str(id))
         if more is None:
             raise RunNotFound(f"run {id} was pruned just now")
-        children = self._store.views.children(str(id), SHOWN_CHILDREN + 1)
+        children = [] if row.kind else self._store.views.children(str(id), SHOWN_CHILDREN + 1)
         return RunDetails(
-            info=self._reader.info_of(row),
+            info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
             args=decode(more.args),
             options={} if more.options is None else decode(more.options),
             unique=None if more.unique_name is None else decode(more.unique_name)[-1],
@@ -115,7 +128,21 @@ class Runs:
             waits=self.waits(id),
             children=children_of(children[:SHOWN_CHILDREN]),
             more_children=len(children) > SHOWN_CHILDREN,
+            **self._in_graphs(id, row),
         )
+
+    def _in_graphs(self, id: UUID, row: RunRow) -> dict[str, Any]:
+        """What there is to know of a run as a graph, and as a node of one."""
+        found: dict[str, Any] = {"kind": row.kind or "task", "node": row.node}
+        if row.kind == "graph":
+            found["graph"] = self._graphs.read(id)
+        if row.node is not None and row.parent is not None:
+            found["node_of"] = self._reader.row(UUID(row.parent)).task
+            found["needs"] = dict(self._store.views.needs(row.parent, str(id)))
+        if row.kind == "gate" and row.parent is not None:
+            gates = self._graphs.gates(UUID(row.parent))
+            found["gate"] = next((gate for gate in gates if gate.id == id), None)
+        return found
 
     def steps(self, id: UUID) -> list[StepInfo]:
         """What a durable function has on record since its last restart, in order."""

@@ -36,6 +36,14 @@ def check_name(value: object, what: str, longest: int = LONGEST_NAME) -> str:
     return str(value)
 
 
+def check_queue(value: object, what: str) -> str:
+    """The name of a queue. Those that begin with a `$` are Holdfast's own."""
+    name = check_name(value, what)
+    if name.startswith("$"):
+        raise ConfigError(f"{what} must not begin with a $: such queues are Holdfast's own, but it is {shown(name)}")
+    return name
+
+
 def shown(value: str) -> str:
     """A quoted form for messages, cut when it is long, safe to print whatever is in it."""
     cut = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"

@@ -20,6 +20,8 @@ RunState: TypeAlias = Literal[
 ]
 
 STATES: tuple[RunState, ...] = get_args(RunState)
+GRAPH_QUEUE = "$graph"
+"""Where graphs and gates are: no worker takes anything from there."""
 FINAL: frozenset[RunState] = frozenset({"done", "failed", "cancelled", "skipped"})
 
 

@@ -5,6 +5,8 @@ Everything here runs inside a transaction of its caller's, which has locked the 
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -12,8 +14,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import BadArguments, ErrorInfo, KeyConflict, RunFinished
-from holdfast.model.codec import canonical_text
+from holdfast.model.codec import canonical_text, encode
 from holdfast.model.failure import from_json, to_json
+from holdfast.model.names import check_name
 from holdfast.policy.schema import misfit
 from holdfast.store.family import Ended, HeldRun, ids
 from holdfast.store.part import Do, batch, record
@@ -27,6 +30,28 @@ class Outcome(NamedTuple):
     result: str | None
     error: str | None
     by: str
+
+
+def completed(gate: str, output: Any, by: str | None) -> Outcome:
+    """The gate is complete with an output; `by` is the user of this process where nobody is named."""
+    return Outcome("done", encode(output, f"the output of gate {gate}"), None, _who(by))
+
+
+def failed(gate: str, error: str, by: str | None) -> Outcome:
+    """The gate has failed, with a message."""
+    if not isinstance(error, str):
+        raise BadArguments(f"gate {gate}: fail takes a message, not a {type(error).__name__}")
+    return Outcome("failed", None, to_json(ErrorInfo("gate", "GateFailed", error)), _who(by))
+
+
+def _who(by: str | None) -> str:
+    if by is not None:
+        return check_name(by, "by")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for it
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def expire(do: Do, gates: Sequence[str]) -> list[Ended]:
@@ -91,7 +116,9 @@ def _refuse_other(gate: HeldRun, outcome: Outcome, state: str, result: str | Non
         return
     if state == outcome.state == "failed" and _same_error(error, outcome.error):
         return
-    how = f"failed: {from_json(error or '').message}" if state == "failed" else "completed with another output"
+    how = "completed with another output" if outcome.state == "done" else "completed"
+    if state == "failed":
+        how = f"failed: {from_json(error or '').message}"
     raise KeyConflict(f"gate {gate.node} of run {gate.parent} was {how}", UUID(gate.id))
 
 

@@ -24,6 +24,8 @@ from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.settling import settle
 from holdfast.store.turns import give_turns, take_turns
 
+SHOWN_GATES = 20
+
 
 class NodeState(NamedTuple):
     """A node of a graph that is there."""
@@ -139,7 +141,10 @@ def _hold_graph(do: Do, id: str) -> HeldRun:
     if not found:
         raise RunNotFound.of(id)
     if found[id].kind != "graph":
-        raise GraphError(f"run {id} is no graph")
+        run = found[id]
+        raise GraphError(
+            f"run {id} is no graph" + (f", but node {run.node} of graph run {run.parent}" if run.node else "")
+        )
     return found[id]
 
 
@@ -181,4 +186,6 @@ def _refuse_gate(do: Do, id: str, name: str, found: NodeState | None) -> None:
     if found is not None:
         raise GraphError(f"node {name!r} of run {id} is no gate")
     _hold_graph(do, id)
-    raise GraphError(f"graph run {id} has no gate {name!r}")
+    gates = [node for _, graph, node, *_ in do("graph_gates", graph=id) if str(graph) == id]
+    known = f"it has {', '.join(gates[:SHOWN_GATES])}" if gates else "it has none"
+    raise GraphError(f"graph run {id} has no gate {name!r}: {known}")

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.database import Row, Statement
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
+from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Ground, Part, batch
 from holdfast.store.rows import NewRun
@@ -32,10 +33,6 @@ MakePlan: TypeAlias = Callable[[dict[Pair, int]], Plan]
 
 BATCH_BYTES = 8 * 1024 * 1024
 UNIQUE_TRIES = 10
-
-
-GRAPH_QUEUE = "$graph"
-"""The queue of graphs and gates, which no worker takes."""
 
 
 def scope_of(run: NewRun) -> str:

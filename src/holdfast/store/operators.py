@@ -66,6 +66,8 @@ class Operators(Part):
             run = _hold(do, id)
             if next(tries) > 1 and do("sent_by", run=id, sent_by=by):
                 return  # the answer got lost
+            if run.kind is not None:
+                raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
             if run.state in FINAL:
                 raise RunFinished(f"run {id} is {run.state}; messages go to unfinished runs")
             do(

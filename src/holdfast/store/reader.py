@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from holdfast.errors import ConfigError, RunNotFound
+from holdfast.errors import ConfigError, GraphError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
@@ -46,6 +46,14 @@ class Reader:
         if row is None:
             raise RunNotFound.of(id)
         return row
+
+    def graph_row(self, id: UUID) -> RunRow:
+        """The row of a graph; GraphError when the run is none."""
+        row = self.row(id)
+        if row.kind == "graph":
+            return row
+        what = f"a run of {row.task}" if row.node is None else f"node {row.node} of graph run {row.parent}"
+        raise GraphError(f"run {id} is {what}, not a graph")
 
     def info(self, id: UUID) -> RunInfo[Any]:
         """One run. Unlike in lists, the result of a graph is there, gathered from its nodes."""

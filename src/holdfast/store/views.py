@@ -103,6 +103,39 @@ class MoreRow(NamedTuple):
     parked_on: str | None
 
 
+class NodeRow(NamedTuple):
+    """A node of a graph at a glance."""
+
+    seq: int
+    id: str
+    node: str
+    kind: str | None
+    task: str
+    state: RunState
+    attempt: int
+    error: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    held: str | None
+    plan: str | None
+
+
+class GateRow(NamedTuple):
+    """A gate, and when it was last tried again or had the last of what it needs."""
+
+    id: str
+    graph: str
+    node: str
+    state: RunState
+    created_at: int
+    deadline: int | None
+    plan: str
+    retried_at: int | None
+    released_at: int | None
+
+
 class Views(Part):
     """Reading, which changes nothing."""
 
@@ -165,6 +198,36 @@ class Views(Part):
     def edges(self, graph: str) -> list[tuple[str, str]]:
         """Which nodes of a graph need which, by id: the one that is needed comes first."""
         return [(str(needs), str(node)) for needs, node in self._one("read", "graph_edges", graph=graph)]
+
+    def overview(self, graph: str) -> list[NodeRow]:
+        """The nodes of a graph at a glance, in the order in which they were added."""
+        found: list[NodeRow] = []
+        while True:
+            after = found[-1].node if found else ""
+            page = [NodeRow._make(row) for row in self._one("read", "graph_overview", graph=graph, after=after)]
+            found += page
+            if len(page) < NODES_PAGE:
+                return sorted(found)
+
+    def nodes_within(self, graph: str) -> dict[str, dict[str, int]]:
+        """How many nodes the graphs within a graph have, by their ids and by state."""
+        found: dict[str, dict[str, int]] = {}
+        for id, state, count in self._one("read", "nodes_within", graph=graph):
+            found.setdefault(str(id), {})[state] = count
+        return found
+
+    def needs(self, graph: str, node: str) -> list[Row]:
+        """The nodes that a node needs: name, state."""
+        return self._one("read", "node_needs", graph=graph, id=node)
+
+    def node_id(self, graph: str, name: str) -> str | None:
+        """The id of a node of a graph."""
+        rows = self._one("read", "named_nodes", graph=graph, rows=batch([{"node": name}]))
+        return str(rows[0][1]) if rows else None
+
+    def gates(self, graph: str) -> list[GateRow]:
+        """The gates of a graph and of the graphs within it."""
+        return [GateRow._make(row) for row in self._one("read", "graph_gates", graph=graph)]
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""

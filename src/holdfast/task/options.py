@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import LONGEST_KEY, check_name, check_queue
 from holdfast.model.retry import Retry
 
 Place: TypeAlias = Literal["loop", "thread", "process"]
@@ -121,7 +121,7 @@ def check_declaration(
     return Declaration(
         name=name,
         aliases=_names(aliases, f"{where}: aliases"),
-        queue=check_name(queue, f"{where}: queue"),
+        queue=check_queue(queue, f"{where}: queue"),
         priority=_priority(priority, f"{where}: priority"),
         retry=DEFAULT_RETRY if retry is None else check_retry(retry, f"{where}: retry"),
         timeout=None if timeout is None else some_time(timeout, f"{where}: timeout"),
@@ -216,7 +216,7 @@ def _deadline(value: int | _Moment | None) -> dict[str, int | None]:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "queue": check_name,
+    "queue": check_queue,
     "priority": _priority,
     "delay": to_micros,
     "run_at": time_to_micros,

@@ -170,6 +170,44 @@ select state, result, error, plan from {schema}runs where id = cast(:id as {uuid
 select * from {schema}shown_runs where parent = cast(:graph as {uuid}) and node is not null and seq > cast(:after as bigint)
 order by seq limit 1000
 
+-- name: graph_overview
+-- The nodes of a graph as operators see them at a glance, by pages in the order of their names: without results, and without plans that
+-- are long. Whose turn it is, is told by `seq`.
+select s.seq, s.id, s.node, s.kind, s.task, s.state, s.attempt, s.error, s.created_at, s.started_at, s.finished_at, s.due_at, s.held,
+    case when length(r.plan) <= 20000 then r.plan end
+from {schema}shown_runs s join {schema}runs r on r.id = s.id
+where s.parent = cast(:graph as {uuid}) and s.node is not null and s.node > cast(:after as text)
+order by s.node limit 1000
+
+-- name: nodes_within
+-- How many nodes the graphs within a graph have, by state.
+select n.parent, n.state, count(*)
+from {schema}runs g join {schema}shown_runs n on n.parent = g.id
+where g.parent = cast(:graph as {uuid}) and g.node is not null and g.kind = 'graph' and n.node is not null
+group by n.parent, n.state
+
+-- name: node_needs
+-- The nodes of a graph that one of them needs.
+select n.node, n.state from {schema}shown_runs n join {schema}edges e on e.needs = n.id and e.node = cast(:id as {uuid})
+where n.parent = cast(:graph as {uuid}) and n.node is not null
+order by n.seq
+
+-- name: graph_gates
+-- The gates of a graph and of the graphs within it, and when they were last tried again or had the last of what they need.
+with recursive graphs (id) as (
+    select r.id from {schema}runs r where r.id = cast(:graph as {uuid})
+    union all
+    select n.id from graphs join {schema}runs n on n.parent = graphs.id and n.node is not null and n.kind = 'graph'
+)
+select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
+    (select max(h.at) from {schema}history h where h.run = g.id and h.kind = 'retried'),
+    case when g.state = 'waiting' then (
+        select max(n.finished_at) from {schema}runs n join {schema}edges e on e.needs = n.id and e.node = g.id
+        where n.parent = g.parent and n.node is not null
+    ) end
+from graphs join {schema}runs g on g.parent = graphs.id and g.node is not null and g.kind = 'gate'
+order by g.seq
+
 -- name: graph_edges
 -- Which nodes of a graph need which.
 select e.needs, e.node from {schema}runs n cross join {schema}edges e

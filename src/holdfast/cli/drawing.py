@@ -1,0 +1,190 @@
+"""How `show` draws a graph: its nodes in layers, with their states and what they wait for. Small graphs whole; of large
+ones what isn't done, and counts of the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from holdfast.cli.output import Branch, ago, span, timestamp
+from holdfast.cli.story import LONGEST_FAILURE, cut, one_line
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from holdfast.control.graphs import GateInfo, GraphInfo, NodeInfo
+
+SMALL = 40
+"""A graph with so many nodes is drawn whole."""
+MOST_NODES = 5
+"""Of a large one so many nodes of each layer,"""
+MOST_LAYERS = 20
+"""and so many layers."""
+WIDEST_NAME = 28
+MOST_NAMES = 4
+LONGEST_CONDITION = 120
+ORDER = ("failed", "cancelled", "undoing", "running", "waiting", "ready", "scheduled", "skipped", "blocked", "done")
+"""What people want to see first."""
+
+
+def draw(graph: GraphInfo) -> list[Branch]:
+    """The layers of a graph, as lines of a tree."""
+    small = len(graph.nodes) <= SMALL
+    gates = {gate.id: gate for gate in graph.gates}
+    width = min(max((len(node.name) for node in graph.nodes), default=0), WIDEST_NAME)
+    layers = [
+        (number, list(nodes))
+        for number, nodes in groupby(sorted(graph.nodes, key=lambda node: node.layer), lambda node: node.layer)
+    ]
+    lines = []
+    for group in _grouped(layers) if not small else [[layer] for layer in layers]:
+        nodes = [node for _, some in group for node in some]
+        shown = nodes if small else _most_urgent(nodes) if len(group) == 1 else []
+        below = [_node(node, width, gates, small=small) for node in shown]
+        if 0 < len(shown) < len(nodes):
+            below.append(Branch([f"… and {_counted(_states(nodes) - _states(shown))}"]))
+        lines.append(Branch(_heading(group, nodes), below))
+    if not small and len(lines) > MOST_LAYERS:
+        left = len(lines) - MOST_LAYERS
+        lines = [*_first(lines), Branch([f"… and {left:,} more (--json has all)"])]
+    return lines
+
+
+def _grouped(layers: Sequence[tuple[int, list[NodeInfo]]]) -> list[list[tuple[int, list[NodeInfo]]]]:
+    """Neighbouring layers in which all is done, or all is blocked or skipped, go together where there are many."""
+    if len(layers) <= MOST_LAYERS:
+        return [[layer] for layer in layers]
+
+    def same(layer: tuple[int, list[NodeInfo]]) -> object:
+        states = {node.state for node in layer[1]}
+        return states.pop() if states in ({"done"}, {"blocked"}, {"skipped"}) else layer[0]
+
+    return [list(group) for _, group in groupby(layers, same)]
+
+
+def _first(lines: Sequence[Branch]) -> list[Branch]:
+    """Those with something to tell below them first, then in order."""
+    kept = sorted(range(len(lines)), key=lambda at: (not lines[at].below, at))[:MOST_LAYERS]
+    return [lines[at] for at in sorted(kept)]
+
+
+def _most_urgent(nodes: Sequence[NodeInfo]) -> list[NodeInfo]:
+    urgent = sorted((node for node in nodes if node.state != "done"), key=lambda node: ORDER.index(node.state))
+    if not urgent and len(nodes) <= MOST_NODES:
+        return list(nodes)
+    return urgent[:MOST_NODES]
+
+
+def _heading(group: Sequence[tuple[int, list[NodeInfo]]], nodes: Sequence[NodeInfo]) -> list[str]:
+    first, last = group[0][0], group[-1][0]
+    name = f"layer {first:,}" if first == last else f"layers {first:,} to {last:,}"
+    return [name] if len(nodes) == 1 and len(group) == 1 else [name, counted(_states(nodes))]
+
+
+def _states(nodes: Iterable[NodeInfo]) -> Counter[str]:
+    return Counter(node.state for node in nodes)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """How many nodes there are: `7 nodes: 1 waiting, 3 blocked, 3 done`."""
+    total = sum(counts.values())
+    return f"{total:,} {'node' if total == 1 else 'nodes'}: {_counted(counts)}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[state]:,} {state}" for state in ORDER if counts.get(state))
+
+
+# One node
+
+
+def _node(node: NodeInfo, width: int, gates: Mapping[UUID, GateInfo], *, small: bool) -> Branch:
+    cells = [f"{node.name:<{width}}", f"{node.state:<9}"]
+    cells += [cell for cell in (_kind(node), _time(node), _why(node, gates.get(node.id), small=small)) if cell]
+    return Branch(cells, [*_below(node), *_within(node, gates)])
+
+
+def _kind(node: NodeInfo) -> str:
+    if node.kind == "gate":
+        return "gate"
+    if node.kind == "task":
+        return ""
+    return f"graph {node.task}" + ("" if node.graph is not None or not node.counts else f", {counted(node.counts)}")
+
+
+def _time(node: NodeInfo) -> str:
+    if node.started_at is None:
+        return ""
+    until = node.finished_at or datetime.now(UTC)
+    took = span(max((until - node.started_at).total_seconds(), 0))
+    return took if node.attempt <= 1 else f"{took}, attempt {node.attempt}"
+
+
+def _why(node: NodeInfo, gate: GateInfo | None, *, small: bool) -> str:
+    """What it waits for, or what it came after."""
+    if gate is not None and node.state == "waiting":
+        return told_gate(gate)
+    if node.state == "blocked":
+        early = f"; {_EARLY[gate.early]} when it opens" if gate is not None and gate.early is not None else ""
+        return f"waits for {_names(node.waits_for)}{early}"
+    if node.state == "scheduled" and node.due_at is not None:
+        return f"due {ago(node.due_at)}"
+    if node.state == "ready" and node.held is not None:
+        return f"held: {node.held}"
+    if node.state == "skipped" and node.error is not None:
+        own = node.error.message == f"the condition of node {node.name} wasn't true"
+        return "its condition wasn't true" if own else one_line(node.error.message)
+    return f"after {_names(map(_needed, node.needs.items()))}" if small and node.needs else ""
+
+
+def _needed(need: tuple[str, str]) -> str:
+    name, mode = need
+    return f"{name}.{mode}" if mode in ("failed", "finished") else name
+
+
+_EARLY = {"done": "will be complete", "failed": "will fail"}
+
+
+def _names(names: Iterable[str]) -> str:
+    some = list(names)
+    shown = ", ".join(some[:MOST_NAMES])
+    return shown if len(some) <= MOST_NAMES else f"{shown} and {len(some) - MOST_NAMES:,} more"
+
+
+def told_gate(gate: GateInfo) -> str:
+    """Since when a gate is open, and until when."""
+    told = f"open since {timestamp(gate.since)[:-4]} ({ago(gate.since)})" if gate.since is not None else gate.state
+    if gate.until is not None:
+        end = {"fail": "fails", "skip": "is skipped", "complete": "is complete"}[gate.on_timeout]
+        told += f", {end} {ago(gate.until)}"
+    return told
+
+
+def how_to_conclude(gate: GateInfo) -> str:
+    """The command that completes a gate."""
+    import shlex
+
+    output = "" if gate.schema is None else " OUTPUT"
+    return f"holdfast gate {gate.graph} {shlex.quote(gate.name)} complete{output}"
+
+
+def _below(node: NodeInfo) -> list[Branch]:
+    lines = []
+    if node.conditions is not None and node.state in ("blocked", "skipped"):
+        lines.append(Branch([f"only if {cut(node.conditions, LONGEST_CONDITION)}"], whole=True))
+    if node.state in ("failed", "cancelled", "undoing") and node.error is not None:
+        lines.append(Branch([cut(one_line(str(node.error)), LONGEST_FAILURE)], whole=True))
+    return lines
+
+
+def _within(node: NodeInfo, gates: Mapping[UUID, GateInfo]) -> list[Branch]:
+    """The nodes of a small graph within, without their layers."""
+    if node.graph is None:
+        return []
+    nodes = sorted(node.graph.nodes, key=lambda each: each.layer)
+    width = min(max(len(each.name) for each in nodes), WIDEST_NAME)
+    return [_node(each, width, gates, small=True) for each in nodes]

@@ -1,0 +1,373 @@
+"""Graphs on the command line: `show` draws them, `gate` concludes gates, and other commands aren't confused by them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from holdfast import Graph, Holdfast, Retry
+from holdfast.cli.mermaid import quoted
+from tests.cli.conftest import EVIL
+from tests.cli.test_everywhere import on_a_terminal
+
+ODD = 'say "it" [now] <b> & %% `x` # \u202eend'
+
+
+class Yard:
+    """Graphs under way: one waits for gates, one has failed, and there is a job that is none."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.app = app = Holdfast(url)
+        self.mended = False
+
+        @app.task(name="cut", retry=Retry(max_attempts=1))
+        def cut(planks: int) -> dict[str, int]:
+            if planks == 13 and not self.mended:
+                raise ValueError(EVIL)
+            return {"planks": planks}
+
+        self.cut = cut
+        self.open = app.submit(self._boat(8)).id
+        self.failed = app.submit(self._boat(13)).id
+        self.job = cut.enqueue(1).id
+        self.work()
+
+    def _boat(self, planks: int) -> Graph:
+        g = Graph("boat")
+        hull = g.add(self.cut, planks, name="hull")
+        mast = g.add(self.cut, hull.output["planks"], name="mast")
+        ready = g.gate("launch", after=[mast], type=int, timeout=3600)
+        g.add(self.cut, ready.output, name="sail")
+        g.add(self.cut, 1, after=[hull.failed], name="repair")
+        g.add(self.cut, 1, when=mast.output["planks"] > 100, name=ODD)
+        inner = Graph("crew")
+        inner.gate("hire")
+        g.add(inner, after=[mast], name="crew")
+        return g
+
+    def work(self) -> None:
+        self.app.worker().drain(timeout=60)
+
+    def states(self, id: UUID) -> dict[str, str]:
+        return {name: info.state for name, info in self.app.get_run(id).nodes().items()}
+
+
+@pytest.fixture
+def yard(shell, database_url) -> Iterator[Yard]:
+    yard = Yard(database_url)
+    yield yard
+    yard.app.close()
+
+
+def fields(text):
+    top = text.partition("\n\n")[0]
+    return dict(re.split(r"  +", line, maxsplit=1) for line in top.splitlines() if not line.startswith(" "))
+
+
+def drawn(text):
+    return text.partition("\nnodes\n")[2].partition("\n\nhistory\n")[0].splitlines()
+
+
+# show
+
+
+def test_show_draws_the_layers_of_a_graph_with_states_and_what_is_waited_for(shell, yard):
+    result = shell("show", yard.open, "--url", yard.url)
+    assert result.exit_code == 0
+    told = fields(result.stdout)
+    assert (told["state"], told["graph"]) == ("waiting", "boat")
+    assert told["nodes"] == "7 nodes: 2 waiting, 2 skipped, 1 blocked, 2 done"
+    assert not {"task", "queue", "arguments", "attempt"} & set(told)
+    lines = [re.split(r"  +", line.strip()) for line in drawn(result.stdout)]
+    assert [line[0] for line in lines if line[0].startswith("layer")] == ["layer 1", "layer 2", "layer 3", "layer 4"]
+    by_name = {line[0]: line[1:] for line in lines}
+    assert by_name["mast"][0::2] == ["done", "after hull"]
+    assert by_name["sail"] == ["blocked", "waits for launch"]
+    assert by_name["repair"] == ["skipped", "its condition wasn't true"]
+    assert ["only if hull.failed"] in lines
+    assert by_name["launch"][:2] == ["waiting", "gate"]
+    assert re.fullmatch(r"open since .* ago\), fails in 59 min", by_name["launch"][2])
+    assert lines[lines.index(["crew", "waiting", "graph crew", "after mast"]) + 1][:2] == ["hire", "waiting"]
+
+
+def test_open_gates_are_named_on_top_with_the_command_that_completes_them(shell, yard):
+    told = shell("show", yard.open, "--url", yard.url).stdout
+    commands = [line.strip().split()[1:] for line in told.splitlines() if line.strip().startswith("holdfast gate")]
+    launch, hire = commands
+    assert launch == ["gate", str(yard.open), "launch", "complete", "OUTPUT"]
+    assert shell(*launch[:-1], "8", "--url", yard.url).exit_code == 0
+    assert shell(*hire, "--url", yard.url).exit_code == 0
+    yard.work()
+    done = fields(shell("show", yard.open, "--url", yard.url).stdout)
+    assert done["state"] == "done"
+    assert json.loads(done["result"])["sail"] == {"planks": 8}
+
+
+def test_failures_and_skips_are_told_with_their_causes(shell, yard):
+    result = shell("show", yard.failed, "--url", yard.url)
+    told = fields(result.stdout)
+    assert told["state"] == "failed"
+    assert "node hull failed" in told["error"]
+    lines = drawn(result.stdout)
+    at = next(at for at, line in enumerate(lines) if line.strip().startswith("hull"))
+    assert "ValueError" in lines[at + 1]
+    assert any(re.search(r"mast +skipped +node hull failed", line) for line in lines)
+
+
+def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
+    told = fields(shell("show", yard.open, "sail", "--url", yard.url).stdout)
+    assert (told["node"], told["parent"], told["state"]) == ("sail, of graph boat", str(yard.open), "blocked")
+    assert told["waits for"] == "node launch, which is waiting"
+    assert "outputs are still to come" in told["arguments"]
+    gate = fields(shell("show", yard.open, "crew", "hire", "--url", yard.url).stdout)
+    assert (gate["gate"], gate["node"]) == ("hire", "hire, of graph crew")
+    assert gate["waits for"].startswith("somebody to complete it, open since")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{open}", "keel"], "has no node 'keel'"),
+        (["{open}", "hull", "x"], "is node hull of graph run"),
+        (["{job}", "x"], "is a run of cut, not a graph"),
+        (["{job}", "--mermaid"], "is a run of cut, not a graph"),
+        (["{open}", "sail", "--mermaid"], "not a graph"),
+        (["{open}", "--mermaid", "--json"], "--mermaid or --json, not both"),
+        (["ffff", "--mermaid"], "no run's id begins with ffff"),
+    ],
+)
+def test_what_can_not_be_shown_is_told_in_one_line(shell, yard, words, says):
+    result = shell("show", *[word.format(open=yard.open, job=yard.job) for word in words], "--url", yard.url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_as_json_there_are_all_nodes_gates_and_edges(shell, yard):
+    told = shell.json("show", yard.open, "--url", yard.url)
+    assert (told["kind"], told["children"], told["graph"]["counts"]["done"]) == ("graph", [], 2)
+    nodes = {node["name"]: node for node in told["graph"]["nodes"]}
+    assert nodes["sail"]["needs"] == {"launch": "done"}
+    assert nodes["repair"]["needs"] == {"hull": "failed"}
+    assert (nodes[ODD]["error"]["code"], nodes[ODD]["layer"]) == ("condition", 3)
+    assert nodes["crew"]["graph"]["nodes"][0]["name"] == "hire"
+    assert [gate["name"] for gate in told["graph"]["gates"]] == ["launch", "hire"]
+    node = shell.json("show", nodes["sail"]["id"], "--url", yard.url)
+    assert (node["node"], node["node_of"], node["needs"], node["graph"]) == (
+        "sail", "boat", {"launch": "waiting"}, None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_drawing_fits_a_terminal_and_can_not_be_commanded(shell, yard, columns):
+    for id in (yard.open, yard.failed):
+        code, written = on_a_terminal(shell, "show", str(id), "--url", yard.url, COLUMNS=str(columns), NO_COLOR="1")
+        assert code == 0
+        assert not any(sequence in written for sequence in ("\x1b[2J", "\x1b]0;", "\x07", "\u202e", "\x9b"))
+        tree = drawn(written.replace("\r", ""))
+        assert max(map(len, tree)) <= columns
+        assert "├── " in "\n".join(tree)
+
+
+def test_a_large_graph_is_shortened_to_what_is_not_done(shell, yard):
+    g = Graph("fleet")
+    for n in range(6):
+        g.gate(f"berth-{n}")
+    boats = [g.add(yard.cut, 13 if n == 77 else n + 20, name=f"boat-{n}") for n in range(200)]
+    g.add(yard.cut, 1, after=boats, name="parade")
+    last = g.add(yard.cut, 1, name="c0")
+    for n in range(1, 60):
+        last = g.add(yard.cut, 1, after=[last], name=f"c{n}")
+    wait = g.gate("wait", after=[last])
+    for n in range(60, 100):
+        wait = g.add(yard.cut, 1, after=[wait], name=f"c{n}")
+    run = yard.app.submit(g)
+    yard.work()
+    lines = [line.strip() for line in drawn(shell("show", run.id, "--url", yard.url).stdout)]
+    assert len(lines) < 25
+    assert lines[0] == "layer 1  207 nodes: 1 failed, 6 waiting, 200 done"
+    assert re.match(r"boat-77 +failed", lines[1]), "failed ones first, be they added last"
+    assert [line.split()[0] for line in lines[3:7]] == ["berth-0", "berth-1", "berth-2", "berth-3"]
+    assert lines[7] == "… and 2 waiting, 200 done"
+    assert "layers 3 to 60  58 nodes: 58 done" in lines
+    assert any(re.match(r"wait +waiting +gate", line) for line in lines)
+    assert "layers 62 to 101  40 nodes: 40 blocked" in lines
+
+
+def test_mermaid_is_a_flowchart_with_classes_in_which_names_can_do_nothing(shell, yard):
+    result = shell("show", yard.open, "--mermaid", "--url", yard.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert lines[0] == "flowchart TD"
+    assert lines[1:4] == [
+        'n1["hull<br/>done"]:::done', 'n2["mast<br/>done"]:::done', 'n3{{"launch<br/>waiting"}}:::waiting'
+    ]  # fmt: skip
+    assert {"n1 --> n2", "n1 -->|failed| n5", "n2 -.-> n6", "n2 --> n7"} <= set(lines)
+    assert 'subgraph n7["crew<br/>waiting"]' in lines
+    assert 'n7_1{{"hire<br/>waiting"}}:::waiting' in lines
+    assert any(line.startswith("classDef waiting fill:") for line in lines)
+    text = r'"[^"\[\]{}`%\u202e]*"'
+    shape = re.compile(
+        rf"n[\d_]+(\[{text}\]|\{{\{{{text}\}}\}}):::\w+|subgraph n\d+\[{text}\]|end|class \w+ \w+|flowchart TD"
+        r"|n[\d_]+ (-->|-->\|\w+\||-\.->) n[\d_]+|classDef \w+ [\w:#,. -]+"
+    )
+    assert [line for line in lines if not shape.fullmatch(line)] == []
+
+
+def test_what_mermaid_could_obey_is_quoted():
+    assert quoted('a"b') == "a#34;b"
+    assert quoted("<br/>`#%") == "#60;br/#62;#96;#35;#37;"
+    assert quoted("Zoë 3.1-a_b") == "Zoë 3.1-a_b"
+
+
+def test_more_arrows_than_mermaid_draws_are_remarked_on(shell, yard):
+    g = Graph("wide")
+    nodes = [g.add(yard.cut, n, name=f"n{n}") for n in range(501)]
+    g.add(yard.cut, 1, after=nodes, name="last")
+    run = yard.app.submit(g)
+    assert "501 arrows" in shell("show", run.id, "--mermaid", "--url", yard.url).stderr
+
+
+# gate
+
+
+def test_a_gate_is_completed_once_and_says_so(shell, yard):
+    words = ["gate", str(yard.open)[:-1], "launch", "complete", "5"]
+    first = shell(*words, "--by", "ada", "--url", yard.url)
+    assert (first.exit_code, first.stdout, first.stderr) == (0, "launch  completed\n", "")
+    again = shell(*words, "--url", yard.url)
+    assert (again.exit_code, again.stdout) == (0, "launch  had been completed so before: nothing was changed\n")
+    assert shell.json(*words, "--url", yard.url) == {
+        "run": str(yard.open), "gate": "launch", "outcome": "complete", "changed": False, "state": "done"
+    }  # fmt: skip
+    assert "completed    by ada" in shell("show", yard.open, "launch", "--url", yard.url).stdout
+    yard.work()
+    assert yard.states(yard.open)["sail"] == "done"
+
+
+def test_a_gate_fails_with_a_text_or_without(shell, yard):
+    assert shell("gate", yard.open, "launch", "fail", "no wind", "--url", yard.url).stdout == "launch  failed\n"
+    told = shell("show", yard.open, "launch", "--url", yard.url).stdout
+    assert "GateFailed: no wind (code gate)" in told
+    assert re.search(r"failed +by \S+@\S+", told)
+    crew = yard.app.get_run(yard.open).nodes()["crew"].id
+    assert shell("gate", crew, "hire", "fail", "--url", yard.url).exit_code == 0
+    assert "no reason was given" in shell("show", crew, "hire", "--url", yard.url).stdout
+    assert yard.states(yard.open)["sail"] == "skipped"
+
+
+def test_an_outcome_before_its_time_is_kept(shell, yard):
+    g = Graph("two")
+    first = g.gate("first")
+    g.gate("second", after=[first])
+    run = yard.app.submit(g)
+    early = shell("gate", run.id, "second", "complete", "1", "--url", yard.url)
+    assert early.stdout == "second  isn't open yet: it will be completed when it is\n"
+    assert "second  blocked" in shell("gate", run.id, "--url", yard.url).stdout
+    assert "will be complete when it opens" in shell("show", run.id, "--url", yard.url).stdout
+    assert shell("gate", run.id, "first", "complete", "--url", yard.url).exit_code == 0
+    assert yard.states(run.id) == {"first": "done", "second": "done"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{open}", "launch", "complete", "soon"], """OUTPUT is no JSON"""),
+        (["{open}", "launch", "complete", '"soon"'], "must be an integer"),
+        (["{open}", "launch", "open"], "'complete', 'fail'"),
+        (["{open}", "lunch", "complete"], "has no gate 'lunch': it has launch"),
+        (["{open}", "lunch"], "has no gate 'lunch'"),
+        (["{open}", "hull", "complete"], "is no gate"),
+        (["{open}", "launch", "complete", "5", "--by", ""], "by must not be empty"),
+        (["{failed}", "launch", "complete", "5"], "is skipped: it can't be completed any more"),
+        (["{job}"], "is a run of cut, not a graph"),
+        (["{job}", "launch", "complete"], "is no graph"),
+        (["ffff"], "no run's id begins with ffff"),
+        (["ffff", "launch", "complete"], "no run's id begins with ffff"),
+    ],
+)
+def test_what_can_not_be_said_of_a_gate_is_refused_in_one_line(shell, yard, words, says):
+    names = {"open": yard.open, "failed": yard.failed, "job": yard.job}
+    result = shell("gate", *[word.format(**names) for word in words], "--url", yard.url)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert yard.states(yard.open)["launch"] == "waiting"
+
+
+def test_another_outcome_is_refused(shell, yard):
+    shell("gate", yard.open, "launch", "complete", "5", "--url", yard.url)
+    for words in (["complete", "6"], ["fail"]):
+        result = shell("gate", yard.open, "launch", *words, "--url", yard.url)
+        assert result.exit_code == 2
+        assert "was completed" in result.stderr
+
+
+def test_gates_are_listed_with_those_of_graphs_within(shell, yard):
+    lines = shell("gate", yard.open, "--url", yard.url).stdout.splitlines()
+    crew = yard.app.get_run(yard.open).nodes()["crew"].id
+    assert [line.split()[:3] for line in lines] == [
+        ["GATE", "STATE", "GRAPH"], ["launch", "waiting", str(yard.open)], ["hire", "waiting", str(crew)]
+    ]  # fmt: skip
+    assert [gate["name"] for gate in shell.json("gate", yard.open, "launch", "--url", yard.url)] == ["launch"]
+    only = Graph("only")
+    only.add(yard.cut, 1)
+    nothing = shell("gate", yard.app.submit(only).id, "--url", yard.url)
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no gates\n")
+
+
+def test_in_empty_tables_there_is_no_gate(shell, empty):
+    result = shell("gate", "ffff", "--url", empty)
+    assert result.exit_code == 2
+    assert "no run's id begins with ffff" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [(["gate", "{open}", "l"], ["launch"]), (["gate", "{open}", "launch", "c"], ["complete"]),
+     (["show", "{open}", "m"], ["mast"]), (["gate", "{job}", ""], [])],
+)  # fmt: skip
+def test_nodes_gates_and_outcomes_are_completed(shell, yard, monkeypatch, line, completed):
+    from click.shell_completion import ShellComplete
+
+    from holdfast.cli.commands import holdfast
+
+    monkeypatch.setenv("HOLDFAST_URL", yard.url)
+    *before, typed = [word.format(open=yard.open, job=yard.job) for word in line]
+    found = ShellComplete(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE").get_completions(before, typed)
+    assert [item.value for item in found] == completed
+
+
+# Other commands
+
+
+def test_runs_and_queues_are_not_confused_by_graphs(shell, yard):
+    lines = shell("runs", "--task", "boat", "--url", yard.url).stdout.splitlines()
+    assert [line.split()[1:4] for line in lines[1:]] == [["failed", "boat", "-"], ["waiting", "boat", "-"]]
+    queues = shell("queues", "--url", yard.url).stdout.splitlines()
+    assert [line.split()[0] for line in queues] == ["QUEUE", "default"]
+    paused = shell("pause", "$graph", "--url", yard.url)
+    assert paused.exit_code == 2
+    assert "Holdfast's own" in paused.stderr
+
+
+def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
+    yard.mended = True
+    retried = shell("retry", yard.failed, "--url", yard.url)
+    assert retried.stdout == f"{yard.failed}  goes on; what was done in it stays done\n"
+    yard.work()
+    assert yard.states(yard.failed)["hull"] == "done"
+    cancelled = shell("cancel", yard.failed, "--url", yard.url)
+    assert cancelled.stdout == f"{yard.failed}  cancelled\n"
+    assert yard.states(yard.failed)["launch"] == "cancelled"
+    sail = yard.app.get_run(yard.failed).nodes()["sail"].id
+    refused = shell("retry", sail, "--url", yard.url)
+    assert refused.exit_code == 1
+    assert f"is node sail of graph run {yard.failed}: retry that" in refused.stderr
+    assert "is a graph, which can't be forked" in shell("fork", yard.open, "--url", yard.url).stderr
+    assert "receives no messages" in shell("send", yard.open, "x", "--url", yard.url).stderr

@@ -1,0 +1,257 @@
+"""Graphs as operators see them: layers, what nodes wait for, causes, gates; and how gates are concluded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast import Graph, Holdfast, Retry
+from holdfast.control import Control
+from holdfast.control.graphs import layers_of
+from holdfast.errors import BadArguments, ConfigError, GraphError, KeyConflict, RunFinished, RunNotFound
+from tests.support.durable import drain
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    with Holdfast(database_url) as app:
+
+        @app.task(name="one")
+        def one(n: int) -> int:
+            return n + 1
+
+        @app.task(name="bad", retry=Retry(max_attempts=1))
+        def bad(n: int) -> int:
+            raise ValueError(f"no {n}")
+
+        yield app
+
+
+@pytest.fixture
+def control(app: Holdfast) -> Control:
+    return Control(app.store, app.registry)
+
+
+@pytest.fixture
+def one(app):
+    return app.registry.get("one")
+
+
+@pytest.fixture
+def bad(app):
+    return app.registry.get("bad")
+
+
+def node(graph, name):
+    (found,) = [node for node in graph.nodes if node.name == name]
+    return found
+
+
+def test_the_layer_of_a_node_is_the_longest_way_to_it():
+    needs = {"d": ["b", "a"], "c": ["b"], "b": ["a"], "a": [], "e": []}
+    assert layers_of(needs) == {"a": 1, "e": 1, "b": 2, "c": 3, "d": 3}
+    assert layers_of({"n0": [], **{f"n{n}": [f"n{n - 1}"] for n in range(1, 5000)}})["n4999"] == 5000
+
+
+def test_nodes_stand_in_layers_with_what_they_need_and_wait_for(app, control, one):
+    g = Graph("plan")
+    a = g.add(one, 1, name="a")
+    b = g.add(one, a.output, name="b")
+    gate = g.gate("gate", after=[a])
+    g.add(one, b.output, after=[gate], name="c")
+    g.add(one, 1, after=[gate.failed, b.finished], name="d")
+    g.add(one, b.output.default(0), name="e")
+    run = app.submit(g)
+    drain(app)
+    graph = control.graphs.read(run.id)
+    assert [(each.name, each.kind, each.layer, each.state) for each in graph.nodes] == [
+        ("a", "task", 1, "done"),
+        ("b", "task", 2, "done"),
+        ("gate", "gate", 2, "waiting"),
+        ("c", "task", 3, "blocked"),
+        ("d", "task", 3, "blocked"),
+        ("e", "task", 3, "done"),
+    ]
+    assert graph.counts == {"done": 3, "waiting": 1, "blocked": 2}
+    c, d, e = (node(graph, name) for name in "cde")
+    assert (c.needs, c.waits_for, c.conditions) == ({"b": "done", "gate": "done"}, ["gate"], None)
+    assert (d.needs, d.waits_for, d.conditions) == ({"b": "finished", "gate": "failed"}, ["gate"], "gate.failed")
+    assert (e.needs, e.waits_for) == ({"b": "condition"}, [])
+    assert node(graph, "a").finished_at is not None
+
+
+def test_causes_and_errors_stand_with_their_nodes(app, control, one, bad):
+    g = Graph("plan")
+    broken = g.add(bad, 1, name="broken")
+    g.add(one, 1, after=[broken], name="behind")
+    fine = g.add(one, 1, name="fine")
+    g.add(one, 1, when=fine.output > 5, name="never")
+    run = app.submit(g)
+    drain(app)
+    graph = control.graphs.read(run.id)
+    told = {
+        each.name: (each.state, each.error and each.error.code, each.error and each.error.message)
+        for each in graph.nodes
+    }
+    assert told == {
+        "broken": ("failed", "error", "no 1"),
+        "behind": ("skipped", "failure", "node broken failed"),
+        "fine": ("done", None, None),
+        "never": ("skipped", "condition", "the condition of node never wasn't true"),
+    }
+    assert node(graph, "never").conditions == "fine.output > 5"
+
+
+def test_small_graphs_within_are_read_and_large_ones_counted(app, control, one):
+    small, large = Graph("small"), Graph("large")
+    small.add(one, 1, name="inner")
+    for n in range(25):
+        large.add(one, n, name=f"n{n}")
+    g = Graph("plan")
+    first = g.add(small, name="first")
+    g.add(large, name="second")
+    g.gate("gate", after=[first])
+    g.add(small, after=["gate"], name="later")
+    run = app.submit(g)
+    drain(app)
+    graph = control.graphs.read(run.id)
+    first, second, later = (node(graph, name) for name in ("first", "second", "later"))
+    assert [each.name for each in first.graph.nodes] == ["inner"]
+    assert (first.kind, first.task, first.counts, first.state) == ("graph", "small", {"done": 1}, "done")
+    assert (second.graph, second.counts) == (None, {"done": 25})
+    assert (later.graph, later.counts, later.state) == (None, {}, "blocked")
+
+
+def test_gates_tell_since_when_they_are_open_and_until_when(app, control, one):
+    inner = Graph("inner")
+    inner.gate("sign", timeout=3600, on_timeout="skip", type=int)
+    g = Graph("plan")
+    a = g.add(one, 1, name="a")
+    first = g.gate("first", after=[a])
+    g.gate("second", after=[first])
+    g.add(inner, after=[a], name="part")
+    run = app.submit(g)
+    drain(app)
+    gates = {gate.name: gate for gate in control.graphs.gates(run.id)}
+    assert {name: (gate.state, gate.graph == run.id) for name, gate in gates.items()} == {
+        "first": ("waiting", True), "second": ("blocked", True), "sign": ("waiting", False)
+    }  # fmt: skip
+    assert gates["first"].since == run.nodes()["a"].finished_at
+    assert (gates["first"].until, gates["second"].since) == (None, None)
+    sign = gates["sign"]
+    assert sign.until - sign.since == timedelta(hours=1)
+    assert (sign.on_timeout, sign.schema) == ("skip", {"type": "integer"})
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    run.cancel()
+    run.retry()
+    reopened = next(gate for gate in control.graphs.gates(run.id) if gate.name == "first")
+    assert (reopened.state, reopened.since > before) == ("waiting", True)
+
+
+def test_operators_complete_gates_and_the_history_says_who(app, control, one):
+    g = Graph("plan")
+    gate = g.gate("gate", type=int)
+    g.add(one, gate.output, name="behind")
+    run = app.submit(g, result=g.node("behind"))
+    with pytest.raises(BadArguments, match="must be an integer"):
+        control.graphs.complete(run.id, "gate", "five")
+    assert control.graphs.complete(run.id, "gate", 5, by="ada") is True
+    assert control.graphs.complete(run.id, "gate", 5) is False
+    with pytest.raises(KeyConflict, match="was completed with another output"):
+        control.graphs.complete(run.id, "gate", 6)
+    with pytest.raises(KeyConflict, match=r"was completed$"):
+        control.graphs.fail(run.id, "gate", "no")
+    drain(app)
+    assert run.result(timeout=1) == 6
+    entry = control.runs.details(control.graphs.node(run.id, "gate")).history[-1]
+    assert (entry.kind, entry.data) == ("completed", {"by": "ada"})
+
+
+def test_an_outcome_given_early_is_told_and_holds_through_a_retry(app, control, bad):
+    g = Graph("plan")
+    first = g.add(bad, 1, name="first")
+    g.gate("gate", after=[first])
+    run = app.submit(g)
+    assert control.graphs.fail(run.id, "gate", "no", by="ada") is True
+    assert control.graphs.fail(run.id, "gate", "no") is False
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.state, gate.early) == ("blocked", "failed")
+    drain(app)
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.state, gate.early) == ("skipped", None)
+    with pytest.raises(RunFinished, match="is skipped"):
+        control.graphs.fail(run.id, "gate", "no")
+    run.retry()
+    (gate,) = control.graphs.gates(run.id)
+    assert (gate.state, gate.early) == ("blocked", "failed")
+
+
+def test_what_is_no_graph_gate_or_node_is_refused_with_what_there_is(app, control, one):
+    g = Graph("plan")
+    g.add(one, 1, name="a")
+    g.gate("yes")
+    g.gate("no")
+    run, job = app.submit(g), one.enqueue(1)
+    a = run.nodes()["a"].id
+    with pytest.raises(GraphError, match="has no gate 'maybe': it has yes, no"):
+        control.graphs.complete(run.id, "maybe")
+    with pytest.raises(GraphError, match=r"node .a. of run .* is no gate"):
+        control.graphs.complete(run.id, "a")
+    with pytest.raises(GraphError, match=r"is no graph$"):
+        control.graphs.complete(job.id, "yes")
+    with pytest.raises(GraphError, match=f"is no graph, but node a of graph run {run.id}"):
+        control.graphs.complete(a, "yes")
+    with pytest.raises(GraphError, match="is a run of one, not a graph"):
+        control.graphs.read(job.id)
+    with pytest.raises(GraphError, match=f"is node a of graph run {run.id}, not a graph"):
+        control.graphs.gates(a)
+    with pytest.raises(GraphError, match="has no node 'b'"):
+        control.graphs.node(run.id, "b")
+    for verb in (control.graphs.read, control.graphs.gates):
+        with pytest.raises(RunNotFound):
+            verb(UUID(int=1))
+    with pytest.raises(GraphError, match="is a graph, which receives no messages"):
+        control.runs.send(run.id, "letters")
+
+
+def test_details_tell_of_a_graph_of_a_node_and_of_a_gate(app, control, one):
+    g = Graph("plan")
+    a = g.add(one, 1, name="a")
+    gate = g.gate("gate", after=[a])
+    g.add(one, 1, after=[gate], name="b")
+    run = app.submit(g)
+    drain(app)
+    whole = control.runs.details(run.id)
+    assert (whole.kind, len(whole.graph.nodes), whole.children, whole.node) == ("graph", 3, [], None)
+    b = control.runs.details(control.graphs.node(run.id, "b"))
+    assert (b.kind, b.node, b.node_of, b.needs, b.graph) == ("task", "b", "plan", {"gate": "waiting"}, None)
+    waiting = control.runs.details(control.graphs.node(run.id, "gate"))
+    assert (waiting.kind, waiting.gate.name, waiting.needs) == ("gate", "gate", {"a": "done"})
+    control.graphs.complete(run.id, "gate", "yes")
+    drain(app)
+    assert control.runs.details(run.id).info.result == {"a": 2, "gate": "yes", "b": 2}
+
+
+def test_the_queue_of_graphs_is_nobodys(app, control, one):
+    g = Graph("plan")
+    g.gate("gate")
+    g.add(one, 1, name="a")
+    app.submit(g)
+    assert [queue.name for queue in control.queues.list()] == ["default"]
+    assert control.queues.names() == {"default"}
+    with pytest.raises(ConfigError, match=r"must not begin with a \$"):
+        control.queues.pause(["$graph"])
+
+
+def test_a_large_graph_is_read_by_pages_in_the_order_of_its_nodes(app, control, one):
+    g = Graph("wide")
+    nodes = [g.add(one, n, name=f"n{n}") for n in range(2500)]
+    g.add(one, 1, after=nodes, name="last")
+    run = app.submit(g)
+    graph = control.graphs.read(run.id)
+    assert [each.name for each in graph.nodes] == [*(f"n{n}" for n in range(2500)), "last"]
+    assert len(node(graph, "last").waits_for) == 2500
+    assert graph.counts == {"ready": 2500, "blocked": 1}

@@ -1,0 +1,53 @@
+"""Rules of graphs in words: as their authors wrote them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Graph, Holdfast, all_of, any_of, none_of
+from holdfast.policy.wording import conditions, modes, worded
+
+g = Graph("g")
+app = Holdfast("sqlite:///:memory:")
+a = g.add(app.remote("a"), name="a")
+b = g.add(app.remote("b"), name="b")
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (all_of(a, b), "all_of(a, b)"),
+        (a.failed, "a.failed"),
+        (a.finished, "a.finished"),
+        (any_of(a, b.failed), "any_of(a, b.failed)"),
+        (none_of(a, all_of(b)), "none_of(a, all_of(b))"),
+        (a.output["rows"][0] > 3, "a.output['rows'][0] > 3"),
+        (a.output == b.output["x"], "a.output == b.output['x']"),
+        (a.output.default({"n": 0}) != {"n": 1}, 'a.output.default({"n":0}) != {"n":1}'),
+        (a.output.contains("x"), 'a.output.contains("x")'),
+        (a.output["k"].exists(), "a.output['k'].exists()"),
+    ],
+)
+def test_a_condition_is_worded_as_it_was_written(condition, words):
+    assert worded(condition.rule) == words
+
+
+@pytest.mark.parametrize(
+    ("rule", "told", "needed"),
+    [
+        (None, None, {}),
+        (["all", []], None, {}),
+        (["all", [["done", "a"], ["finished", "b"]]], None, {"a": "done", "b": "finished"}),
+        (["all", [["failed", "a"]]], "a.failed", {"a": "failed"}),
+        (["any", [["done", "a"], ["done", "b"]]], "any_of(a, b)", {"a": "condition", "b": "condition"}),
+        (
+            ["all", [["done", "a"], ["exists", {"node": "a", "path": []}], ["done", "b"]]],
+            "a.output.exists()",
+            {"a": "condition", "b": "done"},
+        ),
+        (["all", [["failed", "a"], ["finished", "a"]]], "a.failed", {"a": "condition"}),
+    ],
+)
+def test_what_goes_beyond_a_good_end_is_a_condition(rule, told, needed):
+    assert conditions(rule) == told
+    assert modes(rule) == needed
