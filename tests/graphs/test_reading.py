@@ -28,22 +28,19 @@ def test_a_graph_its_nodes_and_gates_are_in_the_list_of_runs(app, tasks):
 
 
 def test_a_graph_is_running_while_anything_in_it_is_and_waits_when_only_gates_are_open(app, tasks):
-    bottom = Graph("bottom")
-    bottom.add(tasks.give, name="work", after=[bottom.gate("gate")])
-    middle = Graph("middle")
-    middle.add(bottom, name="bottom")
-    top = Graph("top")
-    top.add(middle, name="middle")
-    run = app.submit(top)
-    graphs = [run, node(app, run, "middle")]
-    graphs.append(node(app, graphs[1], "bottom"))
-    assert [state(graph) for graph in graphs] == ["waiting"] * 3
-    graphs[2].gate("gate").complete()
-    assert [state(graph) for graph in graphs] == ["running"] * 3
-    assert states(run) == {"middle": "running"}
-    assert {info.task for info in app.runs(state="running")} == {"top", "middle", "bottom"}
+    inner = Graph("inner")
+    inner.add(tasks.give, name="work", after=[inner.gate("gate")])
+    outer = Graph("outer")
+    outer.add(inner, name="inner")
+    run = app.submit(outer)
+    nested = node(app, run, "inner")
+    assert (state(run), state(nested)) == ("waiting", "waiting")
+    nested.gate("gate").complete()
+    assert (state(run), state(nested)) == ("running", "running")
+    assert states(run) == {"inner": "running"}
+    assert {info.task for info in app.runs(state="running")} == {"outer", "inner"}
     drain(app)
-    assert [state(graph) for graph in graphs] == ["done"] * 3
+    assert (state(run), state(nested)) == ("done", "done")
 
 
 def test_a_graph_whose_nodes_only_wait_for_their_time_is_running(app, tasks):

@@ -31,14 +31,6 @@ select r.id, l.queue, l.task,
         when r.kind = 'graph' and r.state = 'waiting' and r.parent is null and exists (
             select 1 from {schema}runs n where n.root = r.id and n.state in ('ready', 'scheduled', 'running')
         ) then 'running'
-        when r.kind = 'graph' and r.state = 'waiting' and r.parent is not null and exists (
-            with recursive below (id) as (
-                select n.id from {schema}runs n where n.parent = r.id and n.state = 'waiting'
-                union all
-                select n.id from below b cross join {schema}runs n where n.parent = b.id and n.state = 'waiting'
-            )
-            select 1 from below b cross join {schema}runs n where n.parent = b.id and n.state in ('ready', 'scheduled', 'running')
-        ) then 'running'
         else r.state
     end as state,
     r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
