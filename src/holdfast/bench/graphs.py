@@ -141,7 +141,7 @@ class Graphs(Measure):
 
     def compared(self, subjects: Sequence[str]) -> list[tuple[str, str]]:
         by_shape = {shape: [each for each in subjects if each.startswith(f"{shape} of ")] for shape in SHAPES}
-        return [(found[1], found[0]) for found in by_shape.values() if len(found) == 2]  # noqa: PLR2004 - both
+        return [(found[1], found[0]) for found in by_shape.values() if len(found) == 2]
 
 
 def subject(shape: str, size: int) -> str:

@@ -21,16 +21,17 @@ create table {schema}edges (
 ) {clustered};
 
 -- Runs as people see them, all columns in the order in which code reads them. A graph is running while anything below it is.
+-- (Subqueries with a limit stay what they are; exists may become a walk over all runs.)
 create view {schema}shown_runs as
 select r.id, l.queue, l.task,
     case
         when r.ending is not null and r.finished_at is null then 'undoing'
-        when r.kind = 'graph' and r.state = 'waiting' and exists (
-            select 1 from {schema}runs n where n.parent = r.id and n.node is not null and n.state in ('ready', 'scheduled', 'running')
-        ) then 'running'
-        when r.kind = 'graph' and r.state = 'waiting' and r.parent is null and exists (
-            select 1 from {schema}runs n where n.root = r.id and n.state in ('ready', 'scheduled', 'running')
-        ) then 'running'
+        when r.kind = 'graph' and r.state = 'waiting' and (
+            select 1 from {schema}runs n where n.parent = r.id and n.node is not null and n.state in ('ready', 'scheduled', 'running') limit 1
+        ) = 1 then 'running'
+        when r.kind = 'graph' and r.state = 'waiting' and r.parent is null and (
+            select 1 from {schema}runs n where n.root = r.id and n.state in ('ready', 'scheduled', 'running') limit 1
+        ) = 1 then 'running'
         else r.state
     end as state,
     r.priority, r.attempt, r.crashes, r.error, r.result, r.created_at, r.started_at, r.finished_at, r.session, r.tenant, r.tags, r.due_at,
