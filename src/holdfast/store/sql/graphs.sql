@@ -54,7 +54,7 @@ returning run.id, run.parent, run.node, run.kind, run.pending, run.cause, case w
 
 -- name: count_down
 -- only: sqlite
--- The same.
+-- The same, as a join: SQLite goes from what it counted to the rows.
 with fewer as materialized (
     select e.node, count(*) as ended, min(each.cause) as cause
     from {each(:rows, id uuid, cause text)} cross join {schema}edges e
@@ -82,7 +82,7 @@ from {each(:rows, graph uuid, node text, wanted int)} cross join lateral (
 
 -- name: node_ends
 -- only: sqlite
--- The same.
+-- The same, without laterals, which SQLite has not and needs not.
 select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, case when each.wanted = 1 then r.result end
 from {each(:rows, graph uuid, node text, wanted int)} cross join {schema}runs r
 where r.parent = each.graph and r.node = each.node and r.node is not null
@@ -136,7 +136,7 @@ from {each(:rows, node text)} cross join lateral (
 
 -- name: named_nodes
 -- only: sqlite
--- The same.
+-- The same, without laterals, which SQLite has not and needs not.
 select node, id, state, kind, plan, case when finished_at is null then 1 else 0 end from {schema}runs
 where parent = cast(:graph as {uuid}) and node {among(:rows, node text)} and node is not null
 
@@ -181,7 +181,7 @@ where run.ctid = found.place and found.state = 'blocked'
 
 -- name: recount_nodes
 -- only: sqlite
--- The same.
+-- The same, without laterals, which SQLite has not and needs not.
 with left_over as materialized (
     select e.node, count(*) as pending
     from {schema}runs n cross join {schema}edges e
