@@ -105,6 +105,20 @@ def test_growth_compares_every_kind_with_the_empty_table():
     assert found["settings"]["size"] == 40
 
 
+def test_graphs_compare_large_with_small_ones_of_every_shape():
+    found = measured("graphs", "--sqlite", "--quick", "--count", "30", "--concurrency", "20")
+    shapes = ["fan", "fan with outputs", "chain", "layered"]
+    subjects = [f"{shape} of {size}" for shape in shapes for size in (3, 30)]
+    figures = ["build", "submit", "run"]
+    assert [(line["subject"], line["figure"]) for line in found["results"]] == [
+        (subject, figure) for subject in subjects for figure in figures
+    ]
+    assert [(ratio["of"], ratio["to"], ratio["figure"]) for ratio in found["ratios"]] == [
+        (f"{shape} of 30", f"{shape} of 3", figure) for shape in shapes for figure in figures
+    ]
+    assert found["settings"]["nodes"] == 30
+
+
 @pytest.mark.slow
 def test_jobs_are_measured_on_a_durable_server_of_its_own():
     found = measured("jobs", "--postgres", "--quick", "--count", "60", "--workers", "2")

@@ -84,7 +84,7 @@ def test_another_outcome_is_a_conflict_that_names_the_gate(app, run):
         lambda: gate.complete(),
         lambda: gate.fail(""),
     ):
-        with pytest.raises(KeyConflict, match=f"gate ok of run {run.id} was completed with another output") as error:
+        with pytest.raises(KeyConflict, match=f"gate ok of run {run.id} was completed") as error:
             other()
         assert error.value.run_id == run.nodes()["ok"].id
     assert run.nodes()["ok"].result == 1

@@ -1,8 +1,8 @@
 """Full tables, and values for the hot statements: for tests of how those find their rows.
 
 50,000 runs. Of 100: 60 done, 10 failed, 5 scheduled, 15 ready in 5 lanes, 3 waiting, 2 blocked, 5 running by 20
-sessions. Half of them have a unique name, a third a deadline, half are children, a hundred of a parent. Each has two
-checkpoints, a wait, a message and a piece.
+sessions. Half of them have a unique name, a third a deadline, half are children, a hundred of a parent, and half of
+those are nodes. Each has two checkpoints, a wait, a message and a piece, and five that it needs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.support.world import World
 
 COUNT = 50_000
 NOW = 1_800_000_000_000_000
-TABLES = ("runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks")
+TABLES = ("runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks", "edges")
 
 RUNS = """
 insert into {schema}runs (id, lane, priority, state, due_at, deadline, session, fence, attempt, max_crashes,
     unique_name, args, keep, records, created_at, claimed_at, started_at, finished_at, expires_at, root, parent,
-    spawn_key, place)
+    spawn_key, place, kind, node, pending)
 select {id(n)}, 1 + n % 5, n % 3,
     case when n % 100 < 60 then 'done' when n % 100 < 70 then 'failed' when n % 100 < 75 then 'scheduled'
         when n % 100 < 90 then 'ready' when n % 100 < 93 then 'waiting' when n % 100 < 95 then 'blocked'
@@ -32,7 +32,9 @@ select {id(n)}, 1 + n % 5, n % 3,
     case when n % 100 < 70 then {now} end,
     case when n % 100 < 70 and n % 2 = 0 then {now} + (n - 1000) * cast(1000000 as bigint) end,
     case when n % 2 = 1 then {id(n - n % 200 + 90)} end, case when n % 2 = 1 then {id(n - n % 200 + 90)} end,
-    case when n % 2 = 1 then '0:call' end, case when n % 4 = 1 then n % 200 end
+    case when n % 4 = 1 then '0:call' end, case when n % 4 = 1 then n % 200 end,
+    case when n % 200 = 90 then 'graph' end, case when n % 4 = 3 then 'node ' || (n % 200) end,
+    case when n % 200 = 90 or n % 4 = 3 then 5 end
 from {series}
 """
 FURTHER = """
@@ -62,7 +64,12 @@ from {schema}runs where seq <= 5000;
 insert into {schema}messages (run, n, topic, payload, sent_at, taken_by)
 select id, 1, 'topic', '1', 1, case when seq % 10 <> 0 then 'key' end from {schema}runs;
 
-insert into {schema}chunks (run, n, attempt, data, at) select id, 1, 1, '1', 1 from {schema}runs
+insert into {schema}chunks (run, n, attempt, data, at) select id, 1, 1, '1', 1 from {schema}runs;
+
+insert into {schema}edges (needs, node)
+select n.id, r.id from {schema}runs r
+cross join (select 1 as back union all select 2 union all select 3 union all select 4 union all select 5) numbers
+join {schema}runs n on n.seq = r.seq - back
 """
 
 
@@ -109,6 +116,14 @@ RUNS_TO_ADD = {
 }
 SESSIONS = {"rows": batch({"session": f"w{n}"} for n in range(15, 20))}
 ONE = {"id": IDS[0], "run": IDS[0]}
+GRAPH = {"graph": PARENT, "node": None, "after": 0, "rows": batch({"node": f"node {n}"} for n in range(3, 200, 4))}
+NODES = {"rows": batch({"graph": PARENT, "node": f"node {n}", "wanted": 1} for n in range(3, 200, 4))}
+NEW_NODES = {
+    "rows": batch(
+        {"id": id.replace("8000", "9000"), "state": "blocked", "parent": PARENT, "node": f"n{n}", "pending": 1, **NEW}
+        for n, id in enumerate(IDS)
+    )
+}
 
 VALUES: dict[str, Any] = {
     "rows": batch({"id": id} for id in IDS),
@@ -227,4 +242,28 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "run_waits": (ONE, "waits_pkey"),
     "run_children": (ONE, "holdfast_runs_children"),
     "run_chunks": (ONE | {"after": 0}, "chunks_pkey"),
+    "add_nodes": (NEW_NODES, None),
+    "add_edges": ({"rows": batch({"needs": id, "node": PARENT} for id in IDS)}, None),
+    "count_nodes": (each(ended=1), "runs_pkey"),
+    "count_down": (each(cause=None), "edges_pkey"),
+    "decidable_nodes": (GRAPH, None),
+    "node_ends": (NODES, "holdfast_runs_nodes"),
+    "graph_outputs": (GRAPH, None),
+    "release_nodes": (each(state="ready"), "runs_pkey"),
+    "finish_runs": (each(state="skipped"), "runs_pkey"),
+    "bad_nodes": (GRAPH, None),
+    "named_nodes": (GRAPH, "holdfast_runs_nodes"),
+    "keep_plan": (ONE | {"plan": "{}"}, "runs_pkey"),
+    "grow_graph": (ONE | {"count": 1}, "runs_pkey"),
+    "nodes_to_retry": (GRAPH, None),
+    "block_nodes": ({}, "runs_pkey"),
+    "recount_nodes": (GRAPH, "edges_pkey"),
+    "reopen_graph": (GRAPH, "runs_pkey"),
+    "prune_edges": ({}, "edges_pkey"),
+    "graph_place": (ONE, "runs_pkey"),
+    "has_nodes": (GRAPH, None),
+    "overdue_gates": ({}, "runs_pkey"),
+    "gate_state": (ONE, "runs_pkey"),
+    "graph_nodes": (GRAPH, None),
+    "graph_edges": (GRAPH, "edges_pkey"),
 }

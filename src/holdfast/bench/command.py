@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NoReturn
 
+from holdfast.bench.graphs import Graphs
 from holdfast.bench.growth import Growth
 from holdfast.bench.hosts import Host, PostgresHost, Unusable, about, open_hosts
 from holdfast.bench.jobs import Jobs
@@ -18,7 +19,7 @@ from holdfast.bench.peers import Peers, Result
 from holdfast.bench.report import Report
 from holdfast.bench.steps import Steps
 
-MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Latency(), Growth())
+MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Graphs(), Latency(), Growth())
 REPETITIONS = 3
 MOST_PEER_WORKERS = 2
 AT_LEAST_ONE = ("reps", "count", "workers", "concurrency", "size")
@@ -27,6 +28,7 @@ examples:
   ./dev bench jobs                           both databases, three repetitions
   ./dev bench jobs --peers raw               beside the hand-written SQL, back to back
   ./dev bench steps --peers raw              durable steps, 500 runs at once and one alone
+  ./dev bench graphs                         nodes a second, and whether large graphs are as fast as small ones
   ./dev bench latency --sqlite --json        one database, all values
   ./dev bench growth --postgres postgresql://me@host/postgres --size 200000
 """

@@ -32,8 +32,8 @@ class Tables:
         self.settle = settle
         """Write out what is dirty, remove what is dead, and bring the planner's statistics up to date."""
         self._drop = drop
-        self._app, _ = make_app(url)
-        self.store = self._app.store
+        self.app, _ = make_app(url)
+        self.store = self.app.store
         self.store.prepare()
         lanes = self.store.lanes.ids({(QUEUE, NOOP), (QUEUE, STEPS)})
         self.lane = lanes[QUEUE, NOOP]
@@ -59,7 +59,7 @@ class Tables:
         self.rows(FORGET_RUNS, mark=self._mark)
         self.settle()
         for first in range(0, count, CHUNK):
-            self._app.registry.get(task).enqueue_many(
+            self.app.registry.get(task).enqueue_many(
                 [(number, TEXT) for number in range(first, min(count, first + CHUNK))]
             )
         self.settle()
@@ -79,5 +79,5 @@ class Tables:
         return self.number(SUM)
 
     def close(self) -> None:
-        self._app.close()
+        self.app.close()
         self._drop()

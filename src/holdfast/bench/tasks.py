@@ -13,6 +13,7 @@ from holdfast.task.task import Task
 NOOP = "bench.noop"
 STEPS = "bench.steps"
 STEPS_PER_RUN = 10
+TOTAL = "bench.total"
 QUEUE = "default"
 TEXT = "hello world"
 
@@ -58,7 +59,7 @@ async def trivial() -> dict[str, int]:
 
 
 def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., int]]:
-    """The app of every process of a measurement, and its no-op task; the other one is known by its name."""
+    """The app of every process of a measurement, and its no-op task; the others are known by their names."""
     app = Holdfast(url)
 
     @app.task(name=NOOP, queue=QUEUE)
@@ -76,5 +77,11 @@ def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., 
         for at in range(STEPS_PER_RUN):
             await ctx.step(trivial, name=f"step-{at}")
         return number
+
+    @app.task(name=TOTAL, queue=QUEUE)
+    async def total(numbers: list[int]) -> int:
+        if marks is not None:
+            marks.started()
+        return sum(numbers) % 1000
 
     return app, noop

@@ -84,6 +84,7 @@ class Graph:
         self.key = None if key is None else check_name(key, "the key of a graph", LONGEST_KEY)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
         self.added: dict[str, Added] = {}
+        self._numbers: dict[str, int] = {}  # where to go on looking for a free name
 
     @overload
     def add(
@@ -250,9 +251,10 @@ class Graph:
             if name in self.added:
                 raise GraphError(f"graph {self.name} has two nodes named {name!r}: give each its own name=")
             return name
-        number = 1
+        number = self._numbers.get(otherwise, 1)
         while (made := otherwise if number == 1 else f"{otherwise}-{number}") in self.added:
             number += 1
+        self._numbers[otherwise] = number
         return made
 
     def _conditions(self, name: str, after: Any) -> list[Condition]:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from holdfast import Context, Fatal, Holdfast, Retry, SyncContext, WaitTimeout, idempotency_key
+from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
 from holdfast.engine import blocking, conductor
 from tests.support.ledger import Ledger
 
@@ -196,8 +196,34 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
     def paying_plainly(ctx: SyncContext, mark: str) -> str:
         return ctx.transaction(do.pay, mark)
 
+    add_graphs(app, do, settings, child)
     add_tasks_that_wait(app, do, settings)
     return app
+
+
+def add_graphs(app: Holdfast, do: Effects, settings: dict[str, Any], child: Task[[str], str]) -> None:
+    """Graphs whose nodes are children: one with a gate, conditions and another graph in it."""
+
+    def conclude(mark: str, run: UUID) -> None:
+        """May be done twice; the gate is completed once. It may not be open yet."""
+        app.get_run(run).gate("ok").complete("yes", by="me")
+        do.plain(mark, "concludes")
+
+    @app.task(name="graphing", **settings)
+    async def graphing(ctx: Context, mark: str) -> dict[str, Any]:
+        inner = Graph("inner")
+        x = inner.add(child, f"{mark} n2", name="x")
+        inner.add(child, f"{mark} n3", name="y", after=[x])
+        outer = Graph("outer")
+        a = outer.add(child, f"{mark} n1", name="a")
+        ok = outer.gate("ok", after=[a], type=str)
+        outer.add(child, f"{mark} n4", name="b", after=[ok], when=a.output == "n1")
+        outer.add(child, f"{mark} never", name="c", after=[ok], when=ok.output == "no")
+        n = outer.add(inner, name="n", after=[ok])
+        outer.add(child, f"{mark} n5", name="z", after=[n, outer.node("c").finished])
+        run = await ctx.submit(outer)
+        await ctx.step(conclude, mark, run.id, name="concludes")
+        return await ctx.join(run)
 
 
 def add_tasks_that_wait(app: Holdfast, do: Effects, settings: dict[str, Any]) -> None:  # noqa: C901 - a list of tasks

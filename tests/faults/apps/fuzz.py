@@ -124,7 +124,7 @@ def work(mark: str, killer: Killer | InsideKiller | None, *, new: bool) -> None:
 
 
 def _open(app: Holdfast) -> bool:
-    return bool(ask(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled') limit 1"))
+    return bool(ask(app, "select 1 from {}runs where state not in ('done', 'failed', 'cancelled', 'skipped') limit 1"))
 
 
 def _alone() -> None:

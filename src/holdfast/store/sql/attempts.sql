@@ -78,7 +78,7 @@ set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
     finished_at = case when crashes >= max_crashes then {now} end,
     expires_at = case when crashes >= max_crashes and parent is null then {now} + keep end
 from {each(:rows, id uuid, fence bigint, error text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state = 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint}
 
@@ -86,14 +86,14 @@ returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {sc
 -- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.
 select h.run from {each(:rows, id uuid, fence bigint)}
 join {schema}history h on h.run = each.id
-where h.run {among(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
+where h.run {matching(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
 
 -- name: let_go
 -- The session's work on these runs, ended long ago for everyone else, is over now.
 update {schema}runs
 set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
 from {each(:rows, id uuid, fence bigint)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state <> 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, {schema}runs.limits, {hint}
 

@@ -65,7 +65,7 @@ where id {among(:rows, id uuid)} and ({old_snapshot} or exists (
 -- The unfinished runs of these unique names.
 select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
-where r.unique_name {among(:rows, unique_name text)}
+where r.unique_name {matching(:rows, unique_name text)}
 
 -- name: find_ids
 -- Which of these runs exist.

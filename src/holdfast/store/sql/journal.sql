@@ -63,7 +63,7 @@ select run, n, key, kind, value, undo from (
         sum(length(coalesce(c.value, ''))) over (partition by c.run order by c.n) - length(coalesce(c.value, '')) as before
     from {each(:rows, run uuid, generation int)}
     join {schema}checkpoints c on c.run = each.run and c.generation = each.generation
-    where c.run {among(:rows, run uuid)} and c.n <= cast(:most as int)
+    where c.run {matching(:rows, run uuid)} and c.n <= cast(:most as int)
 ) page
 where number <= cast(:most as int) and before <= cast(:bytes as bigint)
 order by run, n
@@ -94,7 +94,7 @@ order by n
 select w.run, w.key, w.kind, w.outcome, w.value, w.due_at - {now}
 from {each(:rows, run uuid, generation int)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation
-where w.run {among(:rows, run uuid)}
+where w.run {matching(:rows, run uuid)}
 order by w.run, w.settled_at, w.key
 
 -- name: settled_waits
@@ -102,7 +102,7 @@ order by w.run, w.settled_at, w.key
 select w.run, w.key, w.kind, w.outcome, w.value
 from {each(:rows, run uuid, generation int)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation and w.outcome is not null
-where w.run {among(:rows, run uuid)}
+where w.run {matching(:rows, run uuid)}
 order by w.run, w.settled_at, w.key
 
 -- name: hold_runs
@@ -127,7 +127,7 @@ returning run, key, due_at - {now}
 select w.run, w.key, w.due_at - {now}, w.outcome, w.value
 from {each(:rows, run uuid, generation int, key text)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation and w.key = each.key
-where w.run {among(:rows, run uuid)}
+where w.run {matching(:rows, run uuid)}
 
 -- name: drop_waits
 -- Waits whose outcome is recorded.
@@ -157,7 +157,7 @@ returning run, key
 -- Open waits of locked runs get what they waited for.
 update {schema}waits set outcome = each.outcome, value = each.value, settled_at = {now}
 from {each(:rows, run uuid, generation int, key text, outcome text, value text)}
-where {schema}waits.run {among(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
+where {schema}waits.run {matching(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
 and {schema}waits.key = each.key and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
@@ -179,7 +179,7 @@ update {schema}runs set undos = 1 where id {among(:rows, id uuid)}
 -- How far runs have come.
 update {schema}runs set progress = each.progress
 from {each(:rows, id uuid, progress text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: add_chunks
 -- What runs wrote, numbered on from what they wrote before.

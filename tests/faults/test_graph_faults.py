@@ -1,0 +1,77 @@
+"""Workers of a graph killed with -9: all its nodes come to their end, none twice, and little is done again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast import Graph
+from tests.support.counting import ask, records
+from tests.support.graph_world import check_graphs
+from tests.support.waiting import wait_until
+
+WORKERS = 4
+CONCURRENCY = 10
+LAYER = 100
+EDGES = 5
+
+
+def layered(app, nodes, seconds):
+    """Layers of a hundred nodes; each needs five of the layer before, and numbers itself."""
+    count = app.remote("count")
+    chance = random.Random(nodes)
+    graph = Graph("layered")
+    before = []
+    for start in range(0, nodes, LAYER):
+        needed = min(EDGES, len(before))
+        before = [
+            graph.add(count.request(n, seconds), name=f"n{n}", after=chance.sample(before, needed))
+            for n in range(start, min(start + LAYER, nodes))
+        ]
+    return graph
+
+
+def run_with_kills(app, url, start_worker, ledger, *, nodes, kills, seconds, timeout):
+    """Let workers run a graph; kill one and start another each time a share of it was begun."""
+    run = app.submit(layered(app, nodes, seconds))
+    workers = [start_worker(url, wait=False, concurrency=CONCURRENCY) for _ in range(WORKERS)]
+    chance = random.Random(nodes)
+    for kill in range(kills):
+        begun = (kill + 1) * nodes // (kills + 2)
+        wait_until(lambda begun=begun: len(ledger.lines()) >= begun, timeout)
+        busy = [worker for worker in workers if f" {worker.pid}" in "\n".join(ledger.lines()[-50:])]
+        victim = chance.choice(busy)
+        assert victim.alive
+        victim.kill()
+        workers.remove(victim)
+        workers.append(start_worker(url, wait=False, concurrency=CONCURRENCY))
+    wait_until(lambda: run.info().finished_at, timeout)
+    return run
+
+
+def check(app, run, ledger, *, nodes, kills):
+    """How many executions were repeated."""
+    ran = [words[0] for words in ledger.words()]
+    extra = len(ran) - nodes
+    assert run.info().state == "done"
+    assert set(ran) == {str(n) for n in range(nodes)}, "lost"
+    assert check_graphs(lambda text: ask(app, text)) == {"done": nodes}
+    assert records(app)["done"] == nodes + 1, "an end was recorded twice"
+    assert 1 <= extra <= kills * CONCURRENCY, "either no kill hit a running node, or work was done again needlessly"
+    assert extra <= records(app)["crashed"] <= kills * CONCURRENCY
+    return extra
+
+
+def test_a_graph_survives_workers_killed_at_random(app, database_url, start_worker, ledger):
+    run = run_with_kills(app, database_url, start_worker, ledger, nodes=300, kills=3, seconds=0.05, timeout=120)
+    check(app, run, ledger, nodes=300, kills=3)
+
+
+@pytest.mark.slow
+def test_a_graph_of_two_thousand_nodes_survives_ten_kills(app, database_url, start_worker, ledger, capsys):
+    run = run_with_kills(app, database_url, start_worker, ledger, nodes=2_000, kills=10, seconds=0.02, timeout=600)
+    extra = check(app, run, ledger, nodes=2_000, kills=10)
+    with capsys.disabled():
+        crashed = records(app)["crashed"]
+        print(f"\n2,000 nodes, 10 kills, {WORKERS} workers: {extra} executions repeated, {crashed} taken over, 0 lost")  # noqa: T201

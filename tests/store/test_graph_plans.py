@@ -1,0 +1,166 @@
+"""What graphs cost: as much as they have edges, not as much as they have nodes, and never the square of anything.
+
+Counted, not timed: on SQLite the steps of its virtual machine, over whole calls of the store; on PostgreSQL the rows
+that pass through the plans of the hot statements, with statistics and without. By which indexes those go is in
+`test_plans.py`.
+"""
+
+from __future__ import annotations
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.database import Statements
+from holdfast.store.part import batch
+from tests.store.test_plans import explain, walk
+from tests.support.graph_world import node, submit
+from tests.support.world import CANCELLED, World, end_of
+
+SLACK = 1.3
+FEW, MANY = 40, 400
+LOOKED_AT = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
+
+
+class Counting:
+    """A store on SQLite whose steps are counted."""
+
+    def __init__(self, world):
+        self.steps = 0
+        self.store = world.another_store()
+        connect = self.store.database._open
+
+        def connecting():
+            connection = connect()
+            connection._apsw.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
+            return connection
+
+        self.store.database._open = connecting
+
+    def _count(self, event):
+        self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    def of(self, call):
+        before = self.steps
+        call(self.store)
+        return self.steps - before
+
+
+@pytest.fixture
+def sqlite(sqlite_url):
+    world = World(sqlite_url)
+    world.session("w", lease=1e6)
+    yield world
+    world.close()
+
+
+def fan(world, size, task="many"):
+    """One node, so many after it, one after all of those."""
+    names = [f"n{n}" for n in range(size)]
+    return submit(world, node(world, "a"), *(node(world, name, "a", task=task) for name in names),
+                  node(world, "z", *names, task="last"))  # fmt: skip
+
+
+def cost_of_ending(world, counting, count, tasks=("task",)):
+    claims = []
+    while len(claims) < count:
+        claims += world.claim("w", count - len(claims), tasks)
+    ends = [end_of(claim, family=True) for claim in claims]
+    return counting.of(lambda store: store.attempts.end("w", ends))
+
+
+def test_the_end_of_a_node_costs_the_same_in_a_large_graph(sqlite):
+    counting = Counting(sqlite)
+    costs = []
+    for size in (10, 10, 2_000):
+        others = [node(sqlite, f"n{n}", task="other") for n in range(size)]
+        submit(sqlite, *others, node(sqlite, "a"), node(sqlite, "b", "a", task="next"))
+        costs.append(cost_of_ending(sqlite, counting, 1))
+    assert costs[2] <= costs[1] * SLACK
+
+
+def test_a_release_costs_as_much_as_it_releases(sqlite):
+    counting = Counting(sqlite)
+    costs = {}
+    for size in (10, FEW, MANY):
+        fan(sqlite, size, task=f"many {size}")
+        costs[size] = cost_of_ending(sqlite, counting, 1)
+    assert costs[MANY] <= costs[FEW] * MANY / FEW * SLACK
+
+
+def test_ends_in_one_group_cost_as_much_as_they_are(sqlite):
+    counting = Counting(sqlite)
+    costs = {}
+    for size in (10, FEW, MANY):
+        fan(sqlite, size)
+        cost_of_ending(sqlite, counting, 1)
+        costs[size] = cost_of_ending(sqlite, counting, size, ["many"])
+    assert costs[MANY] <= costs[FEW] * MANY / FEW * SLACK
+
+
+def test_a_cancel_and_a_retry_cost_as_much_as_there_are_nodes(sqlite):
+    counting = Counting(sqlite)
+    costs = {}
+    for size in (10, FEW, MANY):
+        graph = fan(sqlite, size)
+        cancelled = counting.of(lambda store, id=graph.id: store.operators.cancel(id, CANCELLED))
+        retried = counting.of(lambda store, id=graph.id: store.operators.retry(id))
+        costs[size] = cancelled, retried
+    for few, many in zip(costs[FEW], costs[MANY], strict=True):
+        assert many <= few * MANY / FEW * SLACK
+
+
+# PostgreSQL
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    world = World(postgres_url)
+    world.store.prepare()
+    for table in ("runs", "edges"):
+        world.sql(f"alter table {{schema}}{table} set (autovacuum_enabled = off)")
+    yield world
+    world.close()
+
+
+def rows_of(nodes):
+    """How many rows pass through a plan, with those that were looked at in vain."""
+    return sum(each["Actual Loops"] * sum(each.get(what, 0) for what in LOOKED_AT) for each in nodes)
+
+
+def hot(graph, size):
+    """The statements of the ends of the nodes of a fan, with their values."""
+    ids = [graph.nodes[f"n{n}"] for n in range(size)]
+    ends = {"kind": "done", "state": "done", "failed": 0, "lingers": 0, "notes": 1}
+    wanted = [{"graph": graph.id, "node": f"n{n}", "wanted": 1} for n in range(size)]
+    return {
+        "count_down": batch([{"id": graph.nodes["a"]}]),
+        "release_nodes": batch({"id": id, "state": "ready"} for id in ids),
+        "finish_runs": batch({"id": id, "state": "skipped"} for id in ids),
+        "end_family": batch({"id": id, **ends} for id in ids),
+        "node_ends": batch(wanted),
+        "named_nodes": batch({"node": row["node"]} for row in wanted),
+        "parents_of": batch({"id": id} for id in ids),
+        "recount_nodes": None,
+    }
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_rows_that_pass_through_plans_grow_with_the_batch_only(postgres, analyzed, mode):
+    statements = Statements("holdfast.store.sql", postgres.store.database.dialect)
+    graphs = {size: fan(postgres, size) for size in (FEW, MANY)}
+    costs = {}
+    with psycopg.connect(postgres.url, cursor_factory=psycopg.RawCursor) as connection:
+        if analyzed:
+            connection.execute("analyze holdfast.runs, holdfast.edges")
+        connection.execute(f"set local plan_cache_mode = {mode}")
+        for size, graph in graphs.items():
+            for name, rows in hot(graph, size).items():
+                values = {"rows": rows, "graph": graph.id, "now": postgres.clock()}
+                with connection.transaction(force_rollback=True):
+                    plan = explain(connection, statements.get(name), values, "analyze,")
+                costs.setdefault(name, []).append(rows_of(walk(plan)))
+        connection.rollback()
+    too_dear = {name: (few, many) for name, (few, many) in costs.items() if many > few * MANY / FEW * SLACK}
+    assert too_dear == {}
