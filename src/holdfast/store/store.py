@@ -15,6 +15,7 @@ from holdfast.store.lanes import Lanes
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
+from holdfast.store.schedules import Schedules
 from holdfast.store.timers import Timers
 from holdfast.store.transactions import Transactions
 from holdfast.store.upkeep import Upkeep
@@ -39,6 +40,7 @@ class Store:
         self.forks = Forks(ground)
         self.workers = Workers(ground)
         self.timers = Timers(ground)
+        self.schedules = Schedules(ground, self.lanes)
         self.operators = Operators(ground)
         self.queues = Queues(ground)
         self.upkeep = Upkeep(ground)
