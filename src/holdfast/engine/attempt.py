@@ -7,10 +7,11 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from holdfast.errors import ErrorInfo, PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.labels import label_of
@@ -59,6 +60,7 @@ class Attempt:
         "over",
         "restart_args",
         "retry",
+        "scheduled_for",
         "score",
         "session",
         "signature",
@@ -89,6 +91,7 @@ class Attempt:
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
         self.retry = task.declaration.retry
+        self.scheduled_for: datetime | None = None
         self.timeout = task.declaration.timeout
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
@@ -104,6 +107,8 @@ class Attempt:
             self.retry = Retry.from_json(options["retry"])
         if "timeout" in options:
             self.timeout = max(options["timeout"] - self.claim.spent, 0)
+        if "scheduled_for" in options:
+            self.scheduled_for = to_datetime(options["scheduled_for"])
 
     @property
     def durable(self) -> bool:

@@ -40,8 +40,6 @@ CROWDED = 0.005
 class Conductor:
     """One attempt of an `async def` durable function."""
 
-    scheduled_for: datetime | None = None
-
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
         self.score = score
@@ -67,6 +65,10 @@ class Conductor:
     @property
     def attempt(self) -> int:
         return self.current.claim.attempt
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        return self.current.scheduled_for
 
     # For the context
 

@@ -24,12 +24,14 @@ from holdfast.engine.loop import Loop
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
+from holdfast.engine.scheduler import Scheduler
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
+from holdfast.task.timetable import Timetable
 from holdfast.telemetry import log
 
 
@@ -55,8 +57,10 @@ class Crew:
         settings: Settings,
         read_info: Callable[[str], Any],
         clerk: Clerk,
+        timetable: Timetable,
     ) -> None:
         self.store = store
+        self._timetable = timetable
         self.clerk = clerk
         self.settings = settings
         self.duty = Duty()
@@ -80,12 +84,19 @@ class Crew:
         self.warden = Warden(store, self.duty, lease, pulse, self.lose)
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
+        self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
         self.pruner = Pruner(store, settings.keep_events)
         self.listener = Listener(store, self._heard)
 
     @property
     def housekeepers(self) -> list[Loop]:
-        return [self.listener, self.recoverer, self.pruner, self.lookout, self.timekeeper]
+        always = [self.listener, self.recoverer, self.pruner, self.lookout, self.timekeeper]
+        return [*always, self.scheduler] if self._timetable.schedules else always
+
+    @property
+    def clocks(self) -> list[Loop]:
+        """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
+        return [loop for loop in self.housekeepers if loop in (self.timekeeper, self.scheduler)]
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
