@@ -21,6 +21,7 @@ from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
+from holdfast.engine.poller import Poller
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
@@ -85,18 +86,21 @@ class Crew:
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
+        self.poller = Poller(
+            store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+        )
         self.pruner = Pruner(store, settings.keep_events)
         self.listener = Listener(store, self._heard)
 
     @property
     def housekeepers(self) -> list[Loop]:
-        always = [self.listener, self.recoverer, self.pruner, self.lookout, self.timekeeper]
-        return [*always, self.scheduler] if self._timetable.schedules else always
+        return [self.listener, self.recoverer, self.pruner, self.lookout, *self.clocks]
 
     @property
     def clocks(self) -> list[Loop]:
         """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
-        return [loop for loop in self.housekeepers if loop in (self.timekeeper, self.scheduler)]
+        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.poller))
+        return [self.timekeeper, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
@@ -111,7 +115,7 @@ class Crew:
 
     def quiet(self) -> bool:
         """Whether nothing is in hand and nothing that we could run is ready or running anywhere."""
-        if len(self.duty) or self.runner.taken or self.committer.backlog:
+        if len(self.duty) or self.runner.taken or self.committer.backlog or self.poller.busy:
             return False
         self.lanes.refresh()
         return not self.store.claims.busy(self.lanes.tasks)

@@ -253,7 +253,8 @@ class Worker:
             clock.stop()
         session = crew.duty.session
         log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
-        crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurried)
+        crew.wait_until(lambda: not (crew.unfinished() or crew.poller.busy), crew.settings.grace, self._hurried)
+        crew.poller.give_up()
         crew.runner.stop(crew.unfinished(), "hand back")
         crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), CLEAN_UP, self._hurried)
 

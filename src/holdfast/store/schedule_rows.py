@@ -51,7 +51,7 @@ class Declared:
 
 
 class ScheduleRow(NamedTuple):
-    """A schedule or trigger as operators see it, with the last run that it made."""
+    """A schedule or trigger as operators see it, with the last run that it made, or what came of its last poll."""
 
     name: str
     kind: Kind
@@ -66,6 +66,10 @@ class ScheduleRow(NamedTuple):
     last_slot: int | None
     last_run: str | None
     last_state: str | None
+    polled_at: int | None
+    found: int | None
+    made: int | None
+    poll_error: str | None
 
 
 class Made(NamedTuple):

@@ -18,6 +18,7 @@ from holdfast.store.queues import Queues
 from holdfast.store.schedules import Schedules
 from holdfast.store.timers import Timers
 from holdfast.store.transactions import Transactions
+from holdfast.store.triggers import Triggers
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
@@ -41,6 +42,7 @@ class Store:
         self.workers = Workers(ground)
         self.timers = Timers(ground)
         self.schedules = Schedules(ground, self.lanes)
+        self.triggers = Triggers(ground)
         self.operators = Operators(ground)
         self.queues = Queues(ground)
         self.upkeep = Upkeep(ground)

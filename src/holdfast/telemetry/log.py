@@ -181,6 +181,10 @@ def slot_passed(name: str, slot: object) -> None:
     logger.info("schedule %s: a run is unfinished, so its slot %s makes none", name, slot, extra={"schedule": name})
 
 
+def trigger_failed(name: str, error: BaseException | None, said: str) -> None:
+    logger.warning("trigger %s: %s; polled again in time", name, said, exc_info=error, extra={"trigger": name})
+
+
 # Trouble
 
 

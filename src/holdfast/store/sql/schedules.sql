@@ -90,9 +90,11 @@ from {each(:rows, name text, next_at bigint)}
 where {schema}schedules.name {among(:rows, name text)} and {schema}schedules.name = each.name
 
 -- name: list_schedules
--- All schedules and triggers, with the last run of each.
-select s.name, s.kind, s.app, s.task, s.timing, s.rules, s.next_at, s.paused, s.orphaned, s.passed_at, l.slot, l.run, r.state
+-- All schedules and triggers, with the last run or the last poll of each.
+select s.name, s.kind, s.app, s.task, s.timing, s.rules, s.next_at, s.paused, s.orphaned, s.passed_at, l.slot, l.run, r.state,
+    p.at, p.found, p.made, p.error
 from {schema}schedules s
 left join {schema}slots l on l.id = (select max(x.id) from {schema}slots x where x.schedule = s.name)
 left join {schema}shown_runs r on r.id = l.run
+left join {schema}polls p on p.id = (select max(x.id) from {schema}polls x where x.trigger_name = s.name)
 order by s.name
