@@ -9,6 +9,7 @@ from holdfast.control.check import Check
 from holdfast.control.events import Events
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
+from holdfast.control.schedules import Schedules
 from holdfast.control.tasks import Tasks
 from holdfast.control.upkeep import Upkeep
 from holdfast.control.workers import Workers
@@ -25,6 +26,7 @@ class Control:
         self.runs = Runs(store, known)
         self.events = Events(store)
         self.queues = Queues(store)
+        self.schedules = Schedules(store)
         self.workers = Workers(store)
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)

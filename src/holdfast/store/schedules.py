@@ -80,6 +80,10 @@ class Schedules(Part):
         """Every schedule and trigger, by name, with the last run of each."""
         return [_shown(row) for row in self._one("read", "list_schedules")]
 
+    def last_slots(self, name: str) -> list[Row]:
+        """The last slots that made runs, newest first: slot, whether an operator asked, run, the run's state."""
+        return self._one("read", "last_slots", name=name)
+
     def pause(self, names: Iterable[str]) -> list[str]:
         """Let these make nothing; the names of those that weren't paused."""
         return sorted(row[0] for row in self._one("client", "pause_schedules", rows=_names(names)))

@@ -98,3 +98,9 @@ left join {schema}slots l on l.id = (select max(x.id) from {schema}slots x where
 left join {schema}shown_runs r on r.id = l.run
 left join {schema}polls p on p.id = (select max(x.id) from {schema}polls x where x.trigger_name = s.name)
 order by s.name
+
+-- name: last_slots
+-- The last slots of a schedule, newest first, and what became of their runs.
+select s.slot, s.asked, s.run, r.state
+from {schema}slots s left join {schema}shown_runs r on r.id = s.run
+where s.schedule = :name order by s.id desc
