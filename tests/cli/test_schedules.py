@@ -86,6 +86,10 @@ def test_one_is_shown_with_what_it_made_and_what_comes(shell, timed):
     assert re.search(rf"UTC  {id}  ready  operator$", shown, re.MULTILINE)
     assert re.search(r"^trigger +files$", shown, re.MULTILINE)
     assert re.search(r"UTC +[\d.]+ m?s +1 +1  -$", shown, re.MULTILINE)
+    told = shell("show", id, "--url", timed.url).stdout
+    assert re.search(r"^schedule +nightly$", told, re.MULTILINE)
+    assert re.search(r"^slot +\d{4}-\d\d-\d\d .* UTC \(.* ago\)$", told, re.MULTILINE)
+    assert "options" not in told
     nightly, files = shell.json("schedules", "show", "nightly", "files", "--url", timed.url)
     assert [run["id"] for run in nightly["runs"]] == [id]
     assert [poll["found"] for poll in files["polls"]] == [1]

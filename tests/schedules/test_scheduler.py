@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, SyncContext
@@ -70,6 +71,8 @@ def test_the_run_knows_its_slot(timed_app, clock):
     assert len(seen) >= 4
     runs = timed_app.runs()
     assert {run.scheduled_for for run in runs} == {slot(1)}
+    told = timed_app.get_run(runs[0].id).history()[0].data
+    assert (told["schedule"], told["scheduled_for"]) == ("b", slot(1).isoformat())
     assert {run.state for run in runs} == {"done"}
     beside = plain.enqueue()
     timed_app.worker().drain(timeout=60)
@@ -196,3 +199,22 @@ def test_an_idle_worker_is_woken_by_a_slot(make_app):
         wait_until(lambda: any(run.state == "done" for run in app.runs()))
     run = next(run for run in reversed(app.runs()) if run.state == "done")
     assert run.created_at >= run.scheduled_for
+
+
+def test_schedules_and_triggers_add_no_connections(postgres_url):
+    app = Holdfast(postgres_url)
+
+    @app.task(name="nothing")
+    async def nothing() -> None: ...
+
+    for n in range(20):
+        app.schedule(f"s{n}", nothing, every=1, jitter=0.5)
+    app.trigger("files", every=1)(lambda: [nothing.options(key="a").request()])
+    with app.worker():
+        wait_until(lambda: len([run for run in app.runs() if run.state == "done"]) >= 41)
+        with psycopg.connect(postgres_url) as looking:
+            names = [name for (name,) in looking.execute(
+                "select application_name from pg_stat_activity where application_name like 'holdfast %'"
+            )]  # fmt: skip
+    app.close()
+    assert len(names) == len(set(names)) <= 6, names

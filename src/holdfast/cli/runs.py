@@ -163,6 +163,8 @@ def _show_details(details: RunDetails) -> None:
             ("progress", _progress(info.progress)),
             ("task", info.task),
             ("queue", info.queue),
+            ("schedule", details.schedule),
+            ("slot", clock_time(info.scheduled_for)),
             ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),

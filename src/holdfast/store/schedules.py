@@ -14,7 +14,7 @@ from holdfast.policy.catch_up import due_slots
 from holdfast.policy.cron import Timing
 from holdfast.store.intake import carry_out, plan
 from holdfast.store.lanes import Lanes, Pair
-from holdfast.store.part import Do, Ground, Part, batch
+from holdfast.store.part import BATCH, Do, Ground, Part, batch
 from holdfast.store.rows import NewRun
 from holdfast.store.schedule_rows import Declared, Kind, Made, Rules, ScheduleRow, from_text, run_of_slot
 
@@ -161,10 +161,10 @@ class Plan(NamedTuple):
 
 def _fire(do: Do, lanes: Mapping[Pair, int]) -> Fired:
     fired = Fired([], [], {})
-    plans = []
+    plans: list[Plan] = []
     for name, queue, task, timing, rules, template, next_at, now in do("pick_due_schedules"):
-        if (queue, task) not in lanes:
-            continue  # added a moment ago: the next round knows its lane
+        if (queue, task) not in lanes or sum(len(it.slots) for it in plans) >= BATCH:
+            continue  # the next round has room, and knows the lane of what was added a moment ago
         try:
             due = due_slots(from_text(Timing, timing), (kept := from_text(Rules, rules)).catch_up, next_at, now)
             plans.append(Plan(name, kept, due.slots, due.next, template))

@@ -25,6 +25,8 @@ create table {schema}schedules (
     check ((poller is null) = (poll_until is null))
 );
 
+create index holdfast_schedules_next on {schema}schedules (kind, next_at) where paused = 0 and orphaned = 0;
+
 -- The last slots that made runs. asked: it wasn't the clock but an operator.
 create table {schema}slots (
     id {serial},
