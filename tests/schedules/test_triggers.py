@@ -165,6 +165,26 @@ def test_a_poll_that_takes_too_long_is_given_up_and_what_it_gives_later_does_not
     assert ledger.counts()["mail"] == 1
 
 
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_trigger_without_an_end_is_cut_at_its_timeout_and_polled_again(make_app, kind):
+    app = make_app()
+    task = app.remote("nothing")
+
+    def plain():
+        while True:
+            yield task.options(key="a").request()
+
+    async def endless():
+        while True:
+            yield task.options(key="a").request()
+
+    app.trigger("files", every=1, timeout=1)(plain if kind == "plain" else endless)
+    with app.worker():
+        wait_until(lambda: len(polls(app)) >= 2)
+    assert [error for _, _, error in polls(app)[:2]] == ["it took longer than its timeout, 1 s"] * 2
+    assert polls(app)[0][1] == 1
+
+
 def test_an_async_trigger_that_hangs_is_given_up(make_app):
     app = make_app()
 

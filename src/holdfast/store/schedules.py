@@ -116,9 +116,7 @@ def _declare(do: Do, app: str, declared: Mapping[str, Declared]) -> Changes:
         rows[name] = row = each.row(app)
         row["next_at"] = _first(row["kind"], each.timing, now)
         _compare(row, known.get(name), changes)
-    changes.orphaned.extend(
-        name for name, row in known.items() if name not in declared and row[1] == app and not row[-1]
-    )
+    changes.orphaned.extend(name for name, row in known.items() if name not in declared and not row[-1])  # of this app
     for statement, names in (("add_schedules", changes.added), ("change_schedules", changes.changed)):
         if names:
             do(statement, rows=batch(rows[name] for name in sorted(names)))
