@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -14,13 +15,14 @@ from uuid import UUID
 from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.client import Client
 from holdfast.client.handle import Run, any_run
+from holdfast.client.scheduling import Scheduling
 from holdfast.database import open_database
 from holdfast.engine.crew import Crew, Settings
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
-from holdfast.model.names import check_queue
+from holdfast.model.names import check_name, check_queue, module_named
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
@@ -35,6 +37,7 @@ from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.registry import Registry
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
+from holdfast.task.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,12 +49,13 @@ SHORTEST_LEASE = 0.5
 MOST_AT_ONCE = 10_000
 
 
-class Holdfast:
+class Holdfast(Scheduling):
     """An application's door to its durable work.
 
     `url`: `$HOLDFAST_URL` if it isn't given, else `sqlite:///holdfast.db` in the current folder. Nothing is read or
     written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
     with tasks. `keep` is how long finished runs stay, for tasks that don't say, and events that nobody waits for.
+    `name` tells the schedules of this app from those of others in the same database; else it is the module's.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Holdfast:
         include: Sequence[str] = (),
         keep: Duration = timedelta(days=30),
         clock: Clock = database_clock,
+        name: str | None = None,
     ) -> None:
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
@@ -70,6 +75,8 @@ class Holdfast:
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep)
         self._hooks = Hooks()
+        made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
+        self._timetable = Timetable(made_in if name is None else check_name(name, "the name of an app"))
 
     # Tasks
 
@@ -257,7 +264,9 @@ class Holdfast:
             keep_events=self._keep,
         )
         client = self._client
-        crew = Crew(self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client)
+        crew = Crew(
+            self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client, self._timetable
+        )
         return Worker(crew, self.registry)
 
     @property

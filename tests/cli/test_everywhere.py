@@ -19,11 +19,29 @@ from holdfast.cli.commands import holdfast
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "emit",
-    "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check",
+    "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
 }  # fmt: skip
-READING = [["runs"], ["queues"], ["workers"], ["show", "0199aaaa"], ["cancel", "0199aaaa"], ["retry", "0199aaaa"]]
+READING = [
+    ["runs"],
+    ["queues"],
+    ["schedules"],
+    ["limits"],
+    ["workers"],
+    ["show", "0199aaaa"],
+    ["why", "0199aaaa"],
+    ["cancel", "0199aaaa"],
+    ["retry", "0199aaaa"],
+]
 STEERING = [["fork", "0199aaaa"], ["send", "0199aaaa", "topic"], ["emit", "event"], ["gate", "0199aaaa"]]
-DATABASE = [*READING, *STEERING, ["pause", "q"], ["resume", "q"], ["prune", "--yes"], ["migrate", "--check"]]
+DATABASE = [
+    *READING,
+    *STEERING,
+    ["pause", "q"],
+    ["resume", "q"],
+    ["schedules", "run", "s"],
+    ["prune", "--yes"],
+    ["migrate", "--check"],
+]
 
 
 def test_the_verbs_are_there():
@@ -156,7 +174,7 @@ def test_what_changes_a_database_without_tables_names_migrate(shell, database_ur
     assert "run `holdfast migrate`" in result.stderr
 
 
-@pytest.mark.parametrize("words", [["runs"], ["queues"], ["workers"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["runs"], ["queues"], ["workers"], ["schedules"]], ids=" ".join)
 def test_empty_tables_print_nothing_but_a_note(shell, empty, words):
     result = shell(*words, "--url", empty)
     assert (result.exit_code, result.stdout) == (0, "")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import Context, Holdfast, Retry, Run, RunFailed, SyncContext, Task
+from holdfast import Context, Holdfast, Request, Retry, Run, RunFailed, SyncContext, Task
 
 app = Holdfast("sqlite:///:memory:")
 
@@ -118,6 +119,36 @@ def amble(ctx: SyncContext, days: int) -> str:
 @app.task(queue="slow")
 async def run(ctx: Context, miles: int) -> float:
     return await ctx.random()
+
+
+@app.task
+def tidy(depth: int = 1) -> None: ...
+
+
+app.schedule("nightly", tidy, cron="0 3 * * *", tz="Europe/London", catch_up="latest", jitter=60, overlap="skip")
+app.schedule("hourly", tidy, every=timedelta(hours=1), start=datetime.now(UTC))
+app.schedule("counting", count.request("text"), every=60)
+app.schedule("named", count, args=("text",), cron="@daily")
+app.schedule("needs", count, every=60)  # type: ignore[arg-type]
+app.schedule("odd", tidy, every=60, catch_up="some")  # type: ignore[call-overload]
+
+
+@app.trigger("files", every=30)
+def files() -> Iterator[Request[int]]:
+    yield count.options(key="a").request("a")
+
+
+@app.trigger("mails", every=timedelta(minutes=1), timeout=5)
+async def mails() -> list[Request[bool]]:
+    return [send.options(key="a").request("a")]
+
+
+@app.trigger("both", every=30)
+async def both() -> AsyncIterator[Request[int] | Request[bool]]:
+    yield count.options(key="a").request("a")
+
+
+assert_type(list(files()), list[Request[int]])
 
 
 async def outside(ctx: Context, blocking: SyncContext, taken: Task[[str], int]) -> None:

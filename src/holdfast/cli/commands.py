@@ -1,6 +1,6 @@
 """All commands: importing their modules puts them into the group. What is heavy they import when they are called."""
 
-from holdfast.cli import check, completion, demo, graphs, queues, runs, steering, tasks, upkeep, why, worker
+from holdfast.cli import check, completion, demo, graphs, queues, runs, schedules, steering, tasks, upkeep, why, worker
 from holdfast.cli.root import holdfast
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "holdfast",
     "queues",
     "runs",
+    "schedules",
     "steering",
     "tasks",
     "upkeep",

@@ -26,8 +26,8 @@ MOST = 50
 def completion(shell: str) -> None:
     """Print a script that teaches a shell to complete `holdfast`.
 
-    Tasks are completed from the app's code, queues, runs, steps, topics, nodes and gates from its database, where those
-    can be found without options.
+    Tasks are completed from the app's code, queues, schedules, runs, steps, topics, nodes and gates from its database,
+    where those can be found without options.
 
     \b
     Examples:
@@ -61,6 +61,16 @@ def complete_queues(ctx: click.Context, _param: click.Parameter, typed: str) -> 
     names: list[str] = []
     with suppress(Exception), changing(_given(ctx)) as control:
         names = sorted(control.queues.names())
+    return _items(names, typed)
+
+
+def complete_schedules(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The database's schedules and triggers that begin like this."""
+    from holdfast.cli.connect import changing
+
+    names: list[str] = []
+    with suppress(Exception), changing(_given(ctx)) as control:
+        names = list(control.schedules.names())
     return _items(names, typed)
 
 

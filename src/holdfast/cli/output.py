@@ -29,6 +29,7 @@ STYLES = {
     "failed": "red",
     "cancelled": "yellow",
     "paused": "yellow",
+    "orphaned": "yellow",
     "dead": "red",
     "working": "blue",
     "idle": "green",

@@ -190,6 +190,8 @@ def _show_details(details: RunDetails) -> None:
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
             ("nodes", None if details.graph is None else counted(details.graph.counts)),
             ("queue", info.queue if details.kind == "task" else None),
+            ("schedule", details.schedule),
+            ("slot", clock_time(info.scheduled_for)),
             ("node", None if details.node is None else f"{details.node}, of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),

@@ -11,6 +11,7 @@ from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
+from holdfast.control.schedules import Schedules
 from holdfast.control.tasks import Tasks
 from holdfast.control.upkeep import Upkeep
 from holdfast.control.why import Whys
@@ -29,6 +30,7 @@ class Control:
         self.graphs = Graphs(store)
         self.events = Events(store)
         self.queues = Queues(store)
+        self.schedules = Schedules(store)
         self.workers = Workers(store)
         self.limits = Limits(store)
         self.whys = Whys(store)

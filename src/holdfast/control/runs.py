@@ -48,6 +48,8 @@ class RunDetails:
     history: list[Entry]
     ending: str | None = None
     """How a run that undoes will end: failed or cancelled."""
+    schedule: str | None = None
+    """Which one made it; the slot is in `info.scheduled_for`."""
     restarts: int = 0
     """How often it began anew with other arguments."""
     steps: list[StepInfo] = field(default_factory=list)
@@ -112,10 +114,13 @@ class Runs:
         if more is None:
             raise RunNotFound(f"run {id} was pruned just now")
         children = [] if row.kind else self._store.views.children(str(id), SHOWN_CHILDREN + 1)
+        options = {} if more.options is None else decode(more.options)
+        options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
             args=decode(more.args),
-            options={} if more.options is None else decode(more.options),
+            schedule=options.pop("schedule", None),
+            options=options,
             unique=None if more.unique_name is None else decode(more.unique_name)[-1],
             due_at=to_datetime_or_none(row.due_at),
             deadline=to_datetime_or_none(more.deadline),

@@ -7,10 +7,11 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.labels import label_of
@@ -60,6 +61,7 @@ class Attempt:
         "place",
         "restart_args",
         "retry",
+        "scheduled_for",
         "score",
         "session",
         "signature",
@@ -88,6 +90,7 @@ class Attempt:
         self.begun = False  # its coroutine runs: one that doesn't yet would be cancelled without a trace
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
+        self.scheduled_for: datetime | None = None
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -102,6 +105,8 @@ class Attempt:
             self.retry = Retry.from_json(options["retry"])
         if "timeout" in options:
             self.timeout = max(options["timeout"] - self.claim.spent, 0)
+        if "scheduled_for" in options:
+            self.scheduled_for = to_datetime(options["scheduled_for"])
 
     @property
     def durable(self) -> bool:

@@ -41,8 +41,6 @@ class Unwind(BaseException):
 class BlockingConductor:
     """One attempt of a plain `def` durable function."""
 
-    scheduled_for: datetime | None = None
-
     def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
         self.current = attempt
         self.score = score
@@ -62,6 +60,10 @@ class BlockingConductor:
     @property
     def attempt(self) -> int:
         return self.current.claim.attempt
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        return self.current.scheduled_for
 
     def perform(self, operation: Operation) -> Any:
         self.check()

@@ -29,18 +29,13 @@ from holdfast.task.operations import Operation
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-QUIET_TURNS = 20
-"""Turns of the loop without any movement before a run is suspended."""
-LINGER = 0.05
-"""How long a run that only waits stays in memory: most children, and many events, come soon."""
-CROWDED = 0.005
-"""The same when others want its slot, or only the clock is waited for."""
+QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspended
+LINGER = 0.05  # how long a run that only waits stays in memory: most children, and many events, come soon
+CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
 
 
 class Conductor:
     """One attempt of an `async def` durable function."""
-
-    scheduled_for: datetime | None = None
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
@@ -70,6 +65,10 @@ class Conductor:
     @property
     def attempt(self) -> int:
         return self.current.claim.attempt
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        return self.current.scheduled_for
 
     # For the context
 

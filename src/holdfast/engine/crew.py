@@ -21,15 +21,18 @@ from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
+from holdfast.engine.poller import Poller
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
+from holdfast.engine.scheduler import Scheduler
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
+from holdfast.task.timetable import Timetable
 from holdfast.telemetry import log
 
 
@@ -59,8 +62,10 @@ class Crew:
         settings: Settings,
         read_info: Callable[[str], Any],
         clerk: Clerk,
+        timetable: Timetable,
     ) -> None:
         self.store = store
+        self._timetable = timetable
         self.clerk = clerk
         self.settings = settings
         self.duty = Duty()
@@ -84,12 +89,22 @@ class Crew:
         self.warden = Warden(store, self.duty, lease, pulse, self.lose)
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
+        self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
+        self.poller = Poller(
+            store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+        )
         self.pruner = Pruner(store, settings.keep_events)
         self.listener = Listener(store, self._heard)
 
     @property
     def housekeepers(self) -> list[Loop]:
-        return [self.listener, self.recoverer, self.pruner, self.lookout, self.timekeeper]
+        return [self.listener, self.recoverer, self.pruner, self.lookout, *self.clocks]
+
+    @property
+    def clocks(self) -> list[Loop]:
+        """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
+        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.poller))
+        return [self.timekeeper, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
@@ -104,7 +119,7 @@ class Crew:
 
     def quiet(self) -> bool:
         """Whether nothing is in hand and nothing that we could run is ready or running anywhere."""
-        if len(self.duty) or self.runner.taken or self.committer.backlog:
+        if len(self.duty) or self.runner.taken or self.committer.backlog or self.poller.busy:
             return False
         self.lanes.refresh()
         return not self.store.claims.busy(self.lanes.tasks)

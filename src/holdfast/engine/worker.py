@@ -170,6 +170,7 @@ class Worker:
         crew.store.be_patient_for(max(crew.settings.lease / 3, 1.0))
         crew.store.prepare()
         crew.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
+        crew.scheduler.declare()
 
     def _start_loops(self, *, drain: bool) -> None:
         """The session is opened here, so that a database that can't be used is told to whoever starts the worker."""
@@ -184,15 +185,15 @@ class Worker:
         crew.warden.start()
         crew.committer.start()
         for loop in crew.housekeepers:
-            if not (drain and loop is crew.timekeeper):  # a drain turns the timekeeper itself, to know when it is done
+            if not (drain and loop in crew.clocks):
                 loop.start()
         crew.claimer.start()
 
     def _drained(self, limit: float) -> bool:
         try:
-            while self._crew.timekeeper.tick() == 0.0:
+            while not self._nothing_is_due():
                 pass
-            if self._crew.claimer.rounds_without_work and self._crew.quiet() and self._crew.timekeeper.tick() > 0.0:
+            if self._crew.claimer.rounds_without_work and self._crew.quiet() and self._nothing_is_due():
                 return True  # what ended since the first look may have left a retry that is due at once
         except StoreUnavailable as error:  # the loops wait for the database too
             log.database_trouble("drain", error)
@@ -200,6 +201,9 @@ class Worker:
         if time.monotonic() > limit:
             raise ResultTimeout("the worker wasn't done in the time given to drain; what is left stays in the database")
         return False
+
+    def _nothing_is_due(self) -> bool:
+        return all(clock.tick() > 0.0 for clock in self._crew.clocks)
 
     # Stopping
 
@@ -246,10 +250,12 @@ class Worker:
         """Claim no more, give what runs its grace, then tell it to stop."""
         crew = self._crew
         crew.claimer.stop()
-        crew.timekeeper.stop()
+        for clock in crew.clocks:
+            clock.stop()
         session = crew.duty.session
         log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
-        crew.wait_until(lambda: not crew.unfinished(), crew.settings.grace, self._hurried)
+        crew.wait_until(lambda: not (crew.unfinished() or crew.poller.busy), crew.settings.grace, self._hurried)
+        crew.poller.give_up()
         crew.runner.stop(crew.unfinished(), "hand back")
         crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), CLEAN_UP, self._hurried)
 

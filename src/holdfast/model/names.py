@@ -62,7 +62,12 @@ def type_name(kind: type[Any]) -> str:
 
 def module_name(thing: Any) -> str:
     """The module of a class or function; that of a script is named as an import of its file would name it."""
-    name = getattr(thing, "__module__", None) or "__main__"
+    return module_named(getattr(thing, "__module__", None))
+
+
+def module_named(name: str | None) -> str:
+    """A module by its `__name__`; a script as an import of its file would name it."""
+    name = name or "__main__"
     if name not in ("__main__", "__mp_main__"):
         return str(name)
     main = sys.modules.get(name)

@@ -46,7 +46,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(Generic[R_co]):
-    """A run as it was when it was read. `result` is None until the state is `done`."""
+    """A run as it was when it was read. `result` is None until the state is `done`; `scheduled_for` is the slot of the
+    schedule that made it."""
 
     id: UUID
     task: str
@@ -65,6 +66,7 @@ class RunInfo(Generic[R_co]):
     tenant: str | None = None
     tags: Sequence[str] = ()
     progress: Progress | None = None
+    scheduled_for: datetime | None = None
 
     @property
     def final(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -88,6 +89,7 @@ class Reader:
             tags=() if row.tags is None else tuple(decode(row.tags)),
             parent=None if row.parent is None else UUID(row.parent),
             progress=None if row.progress is None else decode(row.progress, Progress),
+            scheduled_for=_slot(row.options),
         )
 
     def page(
@@ -119,6 +121,10 @@ class Reader:
     def history(self, id: UUID) -> list[Entry]:
         """The whole story of a run."""
         return tell(self.row(id), self._views.history(str(id)))
+
+
+def _slot(options: str | None) -> datetime | None:
+    return None if options is None else to_datetime_or_none(decode(options).get("scheduled_for"))
 
 
 def run_id(given: UUID | str) -> UUID:

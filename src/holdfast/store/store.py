@@ -16,8 +16,10 @@ from holdfast.store.limits import Limits
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
+from holdfast.store.schedules import Schedules
 from holdfast.store.timers import Timers
 from holdfast.store.transactions import Transactions
+from holdfast.store.triggers import Triggers
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.views import Views
 from holdfast.store.workers import Workers
@@ -40,6 +42,8 @@ class Store:
         self.forks = Forks(ground)
         self.workers = Workers(ground)
         self.timers = Timers(ground)
+        self.schedules = Schedules(ground, self.lanes)
+        self.triggers = Triggers(ground)
         self.operators = Operators(ground)
         self.limits = Limits(ground)
         self.queues = Queues(ground)

@@ -22,7 +22,7 @@ def tell(run: RunRow, records: list[Row]) -> list[Entry]:
 
 
 def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
-    yield Entry("enqueued", to_datetime(run.created_at), 0, None, {"task": run.task, "queue": run.queue})
+    yield Entry("enqueued", to_datetime(run.created_at), 0, None, {"task": run.task, "queue": run.queue} | _slot(run))
     waited = False
     drifts: list[Entry] = []  # recorded with the end of their attempt, just before it
     for _n, at, kind, attempt, session, since, data in records:
@@ -39,6 +39,14 @@ def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
         yield entry
     if run.running and run.claimed_at is not None:
         yield Entry("resumed" if waited else "started", to_datetime(run.claimed_at), run.attempt, run.session)
+
+
+def _slot(run: RunRow) -> dict[str, Any]:
+    """The schedule and the slot that made a run."""
+    options = {} if run.options is None else msgspec.json.decode(run.options)
+    if "schedule" not in options:
+        return {}
+    return {"schedule": options["schedule"], "scheduled_for": to_datetime(options["scheduled_for"]).isoformat()}
 
 
 def _data(kind: str, text: str | None) -> dict[str, Any]:

@@ -152,6 +152,42 @@ def pruned(runs: int) -> None:
     logger.info("%d finished runs pruned", runs)
 
 
+# Schedules
+
+
+def schedules_declared(app: str, added: Iterable[str], changed: Iterable[str], orphaned: Iterable[str]) -> None:
+    for what, names in (("new", added), ("changed", changed), ("not in the code any more", orphaned)):
+        if names := sorted(names):
+            logger.info("schedules of %s: %s: %s", app, what, ", ".join(names), extra={"schedules": names})
+
+
+def schedule_taken(name: str, before: str, app: str) -> None:
+    logger.warning(
+        "schedule %s was declared by the app %s before and is %s's now; if both are in use, give one another name",
+        name, before, app, extra={"schedule": name},
+    )  # fmt: skip
+
+
+def schedule_unreadable(name: str, trouble: str) -> None:
+    what = "schedule %s can't be read by this code, and is left to other workers: %s"
+    logger.warning(what, name, trouble, extra={"schedule": name})
+
+
+def slot_made(name: str, slot: object, run: str) -> None:
+    logger.debug("schedule %s made run %s for its slot %s", name, run, slot, extra={"schedule": name, "run": run})
+
+
+def slot_passed(name: str, slot: object) -> None:
+    logger.info("schedule %s: a run is unfinished, so its slot %s makes none", name, slot, extra={"schedule": name})
+
+
+def trigger_failed(name: str, error: BaseException | None, said: str) -> None:
+    logger.warning("trigger %s: %s; polled again in time", name, said, exc_info=error, extra={"trigger": name})
+
+
+# Trouble
+
+
 def database_trouble(loop: str, error: object) -> None:
     logger.warning("%s: %s; trying again", loop, error)
 

@@ -1,0 +1,250 @@
+"""Polls triggers, each by one worker at a time, and enqueues what they give, once per key.
+
+The functions of triggers are author code: a plain one runs in a thread, an async one on the event loop. One that takes
+longer than its timeout is given up: what it gives after that doesn't count. A thread can't be stopped, so that this
+worker polls its trigger again only when it has ended; others may before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any, TypeVar
+
+from holdfast.engine.clerk import Clerk
+from holdfast.engine.loop import Loop
+from holdfast.engine.session import worker_name
+from holdfast.errors import ConfigError, KeyConflict, StoreError
+from holdfast.model.clock import SECOND
+from holdfast.model.failure import describe, to_json
+from holdfast.store import Store
+from holdfast.task.task import Request
+from holdfast.task.timetable import Timetable, Trigger
+from holdfast.telemetry import log
+
+T = TypeVar("T")
+
+LOOK = 1.0
+"""How soon it is noticed what others changed, and that a poll takes too long."""
+MARGIN = 15 * SECOND
+"""How much longer than its timeout a poll has the right to be the only one."""
+CHUNK = 100
+
+
+class GivenUp(Exception):
+    """A poll that doesn't count any more."""
+
+
+class Polling:
+    """One poll under way, and what has come of it so far."""
+
+    def __init__(self, trigger: Trigger, number: int) -> None:
+        self.trigger = trigger
+        self.number = number
+        self.found = 0
+        self.made = 0
+        self.told = False  # what comes of it from here on doesn't count
+        self.over = False  # what came of it is on record
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def left(self) -> float:
+        return self.trigger.timeout / SECOND - self.seconds
+
+    def too_long(self) -> GivenUp:
+        return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / SECOND:g} s")
+
+
+class Poller(Loop):
+    """Takes the triggers of this code that are due, and polls each in a thread of its own."""
+
+    name = "poller"
+
+    def __init__(
+        self,
+        store: Store,
+        timetable: Timetable,
+        clerk: Clerk,
+        made: Callable[[], None],
+        run_in_thread: Callable[[Callable[[], None]], None],
+        loop: Callable[[], asyncio.AbstractEventLoop],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._triggers = timetable.triggers
+        self._clerk = clerk
+        self._made = made
+        self._run_in_thread = run_in_thread
+        self._loop = loop
+        self._id = f"{worker_name()}:{secrets.token_hex(4)}"
+        self._under_way: dict[str, Polling] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a poll is under way that counts."""
+        return any(not polling.over for polling in list(self._under_way.values()))
+
+    def tick(self) -> float:
+        for polling in list(self._under_way.values()):
+            if polling.left <= 0:
+                self._end(polling, polling.too_long())
+        free = {name: it for name, it in self._triggers.items() if name not in self._under_way}
+        left = self._store.triggers.until_next(list(free)) if free else None
+        if left is None or left > 0:
+            return LOOK if left is None else min(max(left / SECOND, 0.001), LOOK)
+        wanted = {name: (it.timeout + MARGIN, it.every) for name, it in free.items()}
+        taken = self._store.triggers.take(self._id, wanted)
+        for name, number in taken.items():
+            self._begin(Polling(self._triggers[name], number))
+        return 0.0 if taken else 0.02
+
+    def _begin(self, polling: Polling) -> None:
+        name = polling.trigger.name
+        self._under_way[name] = polling
+        try:
+            self._run_in_thread(lambda: self._poll(polling))
+        except RuntimeError as error:  # no thread to be had
+            self._end(polling, error)
+            del self._under_way[name]
+
+    def _poll(self, polling: Polling) -> None:
+        """In a thread: the whole of one poll."""
+        error: BaseException | None = None
+        try:
+            for requests in self._chunks(polling):
+                self._enqueue(polling, requests)
+        except BaseException as raised:  # also of author code that wants to end the process: it isn't its to end
+            error = raised
+        finally:
+            try:
+                self._end(polling, error)
+            finally:
+                del self._under_way[polling.trigger.name]
+                self.wake()
+
+    def give_up(self) -> None:
+        """The worker stops: what is under way doesn't count any more, and others may poll."""
+        for polling in list(self._under_way.values()):
+            self._end(polling, GivenUp("its worker stopped"))
+
+    def _end(self, polling: Polling, error: BaseException | None) -> None:
+        """Put what came of a poll on record, once."""
+        if polling.told:
+            return
+        polling.told = True
+        name = polling.trigger.name
+        if error is not None:
+            log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe(error)))
+        said = None if error is None else to_json(describe(error))
+        try:
+            self._store.triggers.end(
+                self._id, name, polling.number,
+                took=int(polling.seconds * SECOND), found=polling.found, made=polling.made, error=said,
+            )  # fmt: skip
+        except StoreError as trouble:  # then its right ends by itself
+            log.database_trouble(f"trigger {name}", trouble)
+        finally:
+            polling.over = True
+
+    # What a trigger gives
+
+    def _chunks(self, polling: Polling) -> Iterator[list[Any]]:
+        """What the function gives, some at a time, while there is time left."""
+        given: Any = polling.trigger.fn()
+        if inspect.isawaitable(given):
+            given = self._on_loop(polling, _awaited(given))
+        if isinstance(given, AsyncIterable):
+            stream = aiter(given)
+            while chunk := self._on_loop(polling, _some(stream)):
+                yield chunk
+        elif given is not None:
+            if isinstance(given, Request) or not isinstance(given, Iterable):
+                name = polling.trigger.name
+                raise ConfigError(
+                    f"trigger {name} gave a {type(given).__name__}: let it yield requests, or return a list"
+                )
+            yield from _in_time(polling, iter(given))
+
+    def _on_loop(self, polling: Polling, coroutine: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop())
+        try:
+            return future.result(max(polling.left, 0.0))
+        except TimeoutError:
+            if future.done():
+                raise  # the author's own
+            future.cancel()
+            raise polling.too_long() from None
+
+    # Runs
+
+    def _enqueue(self, polling: Polling, requests: list[Any]) -> None:
+        """Make the runs whose keys are new. A key that was used for another request keeps no other from being made."""
+        for request in requests:
+            _check(polling.trigger.name, request)
+        if polling.told:
+            return
+        polling.found += len(requests)
+        conflict: KeyConflict | None = None
+        try:
+            polling.made += self._add(requests)
+        except KeyConflict:
+            for request in requests:
+                try:
+                    polling.made += self._add([request])
+                except KeyConflict as error:
+                    conflict = error
+        self._made()
+        if conflict is not None:
+            raise conflict
+
+    def _add(self, requests: list[Request[Any]]) -> int:
+        runs = [self._clerk.new_run(request) for request in requests]
+        ids = self._store.intake.add(runs)
+        return sum(run.id == id for run, id in zip(runs, ids, strict=True))
+
+
+async def _awaited(given: Any) -> Any:
+    return await given
+
+
+async def _some(stream: AsyncIterator[Any]) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < CHUNK:
+        try:
+            found.append(await anext(stream))
+        except StopAsyncIteration:
+            break
+    return found
+
+
+def _in_time(polling: Polling, given: Iterator[Any]) -> Iterator[list[Any]]:
+    def watched() -> Iterator[Any]:
+        for each in given:
+            if polling.left <= 0:
+                raise polling.too_long()
+            yield each
+
+    stream = watched()
+    while chunk := list(islice(stream, CHUNK)):
+        yield chunk
+
+
+def _check(trigger: str, request: Any) -> None:
+    if not isinstance(request, Request):
+        raise ConfigError(f"trigger {trigger} gave a {type(request).__name__}: let it yield task.request(…)")
+    if request.options.key is None:
+        raise ConfigError(
+            f"trigger {trigger} gave a request of task {request.task} without a key, by which it is enqueued once: "
+            "write task.options(key=…).request(…)"
+        )
+    if request.options.connection is not None:
+        raise ConfigError(f"trigger {trigger}: leave option connection out: what it yields is enqueued by the worker")

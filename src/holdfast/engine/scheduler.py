@@ -1,0 +1,63 @@
+"""Makes the runs of schedules whose slots have come, whatever number of workers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.engine.clerk import Clerk
+from holdfast.engine.loop import Loop
+from holdfast.model.clock import SECOND, to_datetime
+from holdfast.policy.cron import Timing
+from holdfast.store import Store
+from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.task.timetable import Timetable
+from holdfast.telemetry import log
+
+POLL = 2.0
+"""How soon it is noticed what others changed: a schedule that was resumed, or has a new timing."""
+SHORTEST = 0.02
+
+
+class Scheduler(Loop):
+    """Sleeps until the next slot of any schedule in the database, by the database's clock."""
+
+    name = "scheduler"
+
+    def __init__(self, store: Store, timetable: Timetable, clerk: Clerk, made: Callable[[], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._timetable = timetable
+        self._clerk = clerk
+        self._made = made
+        self._unreadable: set[str] = set()
+
+    def declare(self) -> None:
+        """Let the database know what this code says, also that it says nothing any more."""
+        changes = self._store.schedules.declare(self._timetable.app, self._declared())
+        log.schedules_declared(self._timetable.app, changes.added, changes.changed, changes.orphaned)
+        for name, app in changes.taken.items():
+            log.schedule_taken(name, app, self._timetable.app)
+
+    def tick(self) -> float:
+        left = self._store.schedules.until_next()
+        if left is not None and left <= 0:
+            fired = self._store.schedules.fire()
+            for made in fired.made:
+                log.slot_made(made.schedule, to_datetime(made.slot), made.run)
+            for name, slot in fired.passed:
+                log.slot_passed(name, to_datetime(slot))
+            for name, trouble in fired.unreadable.items():
+                if name not in self._unreadable:
+                    log.schedule_unreadable(name, trouble)
+            self._unreadable |= fired.unreadable.keys()
+            if fired.made:
+                self._made()
+            return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
+        return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
+
+    def _declared(self) -> list[Declared]:
+        schedules = [
+            Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._clerk.new_run(it.request))
+            for it in self._timetable.schedules.values()
+        ]
+        return schedules + [Declared(it.name, Timing(every=it.every)) for it in self._timetable.triggers.values()]

@@ -1,0 +1,242 @@
+"""Triggers: functions of every kind are polled, what they yield is enqueued once per key, errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import threading
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.engine.poller import CHUNK
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def ingest(timed_app, ledger):
+    @timed_app.task(name="ingest")
+    def ingest(path: str) -> None:
+        ledger.write(path)
+
+    return ingest
+
+
+def polls(app, name="files"):
+    """What came of the last polls, oldest first: found, made, the message of the error."""
+    last = reversed(app.store.triggers.last(name))
+    return [(poll.found, poll.made, poll.error and json.loads(poll.error)["message"]) for poll in last]
+
+
+def drain(app):
+    return app.worker().drain(timeout=60)
+
+
+def test_what_a_trigger_yields_is_enqueued_once_per_key(timed_app, clock, ingest, ledger):
+    there = ["a", "b"]
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        for path in there:
+            yield ingest.options(key=path).request(path)
+
+    assert drain(timed_app) == 2
+    there.append("c")
+    assert drain(timed_app) == 0, "it is polled every 30 s"
+    clock.forward(30)
+    assert drain(timed_app) == 1
+    assert sorted(ledger.lines()) == ["a", "b", "c"]
+    assert polls(timed_app) == [(2, 2, None), (3, 1, None)]
+
+
+@pytest.mark.parametrize("kind", ["generator", "list", "async list", "async generator", "nothing", "wrapper"])
+def test_functions_of_every_kind(timed_app, ingest, ledger, kind):
+    requests = [ingest.options(key=path).request(path) for path in ("a", "b")]
+
+    def generator():
+        yield from requests
+
+    async def async_list():
+        await asyncio.sleep(0)
+        return requests
+
+    async def async_generator():
+        for request in requests:
+            await asyncio.sleep(0)
+            yield request
+
+    kinds = {
+        "generator": generator, "list": lambda: requests, "async list": async_list, "async generator": async_generator,
+        "nothing": lambda: None, "wrapper": lambda: async_generator(),
+    }  # fmt: skip
+    timed_app.trigger("files", every=30)(kinds[kind])
+    drain(timed_app)
+    assert sorted(ledger.lines()) == ([] if kind == "nothing" else ["a", "b"])
+    assert polls(timed_app) == [(0, 0, None) if kind == "nothing" else (2, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda task: [task.request("x")], "a request of task ingest without a key.*write task.options"),
+        (lambda task: ["x"], "gave a str: let it yield task.request"),
+        (lambda task: task.options(key="x").request("x"), "gave a Request: let it yield requests, or return a list"),
+        (lambda task: 5, "gave a int"),
+        (lambda task: [task.options(key="x", connection=object()).request("x")], "leave option connection out"),
+        (lambda task: [1 / 0], "division by zero"),
+        (lambda task: exit(3), "3"),
+    ],
+)
+def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ingest, given, says, caplog):
+    timed_app.trigger("files", every=30)(lambda: given(ingest))
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert drain(timed_app) == 0
+    ((found, made, error),) = polls(timed_app)
+    assert (found, made) == (0, 0)
+    assert re.search(says, error)
+    assert "trigger files: " in caplog.text
+    clock.forward(30)
+    drain(timed_app)
+    assert len(polls(timed_app)) == 2
+
+
+def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(timed_app, clock, ingest, ledger):
+    broken = [True]
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        for n in range(2 * CHUNK):
+            if n == CHUNK + 5 and broken.pop():
+                raise OSError("the disk is gone")
+            yield ingest.options(key=str(n)).request(str(n))
+
+    assert drain(timed_app) == CHUNK
+    broken.append(False)
+    clock.forward(30)
+    assert drain(timed_app) == CHUNK
+    assert len(set(ledger.lines())) == len(ledger.lines()) == 2 * CHUNK
+    assert polls(timed_app) == [(CHUNK, CHUNK, "the disk is gone"), (2 * CHUNK, CHUNK, None)]
+
+
+def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(timed_app, ingest, ledger):
+    ingest.options(key="b").enqueue("something else")
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        return [ingest.options(key=path).request(path) for path in "abc"]
+
+    drain(timed_app)
+    assert sorted(ledger.lines()) == ["a", "c", "something else"]
+    ((found, made, error),) = polls(timed_app)
+    assert (found, made) == (3, 2)
+    assert "key 'b' of task ingest was used for another request" in error
+
+
+def test_a_poll_that_takes_too_long_is_given_up_and_what_it_gives_later_does_not_count(make_app, ledger):
+    app = make_app()
+    released, over = threading.Event(), threading.Event()
+
+    @app.task(name="ingest")
+    def ingest(path: str) -> None:
+        ledger.write(path)
+
+    @app.trigger("files", every=1, timeout=1)
+    def files():
+        released.wait()
+        try:
+            yield ingest.options(key="late").request("late")
+        finally:
+            over.set()
+
+    @app.trigger("mails", every=1)
+    async def mails():
+        yield ingest.options(key="mail").request("mail")
+
+    with app.worker():
+        wait_until(lambda: polls(app))
+        wait_until(lambda: len(polls(app, "mails")) >= 2)
+        first = polls(app)[0]
+        released.set()
+        assert over.wait(30)
+    assert first == (0, 0, "it took longer than its timeout, 1 s")
+    assert polls(app, "mails")[:2] == [(1, 1, None), (1, 0, None)]
+    assert ledger.counts()["mail"] == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_trigger_without_an_end_is_cut_at_its_timeout_and_polled_again(make_app, kind):
+    app = make_app()
+    task = app.remote("nothing")
+
+    def plain():
+        while True:
+            yield task.options(key="a").request()
+
+    async def endless():
+        while True:
+            yield task.options(key="a").request()
+
+    app.trigger("files", every=1, timeout=1)(plain if kind == "plain" else endless)
+    with app.worker():
+        wait_until(lambda: len(polls(app)) >= 2)
+    assert [error for _, _, error in polls(app)[:2]] == ["it took longer than its timeout, 1 s"] * 2
+    assert polls(app)[0][1] == 1
+
+
+def test_an_async_trigger_that_hangs_is_given_up(make_app):
+    app = make_app()
+
+    @app.trigger("files", every=1, timeout=1)
+    async def files():
+        await asyncio.sleep(600)
+        return []
+
+    with app.worker():
+        wait_until(lambda: len(polls(app)) >= 2)
+    assert polls(app)[0] == (0, 0, "it took longer than its timeout, 1 s")
+
+
+def test_a_worker_that_stops_gives_a_poll_up(make_app):
+    app = make_app()
+    begun, released = threading.Event(), threading.Event()
+
+    @app.trigger("files", every=3600)
+    def files():
+        begun.set()
+        released.wait()
+
+    with app.worker(grace=0):
+        assert begun.wait(30)
+    assert polls(app) == [(0, 0, "its worker stopped")]
+    released.set()
+
+
+def test_two_workers_poll_one_at_a_time(make_app, ledger):
+    lock = threading.Lock()
+
+    def start() -> Holdfast:
+        app = make_app(name="shop")
+
+        @app.task(name="ingest")
+        def ingest(path: str) -> None:
+            ledger.write(path)
+
+        @app.trigger("files", every=1)
+        def files():
+            assert lock.acquire(blocking=False), "two polls at once"
+            try:
+                yield from (ingest.options(key=str(n)).request(str(n)) for n in range(5))
+            finally:
+                lock.release()
+
+        return app
+
+    app = start()
+    with app.worker(), start().worker():
+        wait_until(lambda: len(polls(app)) >= 3)
+        wait_until(lambda: len(ledger.lines()) >= 5)
+    assert {error for _, _, error in polls(app)} == {None}
+    assert sum(made for _, made, _ in polls(app)) == 5
+    assert ledger.counts() == {str(n): 1 for n in range(5)}

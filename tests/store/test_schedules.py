@@ -1,0 +1,403 @@
+"""Schedules in the store: what code declares, slots and the runs they make, catching up, overlap, operators."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.policy.catch_up import MOST_MISSED
+from holdfast.policy.cron import Timing
+from holdfast.store.schedule_rows import Declared, Rules
+from tests.support.world import CANCELLED, SECOND, World
+
+MINUTE = 60 * SECOND
+EVERY_MINUTE = Timing(every=MINUTE)
+
+
+def declared(world: World, name: str = "tick", timing: Timing = EVERY_MINUTE, **more: Any) -> Declared:
+    run = {name: more.pop(name) for name in ("args", "delay", "unique", "options", "task") if name in more}
+    return Declared(name, timing, Rules(**more), world.new(**{"task": "task", **run}))
+
+
+def declare(world: World, *names: str, app: str = "shop", **more: Any) -> Any:
+    return world.store.schedules.declare(app, [declared(world, name, **more) for name in names])
+
+
+def row(world: World, name: str = "tick") -> Any:
+    return next(row for row in world.store.schedules.all() if row.name == name)
+
+
+def fire(world: World) -> list[tuple[str, int]]:
+    """All that is due; the schedules and slots that runs were made of."""
+    made = []
+    while (left := world.store.schedules.until_next()) is not None and left <= 0:
+        made += [(each.schedule, each.slot) for each in world.store.schedules.fire().made]
+    return made
+
+
+def minutes(world: World, *numbers: int) -> list[tuple[str, int]]:
+    """Slots of `tick`, counted in minutes from the beginning of the test."""
+    begin = 1_800_000_000 * SECOND
+    return [("tick", begin + number * MINUTE) for number in numbers]
+
+
+def options(world: World, id: str) -> Any:
+    return json.loads(world.row(id)["options"])
+
+
+# Slots
+
+
+def test_a_slot_makes_one_run_when_its_time_has_come(world, clock):
+    declare(world, "tick", args='{"x":1}')
+    assert world.store.schedules.until_next() == MINUTE
+    assert world.store.schedules.fire().made == []
+    clock.advance(60)
+    (made,) = world.store.schedules.fire().made
+    assert (made.schedule, made.slot) == minutes(world, 1)[0]
+    assert world.state(made.run) == "ready"
+    assert world.row(made.run)["args"] == '{"x":1}'
+    assert options(world, made.run) == {"schedule": "tick", "scheduled_for": made.slot}
+    assert world.store.schedules.fire().made == []
+    assert world.store.schedules.until_next() == MINUTE
+    assert world.rows("runs") == 1
+
+
+def test_eight_schedulers_make_one_run_of_a_slot(world, clock):
+    declare(world, "tick", "tock")
+    stores = [world.another_store() for _ in range(8)]
+    for store in stores:
+        store.schedules.until_next()
+    for turn in range(1, 6):
+        clock.advance(60)
+        together = threading.Barrier(8)
+        made: list[Any] = []
+
+        def look(store: Any, together: threading.Barrier = together, made: list[Any] = made) -> None:
+            together.wait()
+            made.extend(store.schedules.fire().made)
+
+        threads = [threading.Thread(target=look, args=(store,)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(each.schedule for each in made) == ["tick", "tock"]
+        assert world.rows("runs") == world.rows("slots") == 2 * turn
+
+
+def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world, clock):
+    declare(world, "tick")
+    clock.advance(60)
+
+    def break_off(name: str) -> None:
+        if name == "move_schedules":
+            raise KeyboardInterrupt
+
+    store = world.another_store()
+    with pytest.raises(KeyboardInterrupt), watching(store, break_off):
+        store.schedules.fire()
+    assert (world.rows("runs"), world.rows("slots")) == (0, 0)
+    assert fire(world) == minutes(world, 1)
+    clock.advance(60)
+    assert fire(world) == minutes(world, 2)
+
+
+@contextmanager
+def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
+    """Calls a function before each statement of the store's schedules."""
+    doer = store.schedules._doer
+
+    def watched(connection: Any) -> Any:
+        do = doer(connection)
+
+        def call(name: str, **values: Any) -> Any:
+            before(name)
+            return do(name, **values)
+
+        return call
+
+    store.schedules._doer = watched
+    yield
+
+
+def test_a_slot_that_was_made_before_is_not_made_again_whatever_the_cursor_says(world, clock):
+    declare(world, "tick", catch_up="all")
+    clock.advance(120)
+    assert fire(world) == minutes(world, 1, 2)
+    world.sql("update {schema}schedules set next_at = next_at - :two", two=2 * MINUTE)
+    clock.advance(60)
+    assert fire(world) == minutes(world, 3)
+
+
+def test_many_schedules_due_at_once_are_all_made(world, clock):
+    names = [f"s{n:03}" for n in range(120)]
+    declare(world, *names)
+    clock.advance(60)
+    assert sorted(name for name, _ in fire(world)) == names
+
+
+def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_nobody(world, clock):
+    declare(world, "new", "tick")
+    world.sql("update {schema}schedules set timing = :timing where name = 'new'", timing='{"moon":"full"}')
+    clock.advance(60)
+    fired = world.store.schedules.fire()
+    assert [each.schedule for each in fired.made] == ["tick"]
+    assert "moon" in fired.unreadable["new"]
+    assert row(world, "new").next_at == clock.now
+
+
+def test_a_schedule_that_is_over_makes_nothing_more(world, clock):
+    declare(world, "tick", timing=Timing(every=MINUTE, end=clock.now + 2 * MINUTE), catch_up="all")
+    clock.advance(600)
+    assert fire(world) == minutes(world, 1, 2)
+    assert row(world).next_at is None
+    assert world.store.schedules.until_next() is None
+
+
+def test_jitter_lets_a_run_begin_later_and_leaves_its_slot_alone(world, clock):
+    declare(world, *(f"s{n}" for n in range(50)), jitter=30 * SECOND)
+    clock.advance(60)
+    made = world.store.schedules.fire().made
+    slot = minutes(world, 1)[0][1]
+    begins = [world.row(each.run)["due_at"] for each in made]
+    assert all(slot < at <= slot + 30 * SECOND for at in begins)
+    assert len(set(begins)) > 40
+    assert {options(world, each.run)["scheduled_for"] for each in made} == {slot}
+    assert set(world.states(each.run for each in made)) == {"scheduled"}
+
+
+def test_the_delay_of_a_request_counts_from_the_slot(world, clock):
+    declare(world, "tick", delay=5 * SECOND)
+    clock.advance(61)
+    (made,) = world.store.schedules.fire().made
+    assert world.row(made.run)["due_at"] == made.slot + 5 * SECOND
+
+
+def test_only_the_last_slots_are_kept(world, clock):
+    declare(world, "tick", "tock", catch_up="all")
+    clock.advance(130 * 60)
+    assert len(fire(world)) == 260
+    kept = world.sql("select schedule, count(*), max(slot) from {schema}slots group by schedule order by schedule")
+    assert kept == [("tick", 100, clock.now), ("tock", 100, clock.now)]
+
+
+# Catching up and overlap
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "late", "made"),
+    [
+        ("skip", 0, [1]),
+        ("skip", 50, [1]),
+        ("skip", 250, [5]),
+        ("latest", 0, [1]),
+        ("latest", 250, [5]),
+        ("all", 0, [1]),
+        ("all", 250, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_what_becomes_of_missed_slots(world, clock, catch_up, late, made):
+    declare(world, "tick", catch_up=catch_up)
+    clock.advance(60 + late)
+    assert fire(world) == minutes(world, *made)
+    clock.advance(60)
+    assert fire(world) == minutes(world, made[-1] + 1), "the next slot is intact"
+
+
+@pytest.mark.parametrize(("catch_up", "made"), [("skip", []), ("latest", [60]), ("all", [60])])
+def test_a_slot_that_is_long_past(world, clock, catch_up, made):
+    declare(world, "tick", timing=Timing(every=60 * MINUTE), catch_up=catch_up)
+    clock.advance(60 * 60 + 61)
+    assert fire(world) == minutes(world, *made)
+    assert row(world).next_at == minutes(world, 120)[0][1]
+
+
+def test_after_a_very_long_time_the_last_thousand_are_caught_up(world, clock):
+    declare(world, "tick", timing=Timing(every=SECOND), catch_up="all")
+    clock.advance(365 * 86_400)
+    made = fire(world)
+    assert len(made) == MOST_MISSED
+    assert (made[0][1], made[-1][1]) == (clock.now - (MOST_MISSED - 1) * SECOND, clock.now)
+
+
+@pytest.mark.parametrize("end", ["unfinished", "cancelled", "pruned"])
+def test_with_overlap_skip_a_slot_waits_for_nobody_but_is_passed_over(world, clock, end):
+    declare(world, "tick", overlap="skip")
+    clock.advance(60)
+    (first,) = world.store.schedules.fire().made
+    clock.advance(60)
+    fired = world.store.schedules.fire()
+    assert (fired.made, fired.passed) == ([], minutes(world, 2))
+    assert row(world).passed_at == minutes(world, 2)[0][1]
+    if end != "unfinished":
+        world.store.operators.cancel(first.run, CANCELLED)
+    if end == "pruned":
+        world.sql("delete from {schema}runs")
+    clock.advance(60)
+    assert fire(world) == ([] if end == "unfinished" else minutes(world, 3))
+
+
+def test_with_overlap_skip_of_many_missed_slots_the_first_makes_a_run(world, clock):
+    declare(world, "tick", overlap="skip", catch_up="all")
+    clock.advance(5 * 60)
+    assert fire(world) == minutes(world, 1)
+    assert row(world).passed_at == minutes(world, 5)[0][1]
+
+
+def test_with_overlap_allow_runs_pile_up(world, clock):
+    declare(world, "tick")
+    for number in (1, 2, 3):
+        clock.advance(60)
+        assert fire(world) == minutes(world, number)
+    assert world.rows("runs") == 3
+
+
+def test_a_request_with_a_unique_name_stands_for_its_unfinished_run(world, clock):
+    declare(world, "tick", unique="one")
+    clock.advance(60)
+    (first,) = world.store.schedules.fire().made
+    clock.advance(60)
+    (second,) = world.store.schedules.fire().made
+    assert first.run == second.run
+    assert world.rows("runs") == 1
+
+
+# What code declares
+
+
+def test_the_same_declaration_again_changes_nothing(world, clock):
+    assert declare(world, "tick") == (["tick"], [], [], {})
+    clock.advance(30)
+    assert declare(world, "tick") == ([], [], [], {})
+    assert row(world).next_at == minutes(world, 1)[0][1]
+
+
+def test_another_timing_begins_anew_and_missed_slots_of_the_old_one_are_gone(world, clock):
+    declare(world, "tick", catch_up="all")
+    clock.advance(190)
+    assert declare(world, "tick", catch_up="all", timing=Timing(every=2 * MINUTE)) == ([], ["tick"], [], {})
+    assert fire(world) == []
+    assert row(world).next_at == minutes(world, 4)[0][1]
+
+
+def test_other_arguments_leave_the_slots_as_they_are(world, clock):
+    declare(world, "tick", catch_up="all")
+    clock.advance(130)
+    assert declare(world, "tick", catch_up="all", args='{"x":2}') == ([], ["tick"], [], {})
+    made = world.store.schedules.fire().made
+    assert [each[:2] for each in made] == minutes(world, 1, 2)
+    assert {world.row(each.run)["args"] for each in made} == {'{"x":2}'}
+
+
+def test_what_disappears_from_the_code_is_orphaned_and_makes_nothing(world, clock):
+    declare(world, "tick", "tock", catch_up="all")
+    assert declare(world, "tock", catch_up="all").orphaned == ["tick"]
+    assert declare(world, "tock", catch_up="all").orphaned == [], "once"
+    clock.advance(60)
+    assert [name for name, _ in fire(world)] == ["tock"]
+    assert row(world).orphaned == 1
+    clock.advance(300)
+    assert declare(world, "tick", "tock", catch_up="all").changed == ["tick"]
+    assert row(world).orphaned == 0
+    assert row(world).next_at == minutes(world, 7)[0][1], "from now on: what it missed as an orphan is gone"
+
+
+def test_apps_that_share_a_database_leave_each_others_schedules_alone(world, clock):
+    declare(world, "tick", app="shop")
+    assert declare(world, "tock", app="bank") == (["tock"], [], [], {})
+    assert declare(world, app="press") == ([], [], [], {})
+    clock.advance(60)
+    assert sorted(name for name, _ in fire(world)) == ["tick", "tock"]
+
+
+def test_a_name_that_another_app_has_goes_to_the_one_that_declared_it_last(world, clock):
+    declare(world, "tick", app="shop")
+    clock.advance(30)
+    assert declare(world, "tick", app="shop.main") == ([], ["tick"], [], {"tick": "shop"})
+    assert row(world).next_at == minutes(world, 1)[0][1]
+    assert declare(world, app="shop").orphaned == []
+    assert declare(world, app="shop.main").orphaned == ["tick"]
+
+
+def test_eight_workers_that_start_together_declare_once(world, clock):
+    stores = [world.another_store() for _ in range(8)]
+    for store in stores:
+        store.prepare()
+    names = [f"s{n}" for n in range(10)]
+    together = threading.Barrier(8)
+    troubles: list[BaseException] = []
+
+    def start(store: Any) -> None:
+        try:
+            together.wait()
+            store.schedules.declare("shop", [declared(world, name) for name in names])
+        except BaseException as error:
+            troubles.append(error)
+
+    threads = [threading.Thread(target=start, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert troubles == []
+    assert [each.name for each in world.store.schedules.all()] == names
+    assert {each.orphaned for each in world.store.schedules.all()} == {0}
+
+
+# Operators
+
+
+def test_a_paused_schedule_makes_nothing_and_goes_on_from_when_it_is_resumed(world, clock):
+    declare(world, "tick", catch_up="all")
+    assert world.store.schedules.pause(["tick", "nobody"]) == ["tick"]
+    assert world.store.schedules.pause(["tick"]) == []
+    clock.advance(200)
+    assert world.store.schedules.until_next() is None
+    assert world.store.schedules.fire().made == []
+    declare(world, "tick", catch_up="all")
+    assert row(world).paused == 1, "a worker that starts doesn't resume it"
+    assert world.store.schedules.resume(["tick", "nobody"]) == ["tick"]
+    assert world.store.schedules.resume(["tick"]) == []
+    assert fire(world) == []
+    clock.advance(40)
+    assert fire(world) == minutes(world, 4)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_run_that_is_asked_for_is_beside_the_slots(world, clock, paused):
+    declare(world, "tick", jitter=30 * SECOND)
+    if paused:
+        world.store.schedules.pause(["tick"])
+    clock.advance(10)
+    ids = [world.store.schedules.run_now("tick") for _ in range(2)]
+    assert ids[0] != ids[1]
+    assert world.states(ids) == ["ready", "ready"]
+    assert options(world, ids[0])["scheduled_for"] == clock.now
+    assert row(world).last_run == ids[1]
+    assert row(world).next_at == minutes(world, 1)[0][1]
+
+
+def test_a_run_that_is_asked_for_at_a_slot_takes_nothing_from_it(world, clock):
+    declare(world, "tick")
+    clock.advance(60)
+    world.store.schedules.run_now("tick")
+    assert fire(world) == minutes(world, 1)
+    assert world.rows("runs") == 2
+
+
+def test_the_list_shows_the_last_run_and_its_state(world, clock):
+    declare(world, "tick", "tock", task="report")
+    assert (row(world).last_run, row(world).last_state, row(world).task) == (None, None, "report")
+    clock.advance(60)
+    fire(world)
+    assert (row(world).last_slot, row(world).last_state) == (clock.now, "ready")
+    world.store.operators.cancel(row(world).last_run, CANCELLED)
+    assert (row(world).last_state, row(world, "tock").last_state) == ("cancelled", "ready")
+    world.sql("delete from {schema}runs")
+    assert (row(world).last_slot, row(world).last_state) == (clock.now, None)
