@@ -8,6 +8,7 @@
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
 | `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is one of these, of a batch or a CTE; found by the index |
+| `{joined(:rows, id uuid)}` | the same of a batch that the statement joins as `each` by that column anyway |
 | `{lock}` | lock the rows read here |
 | `{lock_free}` | lock them, passing over those that others hold |
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
@@ -120,6 +121,8 @@ class PostgresDialect(Dialect):
             return f"= any(array(select {column} from {source}))"
         return f"= any(array(select {column.split()[0]} from {PostgresDialect._each(argument)}))"
 
+    _joined = _among
+
     @staticmethod
     def _name_lock(argument: str) -> str:
         return f"cast(pg_advisory_xact_lock(hashtextextended({argument}, 0)) as text)"
@@ -166,6 +169,11 @@ class SqliteDialect(Dialect):
         if not source.startswith(":"):
             return f"in (select {column} from {source})"
         return f"in (select value ->> '{column.split()[0]}' from jsonb_each({source}))"
+
+    @staticmethod
+    def _joined(argument: str) -> str:
+        """The join itself, by which SQLite goes from the batch to the rows; else it reads the batch once per row."""
+        return f"= each.{_columns(argument)[1][0][0]}"
 
     @staticmethod
     def _name_lock(argument: str) -> str:

@@ -78,7 +78,7 @@ set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
     finished_at = case when crashes >= max_crashes then {now} end,
     expires_at = case when crashes >= max_crashes and parent is null then {now} + keep end
 from {each(:rows, id uuid, fence bigint, error text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state = 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint}
 
@@ -93,7 +93,7 @@ where h.run {among(:rows, id uuid)} and h.fence = each.fence and h.session = :se
 update {schema}runs
 set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
 from {each(:rows, id uuid, fence bigint)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state <> 'running'
 returning {schema}runs.id, records, attempt, {schema}runs.fence, {schema}runs.limits, {hint}
 

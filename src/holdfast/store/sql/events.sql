@@ -20,7 +20,7 @@ select emitted_by from {schema}events where target = :target
 -- The first emit of an event wins.
 update {schema}events set payload = each.payload, emitted_at = {now}, emitted_by = each.emitted_by, touched_at = {now}, more = each.more
 from {each(:rows, target text, payload text, more smallint, emitted_by text)}
-where {schema}events.target {among(:rows, target text)} and {schema}events.target = each.target and emitted_at is null
+where {schema}events.target {joined(:rows, target text)} and {schema}events.target = each.target and emitted_at is null
 returning {schema}events.target
 
 -- name: find_waiters

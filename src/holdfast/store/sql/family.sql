@@ -53,7 +53,7 @@ set state = case
     finished_at = case when each.state in ('done', 'failed', 'cancelled') then {now} end,
     expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, notes int)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}
 
 -- name: end_runs
@@ -89,7 +89,7 @@ set pending = pending - each.ended,
     value = case when eager = 1 then each.failed end,
     settled_at = case when (eager = 1 and each.failed is not null) or pending <= each.ended then {now} end
 from {each(:rows, parent uuid, generation int, spawn_key text, ended int, failed text)}
-where {schema}waits.run {among(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
+where {schema}waits.run {joined(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
 and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key and {schema}waits.outcome is null
 
 -- name: release_siblings
@@ -147,7 +147,7 @@ set pending = (
         where c.parent = {schema}waits.run and c.spawn_key = {schema}waits.target and c.finished_at is null
     ), outcome = null, value = null, settled_at = null
 from {each(:rows, parent uuid, generation int, spawn_key text)}
-where {schema}waits.run {among(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
+where {schema}waits.run {joined(:rows, parent uuid)} and {schema}waits.run = each.parent and {schema}waits.generation = each.generation
 and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key
 and ({schema}waits.value is null or exists (
     select 1 from {schema}runs f where f.id = cast({schema}waits.value as {uuid}) and f.finished_at is null

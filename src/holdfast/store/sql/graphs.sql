@@ -25,7 +25,7 @@ on conflict do nothing
 -- So many nodes of these graphs have become final. Graphs that have ended are left out.
 update {schema}runs set pending = pending - each.ended
 from {each(:rows, id uuid, ended int)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and coalesce({schema}runs.state, '') = 'waiting'
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id and coalesce({schema}runs.state, '') = 'waiting'
 and {schema}runs.kind = 'graph'
 returning {schema}runs.id, pending
 
@@ -73,7 +73,7 @@ set state = case
     args = coalesce(each.args, {schema}runs.args),
     pending = each.pending, cause = null
 from {each(:rows, id uuid, state text, delay bigint, args text, pending int)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, {hint}
 
 -- name: finish_runs
@@ -83,7 +83,7 @@ set state = each.state, result = each.result, error = each.error, cause = null, 
     plan = coalesce(each.plan, {schema}runs.plan),
     finished_at = {now}, expires_at = case when parent is null then {now} + keep end
 from {each(:rows, id uuid, state text, result text, error text, plan text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
 returning {schema}runs.id, records, {hint}
 
 -- name: bad_nodes

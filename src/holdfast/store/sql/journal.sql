@@ -157,7 +157,7 @@ returning run, key
 -- Open waits of locked runs get what they waited for.
 update {schema}waits set outcome = each.outcome, value = each.value, settled_at = {now}
 from {each(:rows, run uuid, generation int, key text, outcome text, value text)}
-where {schema}waits.run {among(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
+where {schema}waits.run {joined(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
 and {schema}waits.key = each.key and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
@@ -179,7 +179,7 @@ update {schema}runs set undos = 1 where id {among(:rows, id uuid)}
 -- How far runs have come.
 update {schema}runs set progress = each.progress
 from {each(:rows, id uuid, progress text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+where {schema}runs.id {joined(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: add_chunks
 -- What runs wrote, numbered on from what they wrote before.

@@ -19,7 +19,7 @@ order by n limit 1
 -- Messages that were received.
 update {schema}messages set taken_by = each.key
 from {each(:rows, run uuid, n int, key text)}
-where {schema}messages.run {among(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
+where {schema}messages.run {joined(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
 
 -- name: first_receiver
 -- The first open wait for a message of a topic; of those registered together the lower number at the end of the key.
