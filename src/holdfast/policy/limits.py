@@ -15,6 +15,8 @@ Place: TypeAlias = str
 MOST_PER_PERIOD = 10_000
 LOOK_AGAIN = 10_000_000
 """Microseconds after which those that wait for a permit are looked at, should nobody have told them."""
+LOOK_SOON = 100_000
+"""The same for those that couldn't be told because someone else was at their rows for a moment."""
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})\s*(s|sec|second|m|min|minute|h|hour|d|day)s?\s*")
 _SECONDS = {
@@ -104,8 +106,9 @@ def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[P
     Counters are changed."""
     admitted: list[str] = []
     parked: dict[str, Place] = {}
+    left = {place: counter.free(now) for place, counter in counters.items()}
     for id, places in candidates:
-        full = next((place for place in places if counters[place].free(now) == 0), None)
+        full = next((place for place in places if left[place] == 0), None)
         if full is not None:
             parked[id] = full
             counter = counters[full]
@@ -115,4 +118,6 @@ def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[P
         admitted.append(id)
         for place in places:
             counters[place].take(now)
+            free = left[place]
+            left[place] = None if free is None else free - 1
     return Admission(admitted, parked)
