@@ -13,12 +13,13 @@ from holdfast.bench.growth import Growth
 from holdfast.bench.hosts import Host, PostgresHost, Unusable, about, open_hosts
 from holdfast.bench.jobs import Jobs
 from holdfast.bench.latency import Latency
+from holdfast.bench.limits import Limits
 from holdfast.bench.measure import Case, Failed, Figures, Measure, note
 from holdfast.bench.peers import Peers, Result
 from holdfast.bench.report import Report
 from holdfast.bench.steps import Steps
 
-MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Latency(), Growth())
+MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Latency(), Growth(), Limits())
 REPETITIONS = 3
 MOST_PEER_WORKERS = 2
 AT_LEAST_ONE = ("reps", "count", "workers", "concurrency", "size")
@@ -28,6 +29,7 @@ examples:
   ./dev bench jobs --peers raw               beside the hand-written SQL, back to back
   ./dev bench steps --peers raw              durable steps, 500 runs at once and one alone
   ./dev bench latency --sqlite --json        one database, all values
+  ./dev bench limits --workers 2             what limits cost
   ./dev bench growth --postgres postgresql://me@host/postgres --size 200000
 """
 
