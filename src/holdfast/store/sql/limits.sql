@@ -94,8 +94,11 @@ where {schema}limits.place {joined(:rows, place text)} and {schema}limits.place 
 and (select count(*) from held) > 0
 
 -- name: waited_for
--- Those of some counters that runs wait for. (coalesce keeps the planner from walking all that are waited for.)
-select place from {schema}limits where place {among(:rows, place text)} and coalesce(look_at, -1) >= 0
+-- Those of some counters that runs wait for; most of the time nobody waits for any. (coalesce keeps the planner from walking all that are
+-- waited for.)
+select place from {schema}limits
+where (select min(l.look_at) from {schema}limits l where l.look_at is not null) is not null
+and place {among(:rows, place text)} and coalesce(look_at, -1) >= 0
 
 -- name: claim_limited
 -- only: postgres
@@ -174,14 +177,19 @@ order by l.used desc, l.place limit cast(:size as bigint)
 
 -- name: one_counter
 -- How one counter stands.
-select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}, 0
-from {schema}limits l left join {schema}limit_settings s on s.name = l.name
-where l.place = cast(:place as text)
+with one as materialized (
+    select place, name, used, log, look_at from {schema}limits where place = cast(:place as text)
+)
+select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {moment}, 0
+from one left join {schema}limit_settings s on s.name = one.name
 
 -- name: holders
 -- Who holds permits of a counter, or did a moment ago: the runs of sessions whose limits name it.
+with sessions as materialized (
+    select session from {schema}workers
+)
 select r.id, l.task, r.state, r.session, r.claimed_at from {schema}runs r join {schema}lanes l on l.id = r.lane
-where r.session is not null and r.limits is not null and exists (
+where r.session {among(sessions, session)} and r.limits is not null and exists (
     select 1 from {each_text(r.limits)} where each.value = cast(:place as text)
 )
 order by r.claimed_at limit cast(:size as bigint)
