@@ -18,12 +18,13 @@ from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
 from tests.support.world import World
 
-ONLY_SQLITE = {"claimable", "claimed", "ending_attempts"}
+ONLY_SQLITE = {"claimable", "claimed", "claimed_limited", "ending_attempts"}
+SIZED = {"claim", "claimable", "limited_candidates"}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {"find_keys", "point_keys", "joined_keys", "return_messages", "settle_children"}
-SMALL_TABLES = {"workers", "queues", "lanes"}
-# Indexes of rows that are few: as many as are held, or as events have waiters left.
-SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_more"}
+SMALL_TABLES = {"workers", "queues", "lanes", "limit_settings"}
+# Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
+SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_more", "holdfast_limits_look"}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_hot_statements_on_postgres_find_their_rows_by_an_index(postgres, statis
     for name, (own, index) in HOT.items():
         if name in ONLY_SQLITE:
             continue
-        statement = statements.get(name, 64 if name == "claim" else None)
+        statement = statements.get(name, 64 if name in SIZED else None)
         plan = explain(statistics, statement, VALUES | own)
         nodes = list(walk(plan))
         indexes = {node.get("Index Name") for node in nodes}
@@ -136,6 +137,18 @@ def test_a_claim_of_any_size_reads_the_ready_index(postgres, statistics, wanted)
     assert updated["Actual Rows"] == wanted
 
 
+def test_parked_runs_are_not_read_by_claims_and_only_as_many_as_are_let_in(postgres, statistics):
+    statements = Statements("holdfast.store.sql", postgres.store.database.dialect)
+    picked = list(walk(explain(statistics, statements.get("limited_candidates", 64), VALUES, "analyze,")))
+    scans = [node for node in picked if node.get("Index Name") == "holdfast_runs_ready"]
+    assert scans
+    assert all(scan["Actual Rows"] <= 64 and not scan.get("Rows Removed by Filter") for scan in scans)
+    values = VALUES | {"parked_on": '["one","25"]', "size": 3}
+    let_in = list(walk(explain(statistics, statements.get("unpark"), values, "analyze,")))
+    (parked,) = [node for node in let_in if node.get("Index Name") == "holdfast_runs_parked"]
+    assert parked["Actual Rows"] == 3
+
+
 def test_pruning_reads_no_more_than_it_deletes_however_much_is_over(postgres, statistics):
     statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("pick_expired")
     nodes = list(walk(explain(statistics, statement, VALUES | {"now": 2 * VALUES["now"]}, "analyze,")))
@@ -168,7 +181,7 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
     statements = Statements("holdfast.store.sql", sqlite.store.database.dialect)
     wrong = {}
     for name, (own, index) in HOT.items():
-        text = statements.get(name, 64 if name == "claimable" else None).sql
+        text = statements.get(name, 64 if name in SIZED else None).sql
         lines = sqlite.sql(f"explain query plan {text}", **(VALUES | own))
         plan = "\n".join(row[3] for row in lines)
         walks = [scan for scan in re.findall(r"^SCAN .*", plan, re.MULTILINE) if walks_on_sqlite(scan, plan)]
@@ -196,7 +209,7 @@ def walks_on_sqlite(scan, plan):
     if (
         "jsonb_each" in scan
         or "json_each" in scan
-        or name in ("CONSTANT", "l", "w", "q")
+        or name in ("CONSTANT", "each", "l", "q", "s", "w")
         or name.removeprefix("holdfast_") in SMALL_TABLES
     ):
         return False

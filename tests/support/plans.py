@@ -2,7 +2,8 @@
 
 50,000 runs. Of 100: 60 done, 10 failed, 5 scheduled, 15 ready in 5 lanes, 3 waiting, 2 blocked, 5 running by 20
 sessions. Half of them have a unique name, a third a deadline, half are children, a hundred of a parent, and half of
-those are nodes. Each has two checkpoints, a wait, a message and a piece, and five that it needs.
+those are nodes. Each has two checkpoints, a wait, a message and a piece, and five that it needs. A third of those that
+are ready are parked, on 50 of 5,000 counters.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from tests.support.world import World
 
 COUNT = 50_000
 NOW = 1_800_000_000_000_000
-TABLES = ("runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks", "edges")
+TABLES = (
+    "runs", "history", "workers", "keys", "checkpoints", "waits", "events", "messages", "chunks", "edges", "limits",
+)  # fmt: skip
 
 RUNS = """
 insert into {schema}runs (id, lane, priority, state, due_at, deadline, session, fence, attempt, max_crashes,
     unique_name, args, keep, records, created_at, claimed_at, started_at, finished_at, expires_at, root, parent,
-    spawn_key, place, kind, node, pending)
+    spawn_key, place, kind, node, pending, tenant, turn, limits, held, parked_on)
 select {id(n)}, 1 + n % 5, n % 3,
     case when n % 100 < 60 then 'done' when n % 100 < 70 then 'failed' when n % 100 < 75 then 'scheduled'
         when n % 100 < 90 then 'ready' when n % 100 < 93 then 'waiting' when n % 100 < 95 then 'blocked'
@@ -34,7 +37,11 @@ select {id(n)}, 1 + n % 5, n % 3,
     case when n % 2 = 1 then {id(n - n % 200 + 90)} end, case when n % 2 = 1 then {id(n - n % 200 + 90)} end,
     case when n % 4 = 1 then '0:call' end, case when n % 4 = 1 then n % 200 end,
     case when n % 200 = 90 then 'graph' end, case when n % 4 = 3 then 'node ' || (n % 200) end,
-    case when n % 200 = 90 or n % 4 = 3 then 5 end
+    case when n % 200 = 90 or n % 4 = 3 then 5 end,
+    't' || (n % 7), case when n % 3 = 0 then n else 0 end,
+    case when n % 100 between 75 and 79 or n % 100 >= 95 then '["[\\"one\\",\\"' || (n % 50) || '\\"]"]' end,
+    case when n % 100 between 75 and 79 then 'full' end,
+    case when n % 100 between 75 and 79 then '["one","' || (n % 50) || '"]' end
 from {series}
 """
 FURTHER = """
@@ -59,6 +66,12 @@ from {schema}runs;
 insert into {schema}events (target, name, payload, touched_at, emitted_at, more)
 select 'e' || seq, 'e', '1', 1800000000000000 + (seq - 4000) * cast(1000000 as bigint), 1,
     case when seq % 1000 = 0 then 1 else 0 end
+from {schema}runs where seq <= 5000;
+
+insert into {schema}limit_settings (name, concurrency, rate, period, declared_at) values ('one', 5, 10, 1000000, 1);
+
+insert into {schema}limits (place, name, used, look_at, touched_at)
+select '["one","' || seq || '"]', 'one', seq % 5, case when seq % 50 = 0 then 1800000000000000 + (seq - 2500) end, 1
 from {schema}runs where seq <= 5000;
 
 insert into {schema}messages (run, n, topic, payload, sent_at, taken_by)
@@ -116,7 +129,7 @@ RUNS_TO_ADD = {
 }
 SESSIONS = {"rows": batch({"session": f"w{n}"} for n in range(15, 20))}
 ONE = {"id": IDS[0], "run": IDS[0]}
-GRAPH = {"graph": PARENT, "node": None, "after": 0, "rows": batch({"node": f"node {n}"} for n in range(3, 200, 4))}
+GRAPH = {"graph": PARENT, "node": None, "after": "", "rows": batch({"node": f"node {n}"} for n in range(3, 200, 4))}
 NODES = {"rows": batch({"graph": PARENT, "node": f"node {n}", "wanted": 1} for n in range(3, 200, 4))}
 NEW_NODES = {
     "rows": batch(
@@ -124,6 +137,12 @@ NEW_NODES = {
         for n, id in enumerate(IDS)
     )
 }
+COUNTERS = {
+    "rows": batch(
+        {"place": f'["one","{n}"]', "name": "one", "used": 1, "log": "[]", "number": 1} for n in range(0, 500, 5)
+    )
+}
+PLACE = {"place": '["one","25"]', "parked_on": '["one","25"]'}
 
 VALUES: dict[str, Any] = {
     "rows": batch({"id": id} for id in IDS),
@@ -141,6 +160,21 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "claim": ({}, None),
     "claimable": ({}, "holdfast_runs_ready"),
     "claimed": ({}, None),
+    "limited_candidates": ({}, "holdfast_runs_ready"),
+    "touch_limits": (COUNTERS, None),
+    "hold_limits": (COUNTERS, "limits_pkey"),
+    "keep_limits": (COUNTERS, "limits_pkey"),
+    "return_permits": (COUNTERS, "limits_pkey"),
+    "waited_for": (COUNTERS, "limits_pkey"),
+    "claim_limited": ({"at": NOW}, "runs_pkey"),
+    "claimed_limited": ({}, None),
+    "park": (each(parked_on='["one","25"]'), "runs_pkey"),
+    "unpark": (PLACE, "holdfast_runs_parked"),
+    "any_parked": (PLACE, "holdfast_runs_parked"),
+    "limits_to_look_at": ({}, "holdfast_limits_look"),
+    "one_counter": (PLACE, "limits_pkey"),
+    "holders": (PLACE, "holdfast_runs_owned"),
+    "next_turns": ({"rows": batch({"queue": "default", "tenant": f"t{n}"} for n in range(7))}, None),
     "ending_attempts": (ENDS, None),
     "end_attempts": (ENDS, "runs_pkey"),
     "recorded_ends": (FENCED, "history_pkey"),

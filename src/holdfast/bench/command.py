@@ -14,12 +14,13 @@ from holdfast.bench.growth import Growth
 from holdfast.bench.hosts import Host, PostgresHost, Unusable, about, open_hosts
 from holdfast.bench.jobs import Jobs
 from holdfast.bench.latency import Latency
+from holdfast.bench.limits import Limits
 from holdfast.bench.measure import Case, Failed, Figures, Measure, note
 from holdfast.bench.peers import Peers, Result
 from holdfast.bench.report import Report
 from holdfast.bench.steps import Steps
 
-MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Graphs(), Latency(), Growth())
+MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Graphs(), Latency(), Growth(), Limits())
 REPETITIONS = 3
 MOST_PEER_WORKERS = 2
 AT_LEAST_ONE = ("reps", "count", "workers", "concurrency", "size")
@@ -30,6 +31,7 @@ examples:
   ./dev bench steps --peers raw              durable steps, 500 runs at once and one alone
   ./dev bench graphs                         nodes a second, and whether large graphs are as fast as small ones
   ./dev bench latency --sqlite --json        one database, all values
+  ./dev bench limits --workers 2             what limits cost
   ./dev bench growth --postgres postgresql://me@host/postgres --size 200000
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.bench.tasks import NOOP, QUEUE, STEPS, TEXT, make_app
+from holdfast.bench.tasks import NOOP, QUEUE, TASKS, TEXT, make_app
 from holdfast.database import Row
 from holdfast.database.statements import Source, render
 
@@ -35,7 +35,7 @@ class Tables:
         self.app, _ = make_app(url)
         self.store = self.app.store
         self.store.prepare()
-        lanes = self.store.lanes.ids({(QUEUE, NOOP), (QUEUE, STEPS)})
+        lanes = self.store.lanes.ids({(QUEUE, task) for task in TASKS})
         self.lane = lanes[QUEUE, NOOP]
         self._lanes = list(lanes.values())
         self._mark = 0

@@ -12,8 +12,12 @@ from holdfast.task.task import Task
 
 NOOP = "bench.noop"
 STEPS = "bench.steps"
+ONE_LIMIT = "bench.one_limit"
+BY_KEY = "bench.by_key"
+TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY)
 STEPS_PER_RUN = 10
 TOTAL = "bench.total"
+KEYS = 1000
 QUEUE = "default"
 TEXT = "hello world"
 
@@ -61,27 +65,37 @@ async def trivial() -> dict[str, int]:
 def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., int]]:
     """The app of every process of a measurement, and its no-op task; the others are known by their names."""
     app = Holdfast(url)
+    app.limit("one", concurrency=10_000)
+    app.limit("keys", concurrency=10, by=lambda number, text: number % KEYS)  # noqa: ARG005 - all arguments are given
+
+    def begin() -> None:
+        if marks is not None:
+            marks.started()
 
     @app.task(name=NOOP, queue=QUEUE)
     async def noop(number: int, text: str, sent_at: float | None = None) -> int:  # noqa: ARG001 - a payload like any
-        if marks is not None:
-            marks.started()
-            if sent_at is not None:
-                marks.arrived(sent_at)
+        begin()
+        if marks is not None and sent_at is not None:
+            marks.arrived(sent_at)
         return number
+
+    async def limited(number: int, text: str) -> int:  # noqa: ARG001 - a payload like any
+        begin()
+        return number
+
+    app.task(name=ONE_LIMIT, queue=QUEUE, limits=["one"])(limited)
+    app.task(name=BY_KEY, queue=QUEUE, limits=["keys"])(limited)
 
     @app.task(name=STEPS, queue=QUEUE)
     async def steps(ctx: Context, number: int, text: str) -> int:  # noqa: ARG001 - a payload like any
-        if marks is not None:
-            marks.started()
+        begin()
         for at in range(STEPS_PER_RUN):
             await ctx.step(trivial, name=f"step-{at}")
         return number
 
     @app.task(name=TOTAL, queue=QUEUE)
     async def total(numbers: list[int]) -> int:
-        if marks is not None:
-            marks.started()
+        begin()
         return sum(numbers) % 1000
 
     return app, noop

@@ -164,14 +164,6 @@ def told_gate(gate: GateInfo) -> str:
     return told
 
 
-def how_to_conclude(gate: GateInfo) -> str:
-    """The command that completes a gate."""
-    import shlex
-
-    output = "" if gate.schema is None else " OUTPUT"
-    return f"holdfast gate {gate.graph} {shlex.quote(gate.name)} complete{output}"
-
-
 def _below(node: NodeInfo) -> list[Branch]:
     lines = []
     if node.conditions is not None and node.state in ("blocked", "skipped"):

@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli.completion import complete_nodes, complete_queues, complete_runs
-from holdfast.cli.drawing import counted, draw, how_to_conclude, told_gate
+from holdfast.cli.drawing import counted, draw, told_gate
 from holdfast.cli.output import (
     Column,
     ago,
@@ -34,7 +34,7 @@ from holdfast.model.run import FINAL, GRAPH_QUEUE, STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
-    from holdfast.control.graphs import GraphInfo
+    from holdfast.control.graphs import GateInfo, GraphInfo
     from holdfast.control.runs import RunDetails
     from holdfast.model.run import Page, Progress, RunInfo
 
@@ -244,11 +244,11 @@ def _waits(details: RunDetails) -> str | None:
     lines = [awaited(wait) for wait in details.waits]
     gates = [] if details.graph is None else [gate for gate in details.graph.gates if gate.state == "waiting"]
     for gate in gates[:MOST_GATES]:
-        lines += [f"gate {gate.name}, {told_gate(gate)}:", f"  {how_to_conclude(gate)}"]
+        lines += [f"gate {gate.name}, {told_gate(gate)}:", f"  {_how_to_conclude(gate)}"]
     if len(gates) > MOST_GATES:
         lines.append(f"… and {len(gates) - MOST_GATES:,} more gates (holdfast gate {details.info.id})")
     if details.gate is not None and details.gate.state == "waiting":
-        lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {how_to_conclude(details.gate)}"]
+        lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {_how_to_conclude(details.gate)}"]
     if details.info.state == "blocked":
         lines += [f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL]
     return "\n".join(lines) or None
@@ -342,3 +342,9 @@ def _tell(line: dict[str, Any]) -> None:
         note(f"{line['run']}  {line['error']}")
     else:
         show_line(f"{line['run']}  {line['outcome']}")
+
+
+def _how_to_conclude(gate: GateInfo) -> str:
+    from holdfast.control.graphs import how_to_conclude
+
+    return how_to_conclude(gate.graph, gate.name, typed=gate.schema is not None)

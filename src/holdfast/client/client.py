@@ -155,11 +155,12 @@ class Client:
         ).decode()
 
     def declare_limits(self) -> None:
-        """Let the database know what code says about limits, once."""
+        """Let the database know of limits that no worker has declared yet, once."""
         new = [limit for limit in self._registry.limits if limit not in self._declared]
         if new:
-            self._store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in new)
-            self._declared.update(new)
+            self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
+            if not self._store.database.in_callers_transaction():  # which may be taken back
+                self._declared.update(new)
 
     def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a durable function makes, with ids of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,3 +225,8 @@ def _gate(row: GateRow) -> GateInfo:
 
 def _gate_name(name: str) -> str:
     return check_name(name, "the name of a gate")
+
+
+def how_to_conclude(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
+    """The command that completes a gate."""
+    return f"holdfast gate {graph} {shlex.quote(gate)} complete{' OUTPUT' if typed else ''}"

@@ -10,10 +10,11 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.graphs import how_to_conclude
 from holdfast.control.steps import WaitInfo, waits_of
 from holdfast.control.workers import WorkerInfo, Workers
 from holdfast.errors import RunNotFound
-from holdfast.model.clock import to_datetime
+from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.failure import from_json
 from holdfast.model.run import FINAL, RunInfo
 from holdfast.store import Store
@@ -90,18 +91,21 @@ class Whys:
             yield self._blocked(row)
             return
         until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
-        text = f"it is a gate that somebody has to open{until}: holdfast gate {row.parent} {row.node} complete"
+        assert row.parent is not None
+        text = f"it is a gate that somebody has to complete{until}: {how_to_conclude(row.parent, str(row.node))}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
     def _graph(self, row: RunRow) -> Iterator[Reason]:
-        nodes = self._store.views.nodes(row.id)
-        open_gates = [str(node.node) for node in nodes if node.kind == "gate" and node.state == "waiting"]
-        if open_gates:
-            yield Reason("gate", f"it waits for somebody to open {_some('gate', open_gates)}", {"gates": open_gates})
+        nodes = self._store.views.overview(row.id)
+        for gate in self._store.views.gates(row.id):
+            if gate.state == "waiting":
+                command = how_to_conclude(gate.graph, gate.node)
+                text = f"it waits for somebody to complete gate {gate.node}: {command}"
+                yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
         at_work = [str(node.node) for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         if at_work:
             yield Reason("nodes", f"{_some('node', at_work)} {_are(at_work)} under way", {"nodes": at_work})
-        waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind != "gate"]
+        waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind is None]
         if waiting:
             yield Reason("nodes", f"{_some('node', waiting)} {_are(waiting)} waiting", {"nodes": waiting})
 
@@ -110,9 +114,9 @@ class Whys:
             text = "its parent lets only so many children of this map be at work at once"
             return Reason("concurrency", text, {"parent": row.parent})
         assert row.parent is not None
-        nodes = {node.id: node for node in self._store.views.nodes(row.parent)}
-        needed = [nodes[needs] for needs, node in self._store.views.edges(row.parent) if node == row.id]
-        left = {str(node.node): node.state for node in needed if node.state not in FINAL}
+        left = {str(name): state for name, state in self._store.views.needs(row.parent, row.id) if state not in FINAL}
+        if not left:
+            return Reason("next", f"it is a node of graph run {row.parent}, and has just been decided")
         told = ", ".join(f"{name} ({state})" for name, state in list(left.items())[:SHOWN])
         others = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
         return Reason("nodes", f"it is a node of graph run {row.parent} and waits for {told}{others}", {"nodes": left})
@@ -141,7 +145,7 @@ class Whys:
             for id, task, _, session, _ in self._store.limits.holders(place, SHOWN)
         ]
         data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
-        return Reason("limit", f"{whose} is full: {_fullness(counter, holders)}", data)
+        return Reason("limit", f"{whose} was full: {_fullness(counter, holders)}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]
@@ -195,10 +199,10 @@ def _fullness(counter: CounterState | None, holders: list[dict[str, Any]]) -> st
     if counter.concurrency is not None and counter.used >= counter.concurrency:
         runs = ", ".join(holder["run"] for holder in holders)
         return f"{counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
-    if counter.rate is not None:
-        seconds = counter.rate.period / 1_000_000
+    if counter.rate is not None and counter.started >= counter.rate.starts:
+        seconds = counter.rate.period / SECOND
         return f"{counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
-    return "it is looked at soon"
+    return "it has room again, and is looked at soon"
 
 
 def _time(at: datetime | None) -> str:

@@ -227,7 +227,8 @@ class Attempt:
     def complete(self, end: End) -> End:
         """What an end means for this run: whether it concerns its family, and whether it has to undo first."""
         claim = self.claim
-        alone = claim.parent is None and claim.limits is None and (self.score is None or not self.score.waited)
+        end.limits = claim.limits
+        alone = claim.parent is None and (self.score is None or not self.score.waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.family = True

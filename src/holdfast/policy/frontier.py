@@ -167,10 +167,10 @@ def _operand(part: dict[str, Any], ends: Ends) -> Any:
 
 
 def _compares(kind: str, left: Any, right: Any) -> bool:
+    if left is NOTHING or right is NOTHING:
+        return kind == "!="
     if kind in ("==", "!="):
         return _same(left, right) == (kind == "==")
-    if left is NOTHING or right is NOTHING:
-        return False
     if kind == "contains":
         return _contains(left, right)
     numbers = _is_number(left) and _is_number(right)

@@ -15,6 +15,8 @@ Place: TypeAlias = str
 MOST_PER_PERIOD = 10_000
 LOOK_AGAIN = 10_000_000
 """Microseconds after which those that wait for a permit are looked at, should nobody have told them."""
+LOOK_SOON = 100_000
+"""The same for those that couldn't be told because someone else was at their rows for a moment."""
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})\s*(s|sec|second|m|min|minute|h|hour|d|day)s?\s*")
 _SECONDS = {
@@ -85,7 +87,7 @@ class Counter:
             self.log.append([now, 1])
 
     def opens_at(self, now: int) -> int:
-        """When it is worth looking again, as one is full."""
+        """When it is worth looking again, where it is full."""
         by_rate = None
         if self.rate is not None and sum(count for _, count in self.log) >= self.rate.starts:
             by_rate = self.log[0][0] + self.rate.period
@@ -104,15 +106,19 @@ def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[P
     Counters are changed."""
     admitted: list[str] = []
     parked: dict[str, Place] = {}
+    left = {place: counter.free(now) for place, counter in counters.items()}
     for id, places in candidates:
-        full = next((place for place in places if counters[place].free(now) == 0), None)
+        full = next((place for place in places if left[place] == 0), None)
         if full is not None:
             parked[id] = full
-            counter = counters[full]
-            opens = counter.opens_at(now)
-            counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
             continue
         admitted.append(id)
         for place in places:
             counters[place].take(now)
+            free = left[place]
+            left[place] = None if free is None else free - 1
+    for place in set(parked.values()):
+        counter = counters[place]
+        opens = counter.opens_at(now)
+        counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
     return Admission(admitted, parked)

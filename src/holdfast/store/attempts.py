@@ -1,7 +1,7 @@
 """The ends of attempts: fenced, set-based, each with its record.
 
-Most runs are alone: their ends are one statement. The end of a run with a parent, or of a durable function, may concern
-others (`family.py`) and is a transaction with the parent locked first.
+Most runs are alone: their ends are one statement; with limits, whose permits go back, a few. The end of a run with a
+parent, or of a durable function, may concern others (`family.py`) and is a transaction with the parent locked first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,19 @@ class Attempts(Part):
 
     def _write_ends(self, session: str, ends: Sequence[End]) -> set[str]:
         rows = batch(map(_row, ends))
-        if self._ground.database.dialect.writing_ctes:
+        one_statement = self._ground.database.dialect.writing_ctes
+        if one_statement and all(end.limits is None for end in ends):
             return {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
-        return self._together("commit", lambda do: self._end(do, session, ends, rows))
+
+        def work(do: Do) -> set[str]:
+            if one_statement:
+                ended = {str(row[0]) for row in do("end_attempts", session=session, rows=rows)}
+            else:
+                ended = self._end(do, session, ends, rows)
+            give_back(do, [end.limits for end in ends if end.id in ended and not end.lingers])
+            return ended
+
+        return self._together("commit", work)
 
     def _recorded(self, session: str, ends: Sequence[End]) -> set[str]:
         rows = batch({"id": end.id, "fence": end.fence} for end in ends)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.database import Row
 from holdfast.store import permits
+from holdfast.store.family import ids
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.rows import Claim, Owned
 
@@ -25,6 +26,17 @@ def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
     seqs = batch(picked)
     do("claim", session=session, seqs=seqs)
     return do("claimed", seqs=seqs)
+
+
+def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bool) -> list[Row]:
+    """Pick, take permits, and claim as many as got theirs."""
+    candidates = do("limited_candidates", limit=size, session=session, lanes=lanes)
+    admitted, at = permits.take(do, candidates)
+    if not admitted:
+        return []
+    rows = ids(admitted)
+    claimed = do("claim_limited", session=session, rows=rows, at=at)
+    return claimed if returning else do("claimed_limited", rows=rows)
 
 
 def _in_order(rows: Sequence[Row]) -> list[Claim]:
@@ -56,10 +68,13 @@ class Claims(Part):
         if wanted < 1 or not lanes:
             return []
         rows = batch({"lane": lane} for lane in lanes)
-        if not self._ground.database.dialect.writing_ctes and not self._one("read", "any_ready", lanes=rows):
+        returning = self._ground.database.dialect.writing_ctes
+        if not returning and not self._one("read", "any_ready", lanes=rows):
             return []
-        found = self._together("claim", lambda do: permits.claim(do, session, rows, claim_size(wanted)))
-        return _in_order(found)
+        size = claim_size(wanted)
+        return _in_order(
+            self._together("claim", lambda do: _claim_limited(do, session, rows, size, returning=returning))
+        )
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago)."""

@@ -12,14 +12,13 @@ import msgspec
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.run import FINAL
-from holdfast.policy.frontier import Skip, is_failure
 from holdfast.store.family import HeldRun, hold_with_parents
 from holdfast.store.gates import Outcome, conclude
 from holdfast.store.graph_rows import Above, add_rows, graph_row, insert, node_rows
 from holdfast.store.intake import Intake, Plan, carry_out, take_keys
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import Do, Ground, Part, batch, record
-from holdfast.store.releasing import decide_waiting, graph_output, skip_cause
+from holdfast.store.releasing import cause_of, decide_waiting, graph_output
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.settling import settle
 from holdfast.store.turns import give_turns, take_turns
@@ -107,8 +106,7 @@ class Graphs(Part):
         def work(do: Do) -> bool:
             found = _known(do, id, [name]).get(name)
             if found is None or found.kind != "gate":
-                _refuse_gate(do, id, name, found)
-                raise AssertionError
+                raise _no_gate(do, id, name, found)
             gate = hold_with_parents(do, [found.id])[found.id]
             was_this, ends = conclude(do, gate, outcome, again=next(tries) > 0)
             settle(do, ends)
@@ -169,23 +167,21 @@ def _count_what_is_over(graph: NewGraph, rows: Sequence[dict[str, Any]], known: 
     for node, row in zip(graph.nodes, rows, strict=True):
         over = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
         row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
-        bad = [(name, state) for name, state in over if state.state != "done"]
-        if bad and (node.plan is None or "rule" not in node.plan):
-            causes = [_why_not(name, end) for name, end in bad]
-            row["cause"] = next((cause for cause in causes if is_failure(cause)), causes[0])
+        causes = [cause_of(end.state, name, end.error) for name, end in over]
+        row["cause"] = max((cause for cause in causes if cause is not None), default=None)
 
 
-def _why_not(name: str, end: NodeState) -> str:
-    """Why those are skipped that need the success of a node that ended otherwise."""
-    if end.state == "skipped" and end.error is not None:
-        return end.error
-    return skip_cause(Skip(failure=True, node=name), end.state)
-
-
-def _refuse_gate(do: Do, id: str, name: str, found: NodeState | None) -> None:
+def _no_gate(do: Do, id: str, name: str, found: NodeState | None) -> GraphError:
+    """Why nobody can conclude a gate of that name."""
     if found is not None:
-        raise GraphError(f"node {name!r} of run {id} is no gate")
+        return GraphError(f"node {name!r} of run {id} is no gate")
     _hold_graph(do, id)
-    gates = [node for _, graph, node, *_ in do("graph_gates", graph=id) if str(graph) == id]
-    known = f"it has {', '.join(gates[:SHOWN_GATES])}" if gates else "it has none"
-    raise GraphError(f"graph run {id} has no gate {name!r}: {known}")
+    gates = [(node, str(graph)) for _, graph, node, *_ in do("graph_gates", graph=id)]
+    within = [graph for node, graph in gates if node == name]
+    if within:
+        return GraphError(
+            f"gate {name!r} is one of graph run {within[0]}, which is within graph run {id}: name that run"
+        )
+    own = [node for node, graph in gates if graph == id]
+    known = f"it has {', '.join(own[:SHOWN_GATES])}" if own else "it has none"
+    return GraphError(f"graph run {id} has no gate {name!r}: {known}")

@@ -39,8 +39,9 @@ class CounterState(NamedTuple):
 class Limits(Part):
     """What limits are, and how they stand."""
 
-    def declare(self, limits: Iterable[tuple[str, int | None, Rate | None]]) -> None:
-        """What code says about limits: name, concurrency and rate. Changes count from now on."""
+    def declare(self, limits: Iterable[tuple[str, int | None, Rate | None]], *, overwrite: bool = True) -> None:
+        """What code says about limits: name, concurrency and rate. Changes count from now on; without `overwrite` only
+        limits that nobody declared before are added."""
         rows = [
             {
                 "name": name, "concurrency": concurrency, "rate": None if rate is None else rate.starts,
@@ -50,7 +51,11 @@ class Limits(Part):
         ]  # fmt: skip
 
         def work(do: Do) -> None:
-            changed = do("declare_limits", rows=batch(sorted(rows, key=lambda row: str(row["name"]))))
+            changed = do(
+                "declare_limits",
+                rows=batch(sorted(rows, key=lambda row: str(row["name"]))),
+                overwrite=int(overwrite),
+            )
             if changed:
                 do("look_at_limits", rows=batch({"name": name} for (name,) in changed))
 

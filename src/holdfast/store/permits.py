@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
-from holdfast.policy.limits import Counter, Rate, admit
-from holdfast.store.family import ids
+from holdfast.policy.limits import LOOK_SOON, Counter, Rate, admit
 from holdfast.store.part import Do, batch
+
+MANY = 1000
+"""How many are let in where there is room for any number, or room that nobody uses."""
 
 
 def place_of(name: str, key: str) -> str:
@@ -34,64 +35,77 @@ def places_of(limits: str | None) -> list[str]:
 def take(do: Do, candidates: Sequence[tuple[str, str | None]]) -> tuple[list[str], int | None]:
     """Which of these locked runs, given with their limits, may start, and the time by the database's clock; the others
     are parked."""
-    wanted = [(str(id), places_of(limits)) for id, limits in candidates]
-    places = sorted({place for _, needed in wanted for place in needed})
+    wanted = {str(id): places_of(limits) for id, limits in candidates}
+    places = sorted({place for needed in wanted.values() for place in needed})
     if not places:
-        return [id for id, _ in wanted], None
-    do("touch_limits", rows=batch({"place": place, "name": name_of(place)} for place in places))
+        return list(wanted), None
     counters, now = _hold(do, places)
-    admitted, parked = admit(wanted, counters, now)
+    while len(counters) < len(places):
+        missing = [place for place in places if place not in counters]
+        do("touch_limits", rows=batch({"place": place, "name": name_of(place)} for place in missing))
+        counters, now = _hold(do, places)
+    admitted, parked = admit(wanted.items(), counters, now)
     if parked:
         do("park", rows=batch({"id": id, "parked_on": place} for id, place in parked.items()))
+        for place in {other for id, full in parked.items() for other in wanted[id] if other != full}:
+            counter = counters[place]
+            if counter.look_at is not None and counter.free(now) != 0:  # they leave their place to the next ones
+                _let_in(do, place, counter, now)
     _keep(do, counters)
     return admitted, now
 
 
 def give_back(do: Do, limits: Iterable[str | None]) -> None:
     """Runs with these limits aren't at work any more: their permits go to those that wait for them."""
-    returned = Count(place for each in limits for place in places_of(each))
+    returned = Count(place for each in limits if each is not None for place in places_of(each))
     if not returned:
         return
-    counters, now = _hold(do, sorted(returned))
-    for place, counter in counters.items():
-        counter.used = max(counter.used - returned[place], 0)
-    for place, counter in counters.items():
-        _let_in(do, place, counter, now)
-    _keep(do, counters)
+    rows = batch({"place": place, "number": number} for place, number in returned.items())
+    do("return_permits", rows=rows)
+    waited_for = [place for (place,) in do("waited_for", rows=rows)]
+    if waited_for:
+        counters, now = _hold(do, waited_for)
+        for place, counter in counters.items():
+            _let_in(do, place, counter, now)
+        _keep(do, counters)
 
 
 def look_again(do: Do) -> int:
     """Counters whose time has come: those that wait for them may be tried as far as there is room. How many."""
     places = [str(row[0]) for row in do("limits_to_look_at")]
     if places:
-        counters, now = _hold(do, sorted(places))
+        counters, now = _hold(do, places)
         for place, counter in counters.items():
-            counter.look_at = None
-            _let_in(do, place, counter, now)
+            known = len(counter.log)
+            counter.forget(now)
+            # Where there was room all the time, those that were let in aren't claimed: others get their chance.
+            _let_in(do, place, counter, now, MANY if len(counter.log) == known else None)
         _keep(do, counters)
     return len(places)
 
 
-def _let_in(do: Do, place: str, counter: Counter, now: int) -> None:
-    """Let as many be tried as there is room for; while others wait, look again."""
+def _let_in(do: Do, place: str, counter: Counter, now: int, size: int | None = None) -> None:
+    """Let as many be tried as there is room for, or that many; while others wait, look again."""
     free = counter.free(now)
-    if free != 0 and not do("unpark", parked_on=place, size=free or 1000):
+    size = 0 if free == 0 else size or free or MANY
+    let_in = len(do("unpark", parked_on=place, size=size)) if size else 0
+    if not do("any_parked", parked_on=place):
         counter.look_at = None
-    elif do("any_parked", parked_on=place):
-        counter.look_at = counter.opens_at(now)
+    elif let_in < size:  # someone is at those that are left
+        counter.look_at = now + LOOK_SOON
     else:
-        counter.look_at = None
+        counter.look_at = counter.opens_at(now)
 
 
-def _hold(do: Do, places: Sequence[str]) -> tuple[dict[str, Counter], int]:
-    rows = batch({"place": place} for place in places)
-    do("lock_limits", rows=rows)
+def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:
+    """Lock counters, and the time when all are locked."""
     counters: dict[str, Counter] = {}
     now = 0
-    for place, used, log, look_at, concurrency, rate, period, moment in do("read_limits", rows=rows):
+    rows = batch({"place": place} for place in places)
+    for place, used, log, look_at, concurrency, rate, period, moment in do("hold_limits", rows=rows):
         allowed = None if rate is None else Rate(rate, period)
-        counters[place] = Counter(used, concurrency, allowed, msgspec.json.decode(log), look_at)
-        now = moment
+        counters[place] = Counter(used, concurrency, allowed, [] if log == "[]" else msgspec.json.decode(log), look_at)
+        now = max(now, moment)
     return counters, now
 
 
@@ -104,14 +118,3 @@ def _keep(do: Do, counters: dict[str, Counter]) -> None:
         for place, counter in counters.items()
     ]  # fmt: skip
     do("keep_limits", rows=batch(rows))
-
-
-def claim(do: Do, session: str, lanes: str, size: int) -> list[Any]:
-    """The first ready runs of limited lanes that may start become the session's."""
-    if not do("session_alive", session=session):
-        return []
-    candidates = do("limited_candidates", limit=size, lanes=lanes)
-    if not candidates:
-        return []
-    admitted, now = take(do, candidates)
-    return do("claim_limited", session=session, rows=ids(admitted), at=now) if admitted else []

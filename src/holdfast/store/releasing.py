@@ -105,7 +105,9 @@ def _count(do: Do, ends: Sequence[Ended]) -> dict[str, int]:
 def _count_down(do: Do, ends: Sequence[Ended]) -> list[Turn]:
     turns = []
     for some in chunks(ends):
-        rows = do("count_down", rows=batch({"id": end.id, "cause": _cause(end)} for end in some))
+        rows = do(
+            "count_down", rows=batch({"id": end.id, "cause": cause_of(end.state, end.node, end.cause)} for end in some)
+        )
         turns += [_turn(row) for row in rows if row[4] == 0]
     return turns
 
@@ -115,11 +117,12 @@ def _turn(row: Sequence[Any]) -> Turn:
     return Turn(str(id), str(graph), node, kind, cause, {} if plan is None else msgspec.json.decode(plan))
 
 
-def _cause(end: Ended) -> str | None:
-    """Why those who need the success of this node are skipped; None when it had success."""
-    if end.state == "done":
+def cause_of(state: str, node: str | None, cause: str | None) -> str | None:
+    """Why those who need the success of a node are skipped; None when it had success. `cause`: why it was skipped
+    itself. Of several the largest counts: by their codes failures come after conditions."""
+    if state == "done":
         return None
-    return end.cause if end.state == "skipped" else skip_cause(Skip(failure=True, node=end.node), end.state)
+    return cause if state == "skipped" else skip_cause(Skip(failure=True, node=node), state)
 
 
 def skip_cause(skip: Skip, state: str = "failed", own: str | None = None) -> str:

@@ -117,6 +117,7 @@ class End:
     `family`: the run has a parent, or is a durable function, so that its end concerns more than its own row.
     `waiting`: it suspends; `restarted`: it begins anew with other arguments; `moved`: a machine is in its next state;
     `undoing`: it failed and has compensations to run; `undone`: it has run them, and ends as it was to.
+    `limits`: those of its run, whose permits go back with a plain end; a family's end knows them from the run's row.
     `forget`: the numbers of checkpoints that don't count for the next attempt.
     `drift`: what a replay did differently from what is on record, as JSON.
     `note`: what the history says of a wait or a move; `keep_records`: how much of the history is kept.
@@ -138,6 +139,7 @@ class End:
     drift: str | None = None
     note: str | None = None
     keep_records: int | None = None
+    limits: str | None = None
 
 
 class Counted(set[str]):

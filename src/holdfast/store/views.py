@@ -189,11 +189,11 @@ class Views(Part):
         """The nodes of a graph, in the order in which they were added."""
         found: list[RunRow] = []
         while True:
-            after = found[-1].seq if found else 0
+            after = found[-1].node if found else ""
             page = [RunRow._make(row) for row in self._one("read", "graph_nodes", graph=graph, after=after)]
             found += page
             if len(page) < NODES_PAGE:
-                return found
+                return sorted(found, key=lambda node: node.seq)
 
     def edges(self, graph: str) -> list[tuple[str, str]]:
         """Which nodes of a graph need which, by id: the one that is needed comes first."""

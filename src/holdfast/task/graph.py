@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
-from holdfast.errors import ConfigError, GraphError, TaskError
+from holdfast.errors import ConfigError, GraphError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
 from holdfast.model.names import LONGEST_KEY, check_name
@@ -301,12 +301,14 @@ def _written(key: Any) -> str:
 
 
 def _refuse_options(name: str, request: Request[Any]) -> None:
-    for option in ("key", "unique", "connection"):
+    instead = {
+        "key": "a node is made once, with its graph: give Graph(…) the key",
+        "unique": "a node is made once, with its graph",
+        "connection": "give it to submit",
+    }
+    for option, hint in instead.items():
         if getattr(request.options, option) is not None:
-            raise TaskError(
-                f"node {name}: option {option} isn't for nodes: a node is made once, with its graph; "
-                f"give the graph a key, and submit a connection="
-            )
+            raise GraphError(f"node {name}: option {option} isn't for nodes: {hint}")
 
 
 def has_default(fill: Fill) -> bool:

@@ -93,7 +93,10 @@ class Limits:
         if not isinstance(request.signature, Signature):
             raise ConfigError(f"{where}: by= is a function, which needs the task's code; give the name of an argument")
         args, kwargs = request.signature.decode(request.signature.with_defaults(request.args))
-        return by(*args, **kwargs)
+        try:
+            return by(*args, **kwargs)
+        except Exception as error:
+            raise BadArguments(f"{where}: the function given as by= raised {type(error).__name__}: {error}") from error
 
 
 def _by_path(by: str, request: Request[Any], where: str) -> object:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
-from holdfast.model.names import check_name, dotted_name, shown
+from holdfast.model.names import check_name, check_queue, dotted_name, shown
 from holdfast.task.limits import Limits
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
@@ -61,7 +61,7 @@ class Registry:
 
     def serve(self, queue: str, fair: bool, weights: Mapping[str, int] | None) -> None:
         """How a queue is served: in turns of tenants, or as runs arrive."""
-        where = f"queue {check_name(queue, 'the name of a queue')}"
+        where = f"queue {check_queue(queue, 'the name of a queue')}"
         for tenant, weight in (weights or {}).items():
             check_name(tenant, f"{where}: a tenant in weights")
             if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MOST_WEIGHT:

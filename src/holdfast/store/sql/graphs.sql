@@ -227,13 +227,13 @@ order by seq
 select state, result, error, plan from {schema}runs where id = cast(:id as {uuid})
 
 -- name: graph_nodes
--- The nodes of a graph, in the order in which they were added, by pages.
-select * from {schema}shown_runs where parent = cast(:graph as {uuid}) and node is not null and seq > cast(:after as bigint)
-order by seq limit 1000
+-- The nodes of a graph, by pages in the order of their names; `seq` tells in which order they were added.
+select * from {schema}shown_runs where parent = cast(:graph as {uuid}) and node is not null and node > cast(:after as text)
+order by node limit 1000
 
 -- name: graph_overview
 -- The nodes of a graph as operators see them at a glance, by pages in the order of their names: without results, and without plans that
--- are long. Whose turn it is, is told by `seq`.
+-- are long. `seq` tells in which order they were added.
 select s.seq, s.id, s.node, s.kind, s.task, s.state, s.attempt, s.error, s.created_at, s.started_at, s.finished_at, s.due_at, s.held,
     case when length(r.plan) <= 20000 then r.plan end
 from {schema}shown_runs s join {schema}runs r on r.id = s.id

@@ -1,14 +1,16 @@
 -- name: declare_limits
--- What code says about limits. Answers those that are new or changed.
+-- What code says about limits: of a worker it counts, of others only where there is nothing yet. Answers those that are new or changed.
 insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
 select each.name, each.concurrency, each.rate, each.period, {now}
 from {each(:rows, name text, concurrency int, rate int, period bigint)}
 where true
 on conflict (name) do update set concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period,
     declared_at = excluded.declared_at
-where coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
-or coalesce({schema}limit_settings.rate, -1) <> coalesce(excluded.rate, -1)
-or coalesce({schema}limit_settings.period, -1) <> coalesce(excluded.period, -1)
+where cast(:overwrite as int) = 1 and (
+    coalesce({schema}limit_settings.concurrency, -1) <> coalesce(excluded.concurrency, -1)
+    or coalesce({schema}limit_settings.rate, -1) <> coalesce(excluded.rate, -1)
+    or coalesce({schema}limit_settings.period, -1) <> coalesce(excluded.period, -1)
+)
 returning name
 
 -- name: look_at_limits
@@ -21,10 +23,13 @@ update {schema}lanes set limited = 1 where id {among(:rows, id bigint)} and limi
 
 -- name: limited_candidates
 -- only: postgres
--- The first ready runs of limited lanes, locked as far as nobody else has them.
-with candidates as materialized (
+-- The first ready runs of limited lanes, locked as far as nobody else has them, for a session whose lease is alive.
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+candidates as materialized (
     select ready.id
-    from {each(:lanes, lane bigint)} cross join lateral (
+    from alive cross join {each(:lanes, lane bigint)} cross join lateral (
         select r.id, r.priority, r.turn, r.seq from {schema}runs r
         where r.lane = each.lane and r.state = 'ready' and r.held is null
         order by r.priority desc, r.turn, r.seq limit {limit}
@@ -38,13 +43,17 @@ order by r.priority desc, r.turn, r.seq {lock_free}
 
 -- name: limited_candidates
 -- only: sqlite
--- The first ready runs of limited lanes.
-select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
-where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
-    select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
-    order by x.priority desc, x.turn, x.seq limit {limit}
+-- packed
+-- The first ready runs of limited lanes, for a session whose lease is alive.
+select json_group_array(json_array(id, limits)) from (
+    select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
+    where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
+        select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+        order by x.priority desc, x.turn, x.seq limit {limit}
+    )
+    and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+    order by r.priority desc, r.turn, r.seq limit {limit}
 )
-order by r.priority desc, r.turn, r.seq limit {limit}
 
 -- name: touch_limits
 -- Counters that are needed exist from now on.
@@ -53,13 +62,20 @@ select each.place, each.name, {now} from {each(:rows, place text, name text)}
 where true
 on conflict do nothing
 
--- name: lock_limits
--- Locks counters in order.
-select place from {schema}limits where place {among(:rows, place text)} order by place {lock}
+-- name: hold_limits
+-- only: postgres
+-- Locks counters in order: how they stand, what their limits allow, and the time by now. (One statement, because round trips decide: bench limits.)
+with held as materialized (
+    select place, name, used, log, look_at from {schema}limits where place {among(:rows, place text)} order by place {lock}
+)
+select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, {moment}
+from held left join {schema}limit_settings s on s.name = held.name
 
--- name: read_limits
--- How locked counters stand, what their limits allow, and the time by now.
-select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}
+-- name: hold_limits
+-- only: sqlite
+-- packed
+-- How counters stand, what their limits allow, and the time by now.
+select json_group_array(json_array(l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}))
 from {schema}limits l left join {schema}limit_settings s on s.name = l.name
 where l.place {among(:rows, place text)}
 
@@ -67,9 +83,27 @@ where l.place {among(:rows, place text)}
 -- How counters stand now.
 update {schema}limits set used = each.used, log = each.log, look_at = each.look_at, touched_at = {now}
 from {each(:rows, place text, used int, log text, look_at bigint)}
-where {schema}limits.place {among(:rows, place text)} and {schema}limits.place = each.place
+where {schema}limits.place {matching(:rows, place text)} and {schema}limits.place = each.place
+
+-- name: return_permits
+-- Permits of counters, all of which are locked in order first, aren't in use any more.
+with held as materialized (
+    select place from {schema}limits where place {among(:rows, place text)} order by place {lock}
+)
+update {schema}limits set used = case when used > each.number then used - each.number else 0 end, touched_at = {now}
+from {each(:rows, place text, number int)}
+where {schema}limits.place {matching(:rows, place text)} and {schema}limits.place = each.place
+and (select count(*) from held) > 0
+
+-- name: waited_for
+-- Those of some counters that runs wait for; most of the time nobody waits for any. (coalesce keeps the planner from walking all that are
+-- waited for.)
+select place from {schema}limits
+where (select min(l.look_at) from {schema}limits l where l.look_at is not null) is not null
+and place {among(:rows, place text)} and coalesce(look_at, -1) >= 0
 
 -- name: claim_limited
+-- only: postgres
 -- Locked runs that may start become the session's.
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
@@ -79,11 +113,28 @@ where id {among(:rows, id uuid)}
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos,
     ending, limits
 
+-- name: claim_limited
+-- only: sqlite
+-- Runs that may start become the session's.
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(:at, {now}),
+    started_at = coalesce(started_at, :at, {now})
+where id {among(:rows, id uuid)}
+
+-- name: claimed_limited
+-- only: sqlite
+-- packed
+-- What their worker needs to know.
+select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
+    tenant, parent, spent, undos, ending, limits))
+from {schema}runs where id {among(:rows, id uuid)}
+
 -- name: park
 -- Locked runs whose limit is full wait outside the ready index until a permit returns.
 update {schema}runs set held = 'full', parked_on = each.parked_on
 from {each(:rows, id uuid, parked_on text)}
-where {schema}runs.id {among(:rows, id uuid)} and {schema}runs.id = each.id
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: unpark
 -- The next runs that wait for a counter may be tried.
@@ -104,12 +155,14 @@ order by look_at limit 500 {lock_free}
 select 1 from {schema}runs where held = 'full' and parked_on = :parked_on limit 1
 
 -- name: prune_limits
--- Counters that nobody uses and that remember nothing that counts, in small batches.
-delete from {schema}limits where place in (
-    select l.place from {schema}limits l left join {schema}limit_settings s on s.name = l.name
-    where l.used = 0 and l.look_at is null and l.touched_at < {now} - coalesce(s.period, 0) - 3600000000
-    limit 500
+-- Counters that nobody uses and that remember nothing that counts, in small batches; but for those that someone is at.
+with unused as materialized (
+    select l.place from {schema}limits l
+    where l.used = 0 and l.look_at is null
+    and l.touched_at < {now} - 3600000000 - coalesce((select s.period from {schema}limit_settings s where s.name = l.name), 0)
+    limit 500 {lock_free}
 )
+delete from {schema}limits where place {among(unused, place)}
 
 -- name: list_limits
 -- What is declared.
@@ -125,14 +178,19 @@ order by l.used desc, l.place limit cast(:size as bigint)
 
 -- name: one_counter
 -- How one counter stands.
-select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}, 0
-from {schema}limits l left join {schema}limit_settings s on s.name = l.name
-where l.place = cast(:place as text)
+with one as materialized (
+    select place, name, used, log, look_at from {schema}limits where place = cast(:place as text)
+)
+select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {moment}, 0
+from one left join {schema}limit_settings s on s.name = one.name
 
 -- name: holders
 -- Who holds permits of a counter, or did a moment ago: the runs of sessions whose limits name it.
+with sessions as materialized (
+    select session from {schema}workers
+)
 select r.id, l.task, r.state, r.session, r.claimed_at from {schema}runs r join {schema}lanes l on l.id = r.lane
-where r.session is not null and r.limits is not null and exists (
+where r.session {among(sessions, session)} and r.limits is not null and exists (
     select 1 from {each_text(r.limits)} where each.value = cast(:place as text)
 )
 order by r.claimed_at limit cast(:size as bigint)

@@ -5,7 +5,8 @@ where r.id = cast(:id as {uuid})
 
 -- name: run_end
 -- Whether a run has ended, and how.
-select state, result, error, kind, options from {schema}shown_runs where id = cast(:id as {uuid})
+select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id = cast(:id as {uuid})
 
 -- name: list_runs
 -- A page of runs, newest first, by id, which sorts by the time it was made.

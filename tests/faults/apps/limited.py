@@ -1,0 +1,77 @@
+"""A worker process for fault tests of limits: limited.py URL LEDGER RATE [--lease S].
+
+`alone` may be at work once per key. Whether it is, a file per key says, which only one process can make, and which
+names it: one that is left behind by a process that is dead may be removed; one of a process that lives is a clash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("url")
+parser.add_argument("ledger")
+parser.add_argument("rate")
+parser.add_argument("--lease", type=float, default=2.0)
+options = parser.parse_args()
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from holdfast import Holdfast, Retry  # noqa: E402
+from tests.support.ledger import Ledger  # noqa: E402
+
+app = Holdfast(options.url)
+app.limit("alone", concurrency=1, by="key")
+app.limit("often", rate=options.rate)
+ledger = Ledger(options.ledger)
+mine = ledger.path.with_name(f"pid {os.getpid()}")
+mine.write_text(str(os.getpid()))
+
+
+def enter(key: str) -> Path:
+    """Make the file of a key, or write down who has made it and lives."""
+    lock = ledger.path.with_name(f"lock {key}")
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.link(mine, lock)  # as O_EXCL does, but whole from the start
+            return lock
+        with contextlib.suppress(FileNotFoundError):
+            holder = lock.read_text()
+            if alive(int(holder)):
+                ledger.write("clash", key, holder, os.getpid())
+                return lock
+            lock.unlink()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@app.task(name="alone", limits=["alone"], max_crashes=1000, retry=Retry(max_attempts=1))
+async def alone(key: str, number: int, seconds: float) -> int:
+    lock = enter(key)
+    ledger.write("began", number, os.getpid())
+    await asyncio.sleep(seconds)
+    lock.unlink(missing_ok=True)
+    return number
+
+
+@app.task(name="often", limits=["often"])
+async def often(number: int) -> int:
+    return number
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("holdfast").setLevel(logging.INFO)
+    app.worker(lease=options.lease, grace=1.0, concurrency=20).run()

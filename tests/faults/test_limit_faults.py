@@ -1,0 +1,88 @@
+"""Limits across worker processes: never more than they allow, never stuck, whoever dies in between."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults.conftest import APPS
+from tests.support.counting import states
+from tests.support.permits import in_use, parked_and_forgotten, recount, starts
+from tests.support.waiting import wait_until
+
+SECOND = 1_000_000
+ANY = "1000/s"
+
+
+@pytest.fixture
+def start(processes, ledger, database_url):
+    return lambda rate=ANY: processes.start(APPS / "limited.py", database_url, ledger.path, rate)
+
+
+def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, timeout):
+    """Jobs of a few keys, each alone; one worker is killed and another started each time a share of them has begun."""
+    app.limit("alone", concurrency=1, by="key")
+    task = app.task(name="alone", limits=["alone"])(alone)
+    task.enqueue_many([(f"k{number % keys}", number, 0.02) for number in range(jobs)])
+    running = [start() for _ in range(workers)]
+    chance = random.Random(jobs)
+    for kill in range(kills):
+        begun = (kill + 1) * jobs // (kills + 2)
+        wait_until(lambda begun=begun: len(ledger.lines()) >= begun, timeout)
+        running[-1].wait_for("works on", timeout)
+        victim = chance.choice(running)
+        victim.kill()
+        running.remove(victim)
+        running.append(start())
+    wait_until(lambda: states(app).keys() <= {"done", "failed"}, timeout)
+    assert states(app) == {"done": jobs}
+    assert [line for line in ledger.lines() if line.startswith("clash")] == []
+    assert {words[1] for words in ledger.words()} == {str(number) for number in range(jobs)}
+    assert in_use(app.store) == recount(app.store) == {}
+    assert parked_and_forgotten(app.store) == []
+
+
+async def alone(key: str, number: int, seconds: float) -> int:
+    """What the worker processes know under this name."""
+    raise NotImplementedError
+
+
+def test_never_two_at_once_for_a_key_though_workers_are_killed(app, start, ledger):
+    work_alone_with_kills(app, start, ledger, workers=3, jobs=60, keys=6, kills=2, timeout=120)
+
+
+@pytest.mark.slow
+def test_eight_workers_and_many_kills_never_two_at_once_for_a_key(app, start, ledger):
+    work_alone_with_kills(app, start, ledger, workers=8, jobs=2000, keys=40, kills=12, timeout=600)
+
+
+def start_often(app, start, *, workers, count, period, periods, timeout):
+    """Jobs under a rate, on several workers; when they started, by the database's clock."""
+    rate = f"{count}/{period}s"
+    app.limit("often", rate=rate)
+    jobs = count * periods
+
+    async def often(number: int) -> int:
+        raise NotImplementedError
+
+    app.task(name="often", limits=["often"])(often).enqueue_many([(number,) for number in range(jobs)])
+    for _ in range(workers):
+        start(rate)
+    wait_until(lambda: states(app) == {"done": jobs}, timeout)
+    began = starts(app)
+    assert len(began) == jobs
+    too_soon = [at for at, later in zip(began, began[count:], strict=False) if later - at < period * SECOND]
+    assert too_soon == [], "more in a window than the rate allows"
+    return began
+
+
+def test_never_more_in_any_window_than_the_rate_allows(app, start):
+    start_often(app, start, workers=2, count=10, period=1, periods=4, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_rate_is_used_up_by_several_workers_while_there_is_work(app, start):
+    began = start_often(app, start, workers=4, count=40, period=4, periods=8, timeout=300)
+    taken = (began[-1] - began[0]) / SECOND
+    assert 7 * 4 / taken >= 0.95, f"eight lots in {taken:.2f} s, where 28 s are the least"

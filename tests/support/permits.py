@@ -1,0 +1,42 @@
+"""Whether the counters of limits say what a recount of the runs says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from holdfast import Holdfast
+from holdfast.database.statements import Source, render
+from holdfast.store import Store
+
+
+def rows(store: Store, text: str) -> list[tuple[Any, ...]]:
+    statement = render(Source("test", None, "", text), store.database.dialect)
+    return store.database.line("client").run(lambda connection: connection.execute(statement, {"now": None}))
+
+
+def in_use(store: Store) -> dict[str, int]:
+    """Permits in use by the counters' account."""
+    return {place: used for place, used in rows(store, "select place, used from {schema}limits") if used}
+
+
+def recount(store: Store) -> dict[str, int]:
+    """The same by the runs that someone is at."""
+    text = "select limits from {schema}runs where session is not null and limits is not null"
+    return dict(Counter(place for (limits,) in rows(store, text) for place in msgspec.json.decode(limits)))
+
+
+def parked_and_forgotten(store: Store) -> list[Any]:
+    """Runs that wait for a counter that nobody will look at."""
+    text = (
+        "select r.id, r.parked_on from {schema}runs r where r.held = 'full' and not exists ("
+        "select 1 from {schema}limits l where l.place = r.parked_on and l.look_at is not null)"
+    )
+    return rows(store, text)
+
+
+def starts(app: Holdfast) -> list[int]:
+    """When attempts began, by the database's clock, in order: microseconds."""
+    return sorted(since for (since,) in rows(app.store, "select since from {schema}history where since is not null"))
