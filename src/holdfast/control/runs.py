@@ -86,7 +86,8 @@ class Runs:
         return self._reader.page(**asked)
 
     def find(self, given: UUID | str) -> UUID:
-        """The id of a run: whole, or as much of its beginning as no other run has."""
+        """The id of a run: whole, or as much of its beginning as no other run has, but for its own children and nodes,
+        which are often made in the same moment."""
         if isinstance(given, UUID):
             return given
         digits = given.strip().lower().replace("-", "")
@@ -99,6 +100,9 @@ class Runs:
         if not found:
             raise RunNotFound(f"no run's id begins with {given}; it may have been pruned")
         if len(found) > 1:
+            tops = self._store.views.tops_between(low, high)
+            if len(tops) == 1:
+                return UUID(tops[0])
             shown = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
             more = ", …" if len(found) > SHOWN_CANDIDATES else ""
             raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {shown}{more}")

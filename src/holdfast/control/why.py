@@ -102,9 +102,12 @@ class Whys:
                 command = how_to_conclude(gate.graph, gate.node)
                 text = f"it waits for somebody to complete gate {gate.node}: {command}"
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
-        at_work = [str(node.node) for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
-        if at_work:
-            yield Reason("nodes", f"{_some('node', at_work)} {_are(at_work)} under way", {"nodes": at_work})
+        under_way = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
+        for node in under_way[:SHOWN]:
+            yield from (_of_node(str(node.node), reason) for reason in self.why(UUID(str(node.id))).reasons)
+        if len(under_way) > SHOWN:
+            names = [str(node.node) for node in under_way]
+            yield Reason("nodes", f"{len(names) - SHOWN:,} more nodes are under way", {"nodes": names})
         waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind is None]
         if waiting:
             yield Reason("nodes", f"{_some('node', waiting)} {_are(waiting)} waiting", {"nodes": waiting})
@@ -166,6 +169,10 @@ class Whys:
 
     def _workers(self) -> list[WorkerInfo]:
         return Workers(self._store).list()
+
+
+def _of_node(node: str, reason: Reason) -> Reason:
+    return Reason(reason.code, f"node {node}: {reason.text}", {"node": node, **reason.data})
 
 
 def _ended(row: RunRow) -> Reason:

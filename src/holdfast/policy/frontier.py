@@ -102,6 +102,8 @@ def decide(plan: Mapping[str, Any], ends: Ends) -> Decision:
         return _filled(plan, ends)
     except Uncomparable as error:
         return Fail(str(error))
+    except RecursionError:
+        return Fail("its condition or its arguments are nested too deep")
 
 
 def holds(rule: Rule, ends: Ends) -> bool:

@@ -72,10 +72,11 @@ class Counter:
         return max(min(room), 0) if room else None
 
     def forget(self, now: int) -> None:
-        """Starts that the window has left behind don't count any more."""
+        """Starts that the window has left behind don't count any more. Those of a clock that was put back since count
+        from now on."""
         if self.rate is not None:
             start = now - self.rate.period
-            self.log = [[at, count] for at, count in self.log if at > start]
+            self.log = [[min(at, now), count] for at, count in self.log if at > start]
 
     def take(self, now: int) -> None:
         self.used += 1

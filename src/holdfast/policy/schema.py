@@ -40,6 +40,33 @@ def misfit(value: Any, schema: Schema) -> str | None:
     return next(_faults(value, schema, "the output", {}), None)
 
 
+def with_defaults(value: Any, schema: Schema) -> Any:
+    """A value that fits, with the defaults of its schema filled in where it says nothing."""
+    return _completed(value, schema, {})
+
+
+def _completed(value: Any, schema: Any, defs: Mapping[str, Any]) -> Any:
+    if not isinstance(schema, Mapping):
+        return value
+    defs = {**defs, **schema["$defs"]} if "$defs" in schema else defs
+    if "$ref" in schema:
+        return _completed(value, defs[schema["$ref"].rpartition("/")[2]], defs)
+    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        if next(_faults(value, each, "", defs), None) is None:
+            return _completed(value, each, defs)
+    if isinstance(value, list):
+        first = schema.get("prefixItems", [])
+        kinds = [first[at] if at < len(first) else schema.get("items") for at in range(len(value))]
+        return [_completed(item, kind, defs) for item, kind in zip(value, kinds, strict=True)]
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        others = schema.get("additionalProperties")
+        given = {name: _completed(item, properties.get(name, others), defs) for name, item in value.items()}
+        absent = {name: kind["default"] for name, kind in properties.items() if name not in value and "default" in kind}
+        return given | absent
+    return value
+
+
 def _faults(value: Any, schema: Any, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
     if schema is True or schema == {}:
         return

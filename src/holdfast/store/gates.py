@@ -17,7 +17,7 @@ from holdfast.errors import BadArguments, ErrorInfo, KeyConflict, RunFinished
 from holdfast.model.codec import canonical_text, encode
 from holdfast.model.failure import from_json, to_json
 from holdfast.model.names import check_name
-from holdfast.policy.schema import misfit
+from holdfast.policy.schema import misfit, with_defaults
 from holdfast.store.family import Ended, HeldRun, ids
 from holdfast.store.part import Do, batch, record
 from holdfast.store.releasing import Finish, finish
@@ -76,7 +76,7 @@ def conclude(do: Do, gate: HeldRun, outcome: Outcome, *, again: bool) -> tuple[b
     it until it is. `again`: this is a repeat, whose first try may have been carried out."""
     ((state, result, error, text),) = do("gate_state", id=gate.id)
     plan: dict[str, Any] = msgspec.json.decode(text)
-    _check(gate, plan, outcome)
+    outcome = _checked(gate, plan, outcome)
     early = plan.get("early")
     if state == "blocked" and early is None:
         plan["early"] = {"state": outcome.state, "result": outcome.result, "error": outcome.error}
@@ -96,13 +96,16 @@ def conclude(do: Do, gate: HeldRun, outcome: Outcome, *, again: bool) -> tuple[b
     return again, []
 
 
-def _check(gate: HeldRun, plan: dict[str, Any], outcome: Outcome) -> None:
+def _checked(gate: HeldRun, plan: dict[str, Any], outcome: Outcome) -> Outcome:
+    """The outcome, if it is of the gate's type, with what the type has defaults for."""
     schema = plan.get("schema")
     if outcome.result is None or schema is None:
-        return
-    fault = misfit(msgspec.json.decode(outcome.result), schema)
+        return outcome
+    value = msgspec.json.decode(outcome.result)
+    fault = misfit(value, schema)
     if fault is not None:
         raise BadArguments(f"gate {gate.node} of run {gate.parent}: {fault}")
+    return outcome._replace(result=msgspec.json.encode(with_defaults(value, schema)).decode())
 
 
 def _refuse_other(gate: HeldRun, outcome: Outcome, state: str, result: str | None, error: str | None) -> None:

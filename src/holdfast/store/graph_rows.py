@@ -52,7 +52,7 @@ def node_rows(graph: NewGraph, lanes: Mapping[Pair, int], above: Above) -> dict[
             row["pending"] = len(within["nodes"])
             rows["begun"].append(within)
         if plan:
-            row["plan"] = msgspec.json.encode(plan).decode()
+            row["plan"] = plan  # a text only in the database: texts in texts would double with each graph within it
         rows["nodes"].append(row)
         rows["edges"] += [[ids[name], node.run.id] for name in node.needs]
     return rows
@@ -72,12 +72,16 @@ def _node_row(node: NewNode, lanes: Mapping[Pair, int], above: Above) -> dict[st
 
 def insert(rows: Mapping[str, Any]) -> Generator[Call, list[Row], None]:
     """The statements that make nodes and edges, in batches."""
-    for some in _bounded(rows["nodes"]):
+    for some in _bounded(map(_with_text, rows["nodes"])):
         yield "add_nodes", {"rows": batch(some)}
     for edges in chunks(rows["edges"], EDGES):
         yield "add_edges", {"rows": batch({"needs": needs, "node": node} for needs, node in edges)}
     for within in rows["begun"]:
         yield from insert(within)
+
+
+def _with_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "plan": msgspec.json.encode(row["plan"]).decode()} if "plan" in row else row
 
 
 def add_rows(do: Do, rows: Mapping[str, Any]) -> None:

@@ -73,6 +73,10 @@ class Graphs(Part):
             run = _hold_graph(do, id)
             if run.state in FINAL:
                 raise RunFinished(f"graph run {id} is {run.state}: nodes can be appended to unfinished graphs only")
+            if run.state == "blocked":
+                raise GraphError(
+                    f"graph run {id} hasn't begun yet, as nodes before it aren't done: append to it when it has"
+                )
             known = _known(do, id, [*outside, *(node.name for node in graph.nodes)])
             _refuse_names(id, graph, outside, known)
             above = Above(id, run.root or id, run.tenant, {name: known[name].id for name in outside})
@@ -175,7 +179,8 @@ def _no_gate(do: Do, id: str, name: str, found: NodeState | None) -> GraphError:
     """Why nobody can conclude a gate of that name."""
     if found is not None:
         return GraphError(f"node {name!r} of run {id} is no gate")
-    _hold_graph(do, id)
+    if _hold_graph(do, id).state == "blocked":
+        return GraphError(f"graph run {id} hasn't begun yet, and has no gates before it has")
     gates = [(node, str(graph)) for _, graph, node, *_ in do("graph_gates", graph=id)]
     within = [graph for node, graph in gates if node == name]
     if within:

@@ -163,8 +163,7 @@ def _release_row(turn: Turn, args: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": turn.id, "state": "ready" if turn.kind is None else "waiting"}
     if args is not None:
         row["args"] = args
-    if "delay" in turn.plan:
-        row["delay"] = turn.plan["delay"]
+    row.update((name, turn.plan[name]) for name in ("delay", "run_at") if name in turn.plan)
     if turn.kind == "graph":
         row["pending"] = len(turn.plan["graph"]["nodes"])
     return row

@@ -151,6 +151,10 @@ class Views(Part):
         """The first runs whose ids lie between these, both included: id, task, state."""
         return self._one("read", "runs_between", low=low, high=high, size=size)
 
+    def tops_between(self, low: str, high: str) -> list[str]:
+        """The first two of them that are nobody's child."""
+        return [str(id) for (id,) in self._one("read", "tops_between", low=low, high=high)]
+
     def end(self, id: str) -> Row | None:
         """State, result and error of a run, for whoever waits for its end."""
         rows = self._one("read", "run_end", id=id)

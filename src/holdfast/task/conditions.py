@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
+DEEPEST = 50
+
 _KNOWN_LATER = "is known only when the graph runs"
 
 
@@ -105,6 +107,12 @@ class Output(Generic[R_co]):
             raise AttributeError(name)
         raise AttributeError(f"{self!r} has no attribute {name!r}: a part of an output is written output[{name!r}]")
 
+    def __str__(self) -> NoReturn:
+        raise GraphError(f"{self!r} {_KNOWN_LATER}, so it can't be put into a text: let the task that gets it do that")
+
+    def __format__(self, _spec: str) -> NoReturn:
+        self.__str__()
+
     def __repr__(self) -> str:
         return f"{self._node.name}.output{place(self._path) if self._path else ''}"
 
@@ -177,7 +185,18 @@ def _joined(kind: str, conditions: tuple[Node[Any] | Condition, ...]) -> Conditi
     if not conditions:
         raise GraphError(f"{kind}_of needs at least one node or condition")
     given = [as_condition(each, f"{kind}_of") for each in conditions]
-    return Condition([kind, [each.rule for each in given]], tuple(node for each in given for node in each.nodes))
+    rules: list[Rule] = []
+    for each in given:  # one of the same kind says no more than its members: conditions may be joined in a loop
+        rules += each.rule[1] if each.rule[0] == kind != "none" else [each.rule]
+    rule = [kind, rules]
+    if _depth(rule) > DEEPEST:
+        raise GraphError(f"{kind}_of: conditions may stand in each other {DEEPEST} levels deep, but these are deeper")
+    return Condition(rule, tuple(dict.fromkeys(node for each in given for node in each.nodes)))
+
+
+def _depth(rule: Rule) -> int:
+    """How deep conditions stand in each other; those that it is made of aren't too deep themselves."""
+    return 1 + max(map(_depth, rule[1])) if rule[0] in ("any", "all", "none") else 0
 
 
 def as_condition(given: Any, what: str) -> Condition:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import ConfigError, TaskError
+from holdfast.model.names import check_name
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
 from holdfast.task.machine import Machine, State
@@ -80,7 +81,7 @@ def declare_machine(
     **settings: Unpack[Settings],
 ) -> Machine[S]:
     """Make a machine of the classes of its states and register it."""
-    declaration = check_declaration(name, is_async=True, **settings)
+    declaration = check_declaration(check_name(name, "the name of a machine"), is_async=True, **settings)
     if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 1):
         raise ConfigError(f"machine {name}: history is how many entries are kept, at least 1, or None, not {history!r}")
     machine = Machine(declaration, states, enqueuer, history)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
-from holdfast.errors import ConfigError, GraphError
+from holdfast.errors import ConfigError, GraphError, NotSerializable
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
 from holdfast.model.names import LONGEST_KEY, check_name
@@ -271,7 +271,10 @@ def bind_call(added: Added, task: Task[..., Any], args: tuple[Any, ...], kwargs:
     waiting = set()
     for parameter, value in bound.items():
         before = len(added.fills)
-        bound[parameter] = _take_outputs(value, [parameter], added.fills, inputs)
+        try:
+            bound[parameter] = _take_outputs(value, [parameter], added.fills, inputs)
+        except RecursionError:
+            raise NotSerializable(f"node {added.name}: argument {parameter} is nested too deep") from None
         if len(added.fills) > before:
             waiting.add(parameter)
     added.inputs = tuple(inputs)

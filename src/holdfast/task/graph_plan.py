@@ -36,8 +36,10 @@ class NodePlan:
             assert self.added.request is not None
             kept["args"] = decode(self.added.request.args)
             kept["fills"] = [_fill(fill) for fill in self.added.fills]
-        if self.added.request is not None and self.needs and self.added.request.options.delay is not None:
-            kept["delay"] = self.added.request.options.delay
+        asked = None if self.added.request is None else self.added.request.options
+        for option in ("delay", "run_at"):
+            if (value := getattr(asked, option, None)) is not None:
+                kept[option] = value
         if self.added.gate is not None:
             kept["on_timeout"] = self.added.gate.on_timeout
             kept["schema"] = self.added.gate.schema
@@ -76,7 +78,7 @@ class _Planner:
 
     def plan(self, graph: Graph, above: tuple[Graph, ...]) -> GraphPlan:
         if not isinstance(graph, Graph):
-            raise GraphError(f"a Graph is needed, not {graph!r}")
+            raise GraphError(f"a Graph is needed, not a {type(graph).__name__}")
         if graph in above:
             names = " -> ".join(each.name for each in (*above[above.index(graph) :], graph))
             raise GraphError(f"graphs contain each other in a circle: {names}")

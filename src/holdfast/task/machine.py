@@ -152,6 +152,8 @@ class StateSignature:
         delay, state = (value.delay, value.state) if isinstance(value, After) else (None, value)
         if not isinstance(state, State):
             where = self._machine.task_name if self._code is None else self._code.where
+            if isinstance(value, After):
+                raise BadState(f"{where} returned {value!r}: After takes the state that comes next")
             raise BadState(f"{where} returned {state!r}: return the next state, After(…), Done(…) or None")
         try:
             return Move(self._machine.encode((state,), {}), delay, type(state).__name__)

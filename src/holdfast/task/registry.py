@@ -132,7 +132,8 @@ class Registry:
 
 
 def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:
-    return known is task or (_origin(known) is not None and _origin(known) == _origin(task))
+    same = _origin(known) is not None and _origin(known) == _origin(task)
+    return known is task or (same and getattr(known, "states", ()) == getattr(task, "states", ()))
 
 
 def _origin(task: Task[..., Any]) -> tuple[str, int, str] | None:

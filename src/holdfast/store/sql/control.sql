@@ -5,9 +5,14 @@ from {schema}runs where id = cast(:id as {uuid})
 
 -- name: runs_between
 -- The first runs whose ids lie between two: those that begin with what someone typed.
-select r.id, l.task, r.state from {schema}runs r join {schema}lanes l on l.id = r.lane
+select r.id, r.task, r.state from {schema}shown_runs r
 where r.id between cast(:low as {uuid}) and cast(:high as {uuid})
 order by r.id limit cast(:size as bigint)
+
+-- name: tops_between
+-- The first two of them that are nobody's child.
+select id from {schema}runs where id between cast(:low as {uuid}) and cast(:high as {uuid}) and parent is null
+order by id limit 2
 
 -- name: list_sessions
 -- Worker sessions, alive or dead, with what is left of their lease and how many runs name them.

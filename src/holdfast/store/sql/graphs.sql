@@ -101,13 +101,13 @@ order by seq
 -- Nodes that are to run become ready, or wait: gates for somebody, graphs for their own nodes.
 update {schema}runs
 set state = case
-        when each.state = 'ready' and coalesce(due_at, {now} + each.delay) > {now} then 'scheduled'
+        when each.state = 'ready' and coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled'
         else each.state end,
-    due_at = coalesce(due_at, {now} + each.delay),
+    due_at = coalesce(each.run_at, {now} + each.delay),
     deadline = coalesce(deadline, {now} + lifetime),
     args = coalesce(each.args, {schema}runs.args),
     pending = each.pending, cause = null
-from {each(:rows, id uuid, state text, delay bigint, args text, pending int)}
+from {each(:rows, id uuid, state text, delay bigint, run_at bigint, args text, pending int)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, {hint}
 
