@@ -116,3 +116,6 @@ def test_what_newer_code_wrote_is_shown_as_it_is(control, world, declared):
     world.sql("update {schema}schedules set timing = :said, rules = :said", said='{"moon":"full"}')
     assert {each.when for each in control.schedules.list()} == {'{"moon":"full"}'}
     assert control.schedules.show("nightly").coming == []
+    for verb in (control.schedules.run, lambda name: control.schedules.resume([name])):
+        with pytest.raises(ConfigError, match="declared by newer code: upgrade"):
+            verb("nightly")

@@ -20,6 +20,8 @@ FILLED = {
     "finished": 5, "handed_back": 1, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
     "ready": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
+    "name": "nightly", "app": "shop", "before": "bank", "what": "new", "names": ["nightly"], "slot": "03:00",
+    "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
 }  # fmt: skip
 
 LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}
@@ -30,6 +32,8 @@ def arguments(fn):
     given = {}
     for name in inspect.signature(fn).parameters:
         given[name] = ["shop.charge 0190"] if name == "running" and fn in LISTING else FILLED[name]
+    if fn is log.trigger_failed:
+        given["error"] = ValueError("no")
     return given
 
 

@@ -111,25 +111,29 @@ class Schedules:
 
     def resume(self, names: Iterable[str]) -> set[str]:
         """Let these go on with their next slots; the names of those that were paused."""
-        return set(self._store.schedules.resume(self._check(names)))
+        return set(self._store.schedules.resume(self._check(names, to_be_read=True)))
 
     def run(self, name: str) -> UUID | None:
         """Make a run of a schedule now, beside its slots, whatever its state. A trigger is polled soon: None."""
-        self._check([name])
+        self._check([name], to_be_read=True)
         row = next(row for row in self._store.schedules.all() if row.name == name)
         if row.kind == "trigger" and (state := _state(row)) != "on":
             raise ConfigError(f"trigger {shown(name)} is {state}, so that nobody polls it")
         id = self._store.schedules.run_now(name)
         return None if id is None else UUID(id)
 
-    def _check(self, names: Iterable[str]) -> Sequence[str]:
-        known = self.names()
+    def _check(self, names: Iterable[str], *, to_be_read: bool = False) -> Sequence[str]:
+        """The names, if there are such; `to_be_read`: and this code understands what their code said."""
+        rows = {row.name: row for row in self._store.schedules.all()}
+        known = list(rows)
         asked = [check_name(name, "a schedule") for name in names]
         for name in asked:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or known[:5]
                 hint = f"there are {', '.join(close)}" if close else "none was ever declared"
                 raise ConfigError(f"there is no schedule {shown(name)}: {hint}")
+            if to_be_read and (_timing(rows[name]) is None or _unreadable_rules(rows[name])):
+                raise ConfigError(f"schedule {shown(name)} was declared by newer code: upgrade holdfast here")
         return asked
 
 
@@ -192,6 +196,10 @@ def _rules(row: ScheduleRow) -> Rules | None:
         return from_text(Rules, row.rules) if row.kind == "schedule" else None
     except TypeError:
         return None
+
+
+def _unreadable_rules(row: ScheduleRow) -> bool:
+    return row.kind == "schedule" and _rules(row) is None
 
 
 def _error(text: str | None) -> ErrorInfo | None:

@@ -48,6 +48,7 @@ class Polling:
         self.number = number
         self.found = 0
         self.made = 0
+        self.conflict: KeyConflict | None = None
         self.told = False  # what comes of it from here on doesn't count
         self.over = False  # what came of it is on record
         self._began = time.monotonic()
@@ -122,6 +123,7 @@ class Poller(Loop):
         try:
             for requests in self._chunks(polling):
                 self._enqueue(polling, requests)
+            error = polling.conflict
         except BaseException as raised:  # also of author code that wants to end the process: it isn't its to end
             error = raised
         finally:
@@ -187,13 +189,13 @@ class Poller(Loop):
     # Runs
 
     def _enqueue(self, polling: Polling, requests: list[Any]) -> None:
-        """Make the runs whose keys are new. A key that was used for another request keeps no other from being made."""
+        """Make the runs whose keys are new. A key that was used for another request, and is so at each poll, keeps no
+        other from being made."""
         for request in requests:
             _check(polling.trigger.name, request)
         if polling.told:
             return
         polling.found += len(requests)
-        conflict: KeyConflict | None = None
         try:
             polling.made += self._add(requests)
         except KeyConflict:
@@ -201,10 +203,8 @@ class Poller(Loop):
                 try:
                     polling.made += self._add([request])
                 except KeyConflict as error:
-                    conflict = error
+                    polling.conflict = error
         self._made()
-        if conflict is not None:
-            raise conflict
 
     def _add(self, requests: list[Request[Any]]) -> int:
         runs = [self._clerk.new_run(request) for request in requests]

@@ -34,7 +34,10 @@ class Scheduler(Loop):
     def declare(self) -> None:
         """Let the database know what this code says, also that it says nothing any more."""
         changes = self._store.schedules.declare(self._timetable.app, self._declared())
-        log.schedules_declared(self._timetable.app, changes.added, changes.changed, changes.orphaned)
+        named = {"new": changes.added, "changed": changes.changed, "not in the code any more": changes.orphaned}
+        for what, names in named.items():
+            if names:
+                log.schedules_declared(self._timetable.app, what, names)
         for name, app in changes.taken.items():
             log.schedule_taken(name, app, self._timetable.app)
 

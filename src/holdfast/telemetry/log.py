@@ -155,10 +155,9 @@ def pruned(runs: int) -> None:
 # Schedules
 
 
-def schedules_declared(app: str, added: Iterable[str], changed: Iterable[str], orphaned: Iterable[str]) -> None:
-    for what, names in (("new", added), ("changed", changed), ("not in the code any more", orphaned)):
-        if names := sorted(names):
-            logger.info("schedules of %s: %s: %s", app, what, ", ".join(names), extra={"schedules": names})
+def schedules_declared(app: str, what: str, names: Iterable[str]) -> None:
+    named = sorted(names)
+    logger.info("schedules of %s, %s: %s", app, what, ", ".join(named), extra={"schedules": named})
 
 
 def schedule_taken(name: str, before: str, app: str) -> None:
@@ -173,8 +172,8 @@ def schedule_unreadable(name: str, trouble: str) -> None:
     logger.warning(what, name, trouble, extra={"schedule": name})
 
 
-def slot_made(name: str, slot: object, run: str) -> None:
-    logger.debug("schedule %s made run %s for its slot %s", name, run, slot, extra={"schedule": name, "run": run})
+def slot_made(name: str, slot: object, made: str) -> None:
+    logger.debug("schedule %s made run %s of its slot %s", name, made, slot, extra={"schedule": name, "run": made})
 
 
 def slot_passed(name: str, slot: object) -> None:
@@ -182,7 +181,8 @@ def slot_passed(name: str, slot: object) -> None:
 
 
 def trigger_failed(name: str, error: BaseException | None, said: str) -> None:
-    logger.warning("trigger %s: %s; polled again in time", name, said, exc_info=error, extra={"trigger": name})
+    line = " ".join(said.split())
+    logger.warning("trigger %s: %s; polled again in time", name, line, exc_info=error, extra={"trigger": name})
 
 
 # Trouble
