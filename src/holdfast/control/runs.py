@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
+from holdfast.control.limits import shown_place
 from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
 from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
@@ -56,6 +57,8 @@ class RunDetails:
     """Its first children, in the order in which they were made."""
     more_children: bool = False
     """Whether there are more than those."""
+    full_limit: str | None = None
+    """The limit, and its key, that is full while the run is parked."""
 
 
 class Runs:
@@ -115,6 +118,7 @@ class Runs:
             waits=self.waits(id),
             children=children_of(children[:SHOWN_CHILDREN]),
             more_children=len(children) > SHOWN_CHILDREN,
+            full_limit=shown_place(more.parked_on) if row.held == "full" and more.parked_on else None,
         )
 
     def steps(self, id: UUID) -> list[StepInfo]:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.limits import shown_place
 from holdfast.control.steps import WaitInfo, waits_of
 from holdfast.control.workers import WorkerInfo, Workers
 from holdfast.errors import RunNotFound
@@ -134,14 +135,13 @@ class Whys:
 
     def _limited(self, place: str) -> Reason:
         name, key = msgspec.json.decode(place)
-        whose = f"limit {name}" + (f" for {key}" if key else "")
         counter = self._store.limits.counter(place)
         holders = [
             {"run": str(id), "task": task, "worker": session}
             for id, task, _, session, _ in self._store.limits.holders(place, SHOWN)
         ]
         data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
-        return Reason("limit", f"{whose} is full: {_fullness(counter, holders)}", data)
+        return Reason("limit", f"limit {shown_place(place)} is full: {_fullness(counter, holders)}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]

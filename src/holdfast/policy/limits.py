@@ -87,11 +87,12 @@ class Counter:
             self.log.append([now, 1])
 
     def opens_at(self, now: int) -> int:
-        """When it is worth looking again, as one is full."""
-        by_rate = None
-        if self.rate is not None and sum(count for _, count in self.log) >= self.rate.starts:
-            by_rate = self.log[0][0] + self.rate.period
-        return min(by_rate or now + LOOK_AGAIN, now + LOOK_AGAIN)
+        """When it is worth looking again, as some wait: what room there is now is given away already, so when the
+        window leaves the oldest start behind. Permits that return tell by themselves."""
+        if self.rate is None or (self.concurrency is not None and self.used >= self.concurrency):
+            return now + LOOK_AGAIN
+        oldest = self.log[0][0] if self.log else now
+        return min(oldest + self.rate.period, now + LOOK_AGAIN)
 
 
 class Admission(NamedTuple):
@@ -111,13 +112,15 @@ def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[P
         full = next((place for place in places if left[place] == 0), None)
         if full is not None:
             parked[id] = full
-            counter = counters[full]
-            opens = counter.opens_at(now)
-            counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
             continue
         admitted.append(id)
         for place in places:
             counters[place].take(now)
             free = left[place]
             left[place] = None if free is None else free - 1
+    waited_for = set(parked.values()) | {place for place, counter in counters.items() if counter.look_at is not None}
+    for place in waited_for:
+        counter = counters[place]
+        opens = counter.opens_at(now)
+        counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
     return Admission(admitted, parked)
