@@ -29,6 +29,7 @@ class Play:
         self.lingering = {}
         self.runs = []
         self.opened = 0
+        self.waits = 0
         self.sessions = [self._open() for _ in range(3)]
         world.store.limits.declare([("one", 1, None), ("three", 3, None), ("slow", 5, Rate(4, SECOND))])
 
@@ -56,7 +57,8 @@ class Play:
         kind = self.chance.choice(ENDS)
         lingers = int(kind == "timed_out" and self.chance.random() < 0.5)
         if kind == "waiting":
-            self.world.wait(session, claim, "sleep", delay=SECOND)
+            self.waits += 1
+            self.world.wait(session, claim, "sleep", delay=SECOND, n=self.waits, key=f"sleep {self.waits}")
         end = end_of(claim, kind, lingers=lingers, family=kind == "waiting" or self.chance.random() < 0.5)
         end.limits = claim.limits
         counted = self.world.store.attempts.end(session, [end])
@@ -71,7 +73,9 @@ class Play:
     def crash(self):
         if self.in_hand:
             session, claim = self.in_hand.pop(self.chance.choice(list(self.in_hand)))
-            self.world.store.attempts.crash(session, [end_of(claim, "handed_back", error=CRASHED)])
+            counted, _ = self.world.store.attempts.crash(session, [end_of(claim, "handed_back", error=CRASHED)])
+            if claim.id not in counted:
+                self.lingering[claim.id] = session, claim
 
     def die(self):
         """A session's lease is over: closed by hand, as time may not pass for the others."""
