@@ -119,6 +119,15 @@ def test_graphs_compare_large_with_small_ones_of_every_shape():
     assert found["settings"]["nodes"] == 30
 
 
+def test_limits_compares_each_kind_with_none():
+    found = measured("limits", "--sqlite", "--quick", "--count", "30")
+    assert [line["subject"] for line in found["results"]] == ["no limit", "one limit", "by key"]
+    assert [(ratio["of"], ratio["to"]) for ratio in found["ratios"]] == [
+        ("one limit", "no limit"),
+        ("by key", "no limit"),
+    ]
+
+
 @pytest.mark.slow
 def test_jobs_are_measured_on_a_durable_server_of_its_own():
     found = measured("jobs", "--postgres", "--quick", "--count", "60", "--workers", "2")

@@ -183,7 +183,7 @@ def _show_details(details: RunDetails) -> None:
         [
             ("run", str(info.id)),
             ("state", info.state),
-            ("held", details.held),
+            ("held", _held(details)),
             ("will end", None if details.ending is None else f"{details.ending}, when its undos have run"),
             ("waits for", _waits(details)),
             ("progress", _progress(info.progress)),
@@ -238,6 +238,12 @@ def _result(details: RunDetails) -> str:
 def _json(value: Any) -> str:
     """A kept JSON value on one line, with its own letters."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _held(details: RunDetails) -> str | None:
+    if details.full_limit is not None:
+        return f"limit {details.full_limit} is full"
+    return "a worker hasn't let go of it yet" if details.held == "quiescing" else details.held
 
 
 def _waits(details: RunDetails) -> str | None:

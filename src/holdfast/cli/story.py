@@ -75,6 +75,8 @@ def _more(entry: Entry) -> Iterator[str]:
         yield str(data["reason"])
     if entry.kind == "waiting" and isinstance(data.get("waits_for"), list):
         yield "for " + ", ".join(label_of(str(key)) for key in data["waits_for"])
+    elif entry.kind == "moved":
+        yield f"from {data.get('from')} to {data.get('to')}"
     elif entry.kind == "forked":
         at = f" from {data['from_step']}" if data.get("from_step") else ""
         yield f"of {data.get('from')}{at}, {data.get('steps', 0)} taken over"

@@ -63,6 +63,12 @@ class Limits:
         ]  # fmt: skip
 
 
+def shown_place(place: str) -> str:
+    """A counter in words: the name of its limit, and its key where it has one."""
+    name, key = msgspec.json.decode(place)
+    return f"{name} for {key}" if key else str(name)
+
+
 def _counter(counter: CounterState) -> CounterInfo:
     key = msgspec.json.decode(counter.key) if counter.key else None
     return CounterInfo(key, counter.used, counter.started, counter.parked)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 from uuid import UUID
 
 from holdfast.control.graphs import GateInfo, GraphInfo, Graphs
+from holdfast.control.limits import shown_place
 from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
 from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
@@ -70,6 +71,8 @@ class RunDetails:
     graph: GraphInfo | None = None
     """The nodes of a graph."""
     gate: GateInfo | None = None
+    full_limit: str | None = None
+    """The limit, and its key, that is full while the run is parked."""
 
 
 class Runs:
@@ -138,6 +141,7 @@ class Runs:
             children=children_of(children[:SHOWN_CHILDREN]),
             more_children=len(children) > SHOWN_CHILDREN,
             **self._in_graphs(id, row),
+            full_limit=shown_place(more.parked_on) if row.held == "full" and more.parked_on else None,
         )
 
     def _in_graphs(self, id: UUID, row: RunRow) -> dict[str, Any]:

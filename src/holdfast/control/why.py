@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.graphs import how_to_conclude
+from holdfast.control.limits import shown_place
 from holdfast.control.steps import WaitInfo, waits_of
 from holdfast.control.workers import WorkerInfo, Workers
 from holdfast.errors import RunNotFound
@@ -141,14 +142,13 @@ class Whys:
 
     def _limited(self, place: str) -> Reason:
         name, key = msgspec.json.decode(place)
-        whose = f"limit {name}" + (f" for {key}" if key else "")
         counter = self._store.limits.counter(place)
         holders = [
             {"run": str(id), "task": task, "worker": session}
             for id, task, _, session, _ in self._store.limits.holders(place, SHOWN)
         ]
         data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
-        return Reason("limit", f"{whose} was full: {_fullness(counter, holders)}", data)
+        return Reason("limit", f"limit {shown_place(place)} {_fullness(counter, holders)}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]
@@ -201,15 +201,13 @@ def _awaited(wait: WaitInfo) -> Reason:
 
 
 def _fullness(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
-    if counter is None:
-        return "it is looked at soon"
-    if counter.concurrency is not None and counter.used >= counter.concurrency:
+    if counter is not None and counter.concurrency is not None and counter.used >= counter.concurrency:
         runs = ", ".join(holder["run"] for holder in holders)
-        return f"{counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
-    if counter.rate is not None and counter.started >= counter.rate.starts:
+        return f"is full: {counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
+    if counter is not None and counter.rate is not None and counter.started >= counter.rate.starts:
         seconds = counter.rate.period / SECOND
-        return f"{counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
-    return "it has room again, and is looked at soon"
+        return f"is full: {counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
+    return "was full and has room again: it is looked at soon"
 
 
 def _time(at: datetime | None) -> str:

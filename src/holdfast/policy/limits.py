@@ -88,11 +88,12 @@ class Counter:
             self.log.append([now, 1])
 
     def opens_at(self, now: int) -> int:
-        """When it is worth looking again, where it is full."""
-        by_rate = None
-        if self.rate is not None and sum(count for _, count in self.log) >= self.rate.starts:
-            by_rate = self.log[0][0] + self.rate.period
-        return min(by_rate or now + LOOK_AGAIN, now + LOOK_AGAIN)
+        """When it is worth looking again, as some wait: what room there is now is given away already, so when the
+        window leaves the oldest start behind. Permits that return tell by themselves."""
+        if self.rate is None or (self.concurrency is not None and self.used >= self.concurrency):
+            return now + LOOK_AGAIN
+        oldest = self.log[0][0] if self.log else now
+        return min(oldest + self.rate.period, now + LOOK_AGAIN)
 
 
 class Admission(NamedTuple):
@@ -118,7 +119,8 @@ def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[P
             counters[place].take(now)
             free = left[place]
             left[place] = None if free is None else free - 1
-    for place in set(parked.values()):
+    waited_for = set(parked.values()) | {place for place, counter in counters.items() if counter.look_at is not None}
+    for place in waited_for:
         counter = counters[place]
         opens = counter.opens_at(now)
         counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)

@@ -1,0 +1,261 @@
+"""Why a run isn't running: each reason, with its code, its words, and what it names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast import Context, Graph, Holdfast, Retry
+from holdfast.control import Control
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model.ids import new_id
+from holdfast.policy.limits import Rate
+from holdfast.store.permits import place_of
+from tests.support.durable import drain
+from tests.support.world import CANCELLED, SECOND
+
+ONE = json.dumps([place_of("one", '"acme"')])
+
+
+def why(control, id):
+    (reason,) = control.whys.why(control.runs.find(str(id))).reasons
+    return reason
+
+
+def open_worker(world, name, **info):
+    world.store.workers.open(f"{name}:1", name, 60 * SECOND, json.dumps(info))
+
+
+# Ready
+
+
+def test_nobody_is_alive(control, world):
+    assert (why(control, world.add()).code, why(control, world.add()).text) == (
+        "no_worker",
+        "no worker is alive: holdfast worker",
+    )
+
+
+def test_nobody_serves_the_queue(control, world):
+    open_worker(world, "mailer", queues=["mail"])
+    reason = why(control, world.add())
+    assert reason.code == "no_queue"
+    assert reason.text == "no worker serves queue default; alive are worker mailer"
+    assert reason.data == {"queue": "default", "workers": ["mailer"]}
+
+
+def test_nobody_knows_the_task_and_who_is_alive_is_named(control, world):
+    for name in ("ada", "bob"):
+        open_worker(world, name, tasks=["other"])
+    open_worker(world, "mailer", queues=["mail"], tasks=["task"])
+    reason = why(control, world.add())
+    assert reason.code == "unknown_task"
+    assert reason.text == "no worker knows task task; alive are workers ada, bob"
+    assert reason.data == {"task": "task", "workers": ["ada", "bob"]}
+
+
+def test_a_real_worker_that_doesnt_know_the_task_is_named(database_url):
+    with Holdfast(database_url) as app:
+        app.task(name="known")(lambda: None)
+        run = app.remote("unheard-of").enqueue()
+        control = Control(app.store)
+        with app.worker():
+            reason = why(control, run.id)
+            (alive,) = control.workers.list()
+    assert reason.code == "unknown_task"
+    assert reason.data["workers"] == [alive.name]
+
+
+def test_every_slot_is_taken(control, world):
+    open_worker(world, "ada", concurrency=1)
+    first, second = world.add(), world.add()
+    assert why(control, second).code == "next"
+    world.claim("ada:1")
+    assert why(control, second).text == "all slots of worker ada are taken"
+    assert why(control, second).code == "busy"
+    assert why(control, first).code == "running"
+
+
+def test_its_turn_comes(control, world):
+    open_worker(world, "ada", tasks=["task"], concurrency=1)
+    reason = why(control, world.add())
+    assert (reason.code, reason.text) == ("next", "it is ready: worker ada will take it when its turn comes")
+
+
+def test_a_worker_whose_lease_is_over_counts_for_nothing(control, world):
+    open_worker(world, "ada")
+    world.clock.advance(61)
+    assert why(control, world.add()).code == "no_worker"
+
+
+def test_a_paused_queue(control, world):
+    run = world.add()
+    control.queues.pause(["default"])
+    reason = why(control, run)
+    assert (reason.code, reason.data) == ("paused", {"queue": "default"})
+    assert "holdfast resume default" in reason.text
+
+
+def limited(world, count=2, **more):
+    world.session("w")
+    world.store.limits.declare([("one", 1, None)])
+    runs = [world.add(limits=ONE, **more) for _ in range(count)]
+    return runs, world.store.claims.claim_limited("w", [world.lane()], 8)
+
+
+def test_a_full_limit_and_who_holds_its_permits(control, world):
+    (first, second), _ = limited(world)
+    reason = why(control, second)
+    assert reason.code == "limit"
+    assert reason.text == f'limit one for "acme" is full: 1 of 1 permits are held by {first}'
+    holders = [{"run": first, "task": "task", "worker": "w"}]
+    assert reason.data == {"limit": "one", "key": "acme", "holders": holders}
+    assert control.runs.details(control.runs.find(second)).full_limit == 'one for "acme"'
+    assert control.runs.details(control.runs.find(first)).full_limit is None
+
+
+def test_a_full_rate(control, world):
+    world.session("w")
+    app_limits = json.dumps([place_of("slow", "")])
+    world.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
+    _, second = world.add(limits=app_limits), world.add(limits=app_limits)
+    world.store.claims.claim_limited("w", [world.lane()], 8)
+    assert why(control, second).text == "limit slow is full: 1 of 1 were started within the last 2 s"
+
+
+def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, world):
+    (_, second), _ = limited(world)
+    control.queues.pause(["default"])
+    found = control.whys.why(control.runs.find(second))
+    assert [reason.code for reason in found.reasons] == ["limit", "paused"]
+
+
+def test_a_worker_that_hasnt_let_go(control, world):
+    world.session("w")
+    claim = world.running("w")
+    world.end("w", claim, "timed_out", lingers=1, state="ready")
+    reason = why(control, claim.id)
+    assert (reason.code, reason.text) == ("quiescing", "worker w hasn't let go of it yet")
+
+
+# At work, over, or due later
+
+
+def test_who_has_it_and_since_when(control, world):
+    open_worker(world, "ada")
+    claim = world.running("ada:1")
+    reason = why(control, claim.id)
+    assert reason.code == "running"
+    assert reason.text.startswith("it is running: worker ada has it since 2027-01-15 08:00:00 UTC, attempt 1")
+    world.clock.advance(61)
+    assert why(control, claim.id).text.endswith("whose lease is over: it will be taken over")
+
+
+def test_it_has_ended(control, world):
+    run = world.add()
+    world.store.operators.cancel(run, CANCELLED)
+    reason = why(control, run)
+    assert (reason.code, reason.data["state"]) == ("ended", "cancelled")
+
+
+def test_it_is_due_later_or_tried_again_later(control, world):
+    world.session("w")
+    assert why(control, world.add(delay=SECOND)).code == "time"
+    claim = world.running("w")
+    world.end("w", claim, "retrying")
+    reason = why(control, claim.id)
+    assert reason.code == "retry"
+    assert reason.text.startswith("attempt 1 failed")
+
+
+def test_what_it_waits_for(database_url):
+    with Holdfast(database_url) as app:
+
+        @app.task(name="wait")
+        async def wait(ctx: Context, kind: str) -> None:
+            if kind == "sleep":
+                await ctx.sleep(3600, name="tide")
+            elif kind == "event":
+                await ctx.wait_for("paid", timeout=3600)
+            else:
+                await ctx.receive("orders")
+
+        runs = {kind: wait.enqueue(kind).id for kind in ("sleep", "event", "message")}
+        drain(app)
+        found = {kind: why(Control(app.store), id) for kind, id in runs.items()}
+    assert {kind: reason.code for kind, reason in found.items()} == {kind: kind for kind in runs}
+    assert found["sleep"].text.startswith("it sleeps (tide), until 20")
+    assert found["event"].text.startswith("it waits for event paid, until 20")
+    assert found["message"].text == "it waits for a message on orders"
+
+
+# Families
+
+
+def test_children_that_a_run_waits_for_and_those_that_wait_for_their_siblings(database_url):
+    with Holdfast(database_url) as app:
+        control = Control(app.store)
+
+        @app.task(name="child", queue="elsewhere")
+        async def child(number: int) -> None: ...
+
+        @app.task(name="parent")
+        async def parent(ctx: Context) -> None:
+            await ctx.map(child, [1, 2, 3], concurrency=1)
+
+        run = parent.enqueue()
+        drain(app, queues=["default"])
+        reason = why(control, run.id)
+        assert (reason.code, reason.data["pending"]) == ("children", 3)
+        states = {each.state: each.id for each in app.runs(task="child")}
+        blocked = why(control, states["blocked"])
+        assert (blocked.code, blocked.data) == ("concurrency", {"parent": str(run.id)})
+
+
+def test_nodes_and_gates(database_url):
+    with Holdfast(database_url) as app:
+        control = Control(app.store)
+
+        @app.task(name="work", retry=Retry(max_attempts=1))
+        async def work() -> None: ...
+
+        graph = Graph("g")
+        first = graph.add(work, name="first")
+        gate = graph.gate("approve", after=[first])
+        graph.add(work, name="last", after=[gate])
+        run = app.submit(graph)
+        nodes = {node.node: node.id for node in app.store.views.nodes(str(run.id))}
+        assert (why(control, run.id).code, why(control, run.id).data) == ("no_worker", {"node": "first"})
+        assert why(control, nodes["last"]).data == {"nodes": {"approve": "blocked"}}
+        assert why(control, nodes["approve"]).code == "nodes"
+        drain(app)
+        assert (why(control, run.id).code, why(control, run.id).data) == (
+            "gate",
+            {"graph": str(run.id), "gate": "approve"},
+        )
+        assert f"holdfast gate {run.id} approve complete" in why(control, nodes["approve"]).text
+        assert "approve (waiting)" in why(control, nodes["last"]).text
+
+
+def test_a_run_that_isnt_there(control, world):
+    world.store.prepare()
+    with pytest.raises(RunNotFound):
+        control.whys.why(new_id())
+
+
+# Limits
+
+
+def test_limits_tell_what_is_in_use_and_who_waits(control, world):
+    limited(world, 3)
+    (limit,) = control.limits.list()
+    (counter,) = limit.counters
+    assert (limit.name, limit.concurrency, limit.rate, limit.period) == ("one", 1, None, None)
+    assert (counter.key, counter.used, counter.parked) == ("acme", 1, 2)
+
+
+def test_a_limit_that_isnt_there_is_refused_with_those_that_are(control, world):
+    limited(world)
+    with pytest.raises(ConfigError, match="there is no limit 'two'; there are one"):
+        control.limits.list("two")

@@ -1,0 +1,130 @@
+"""Permits where transactions meet, on PostgreSQL; and rooms that would stay empty, on both databases."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from holdfast.policy.limits import LOOK_AGAIN, Rate
+from holdfast.store.permits import MANY, place_of
+from tests.support.permits import in_use
+from tests.support.races import Background, Hand
+from tests.support.world import SECOND, World
+
+ONE, SLOW = place_of("one", ""), place_of("slow", "")
+
+
+def add(world, *places, **more):
+    return world.add(limits=msgspec.json.encode(places or (ONE,)).decode(), **more)
+
+
+def claim(world, wanted=8, session="w"):
+    return world.store.claims.claim_limited(session, [world.lane()], wanted)
+
+
+def prepare(world):
+    world.session("w")
+    world.store.limits.declare([("one", 1, None), ("slow", None, Rate(1, SECOND))])
+    return world
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    world = World(postgres_url)
+    yield prepare(world)
+    world.close()
+
+
+@pytest.fixture
+def limited(world):
+    return prepare(world)
+
+
+# Where transactions meet
+
+
+def test_a_parked_run_that_someone_is_at_for_a_moment_is_looked_at_soon(postgres):
+    add(postgres)
+    parked = add(postgres)
+    (run,) = claim(postgres)
+    other = Hand(postgres)
+    other.do("hold_runs", rows=msgspec.json.encode([{"id": parked}]).decode())
+    postgres.end("w", run, limits=run.limits)
+    other.rollback()
+    assert claim(postgres) == [], "it couldn't be told"
+    assert postgres.store.timers.due().limits <= SECOND // 10
+    postgres.clock.advance(0.1)
+    postgres.store.timers.look_at_limits()
+    assert [each.id for each in claim(postgres)] == [parked]
+
+
+def test_a_counter_is_not_pruned_while_a_claim_takes_from_it(postgres):
+    add(postgres)
+    (run,) = claim(postgres)
+    postgres.end("w", run, limits=run.limits)
+    postgres.clock.advance(3601)
+    taking = Hand(postgres)
+    rows = msgspec.json.encode([{"place": ONE, "used": 1, "log": "[]", "look_at": None}]).decode()
+    taking.do("hold_limits", rows=rows)
+    postgres.store.timers.prune_limits()
+    taking.do("keep_limits", rows=rows)
+    taking.commit()
+    postgres.store.timers.prune_limits()
+    assert in_use(postgres.store) == {ONE: 1}
+
+
+def test_permits_that_return_together_are_all_counted(postgres):
+    postgres.store.limits.declare([("one", 5, None)])
+    for _ in range(3):
+        add(postgres)
+    first, *_ = claim(postgres)
+    other = Hand(postgres)
+    other.do("return_permits", rows=msgspec.json.encode([{"place": ONE, "number": 1}]).decode())
+    ending = Background(postgres, lambda: postgres.end("w", first, limits=first.limits))
+    other.commit()
+    assert ending.result()
+    assert in_use(postgres.store) == {ONE: 1}
+
+
+# Room that nobody would use
+
+
+def test_a_run_that_waits_for_another_limit_leaves_its_place_to_the_next(limited):
+    add(limited, ONE)
+    (run,) = claim(limited)
+    both, single = add(limited, ONE, SLOW), add(limited, ONE)
+    slow = add(limited, SLOW)
+    assert [each.id for each in claim(limited)] == [slow]
+    limited.end("w", run, limits=run.limits)
+    assert claim(limited) == [], "it finds the other one full"
+    assert limited.row(both)["held"] == "full"
+    assert [each.id for each in claim(limited)] == [single]
+
+
+def test_room_that_nobody_uses_goes_to_others_however_many_stand_before_them(limited):
+    add(limited)
+    (run,) = claim(limited)
+    unclaimed = [add(limited, task="unheard-of") for _ in range(20)]
+    known = add(limited)
+    lanes = [limited.lane("unheard-of"), limited.lane()]
+    assert limited.store.claims.claim_limited("w", lanes, 64) == []
+    limited.end("w", run, limits=run.limits)
+    assert [limited.row(each)["held"] for each in unclaimed].count(None) == 1
+    assert claim(limited) == []
+    limited.clock.advance(LOOK_AGAIN / SECOND)
+    limited.store.timers.look_at_limits()
+    assert [each.id for each in claim(limited)] == [known]
+    assert len(unclaimed) < MANY
+
+
+def test_a_rate_is_looked_at_when_its_window_moves_on_though_the_runs_take_long(limited):
+    for _ in range(3):
+        add(limited, SLOW)
+    starts = []
+    while len(starts) < 3:
+        starts += [limited.clock() for _ in claim(limited)]
+        limited.clock.advance((limited.store.timers.due().limits or SECOND) / SECOND)
+        limited.store.timers.look_at_limits()
+    assert [later - at for at, later in pairwise(starts)] == [SECOND, SECOND]
