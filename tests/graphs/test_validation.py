@@ -377,5 +377,5 @@ def test_the_result_must_be_a_node_of_the_graph(app, g, give):
 
 
 def test_only_graphs_can_be_submitted(app, give):
-    with refused("a Graph is needed, not <task"):
+    with refused("a Graph is needed, not a _SyncTask"):
         app.submit(give)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.completion import complete_runs
+from holdfast.cli.completion import complete_nodes, complete_runs
 from holdfast.cli.output import Column, show_json, show_line, show_table, span
 from holdfast.cli.root import Given, holdfast, pass_given
 
@@ -26,22 +26,27 @@ LIMIT_COLUMNS = (
 
 @holdfast.command()
 @click.argument("run", shell_complete=complete_runs)
+@click.argument("node", nargs=-1, shell_complete=complete_nodes)
 @pass_given
-def why(given: Given, run: str) -> None:
+def why(given: Given, run: str, node: tuple[str, ...]) -> None:
     """Say why a run isn't running, or who runs it.
 
     A full limit and who holds it, a paused queue, no worker that is alive or knows the task, what it waits for, when it
-    is due. RUN is an id or its beginning.
+    is due. RUN is an id or its beginning; NODE the name of a node of a graph, as with `holdfast show`.
 
     \b
     Examples:
       holdfast why 0199a3f2-6c1e
+      holdfast why 0199a3f2-6c1e load
       holdfast why 0199a3f2-6c1e --json | jq -r '.reasons[].code'
     """
     from holdfast.cli.connect import reading
 
     with reading(given) as control:
-        found = control.whys.why(control.runs.find(run))
+        id = control.runs.find(run)
+        for name in node:
+            id = control.graphs.node(id, name)
+        found = control.whys.why(id)
     if given.json:
         show_json({"id": found.run.id, "state": found.run.state, "reasons": found.reasons})
         return
