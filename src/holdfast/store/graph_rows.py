@@ -74,7 +74,7 @@ def insert(rows: Mapping[str, Any]) -> Generator[Call, list[Row], None]:
     """The statements that make nodes and edges, in batches."""
     for some in _bounded(map(_with_text, rows["nodes"])):
         yield "add_nodes", {"rows": batch(some)}
-    for edges in chunks(rows["edges"], EDGES):
+    for edges in chunks(sorted(rows["edges"]), EDGES):  # in the order of their key: appended, not spread over the table
         yield "add_edges", {"rows": batch({"needs": needs, "node": node} for needs, node in edges)}
     for within in rows["begun"]:
         yield from insert(within)
