@@ -177,4 +177,4 @@ def test_workers_that_all_die_after_a_few_commits_come_to_the_end_together(
     points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 9)
     kills = sum(check_point(task, facts) for facts in points)
     assert max(len(facts["codes"]) for facts in points) > 5
-    assert kills >= len(points) - STREAMS + 5
+    assert kills >= len(points) - STREAMS + 3
