@@ -51,17 +51,17 @@ class Graphs(Part):
         """Make a graph with all its nodes, or none; the id of the run that stands for it: its own, or the one that has
         its key. Raises KeyConflict when that was used for another graph."""
         lanes = self._lanes.of([run, *graph.runs()])
-        return self._together("client", lambda do: carry_out(plan_graph(run, graph, lanes), do))[0]
+        return self._together("client", lambda do: carry_out(submit_steps(run, graph, lanes), do))[0]
 
     def submit_on(self, connection: Borrowed, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
-        return self._intake.on(connection, [run, *graph.runs()], lambda lanes: plan_graph(run, graph, lanes))[0]
+        return self._intake.on(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))[0]
 
     async def asubmit_on(self, connection: BorrowedAsync, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
-        return (await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: plan_graph(run, graph, lanes)))[
-            0
-        ]
+        return (
+            await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))
+        )[0]
 
     def append(self, id: str, key: str, digest: str, graph: NewGraph, outside: Collection[str]) -> None:
         """Add nodes to an unfinished graph, once by their key; `outside` are the nodes of the run that they need."""
@@ -126,7 +126,7 @@ class Graphs(Part):
         return task, graph_output(self._reading("read"), id, options)
 
 
-def plan_graph(run: NewRun, graph: NewGraph, lanes: dict[Pair, int]) -> Plan:
+def submit_steps(run: NewRun, graph: NewGraph, lanes: dict[Pair, int]) -> Plan:
     """The steps of a submit."""
     if run.key is not None:
         stands_for = yield from take_keys([run])

@@ -21,7 +21,7 @@ from holdfast.store.family import Ended, chunks
 from holdfast.store.part import Do, batch, record
 
 
-class Turn(NamedTuple):
+class Decidable(NamedTuple):
     """A node whose turn it is to be decided. `cause`: why it can't run, where all it needs should have ended well."""
 
     id: str
@@ -75,7 +75,7 @@ def release(do: Do, ends: Sequence[Ended]) -> Released:
 def decide_waiting(do: Do, graph: str, pending: int) -> Released:
     """Decide the nodes of a graph that wait for nothing: it is tried again, or has grown. `pending`: its unfinished
     nodes."""
-    turns = [_turn(row) for row in do("decidable_nodes", graph=graph)]
+    turns = [_decidable(row) for row in do("decidable_nodes", graph=graph)]
     ended, starting = _decide(do, turns)
     left = {graph: pending} | _count(do, ended)
     released = _go_on(do, ended, left)
@@ -102,19 +102,19 @@ def _count(do: Do, ends: Sequence[Ended]) -> dict[str, int]:
     return {str(graph): pending for graph, pending in rows}
 
 
-def _count_down(do: Do, ends: Sequence[Ended]) -> list[Turn]:
+def _count_down(do: Do, ends: Sequence[Ended]) -> list[Decidable]:
     turns = []
     for some in chunks(ends):
         rows = do(
             "count_down", rows=batch({"id": end.id, "cause": cause_of(end.state, end.node, end.cause)} for end in some)
         )
-        turns += [_turn(row) for row in rows if row[4] == 0]
+        turns += [_decidable(row) for row in rows if row[4] == 0]
     return turns
 
 
-def _turn(row: Sequence[Any]) -> Turn:
+def _decidable(row: Sequence[Any]) -> Decidable:
     id, graph, node, kind, _, cause, plan = row
-    return Turn(str(id), str(graph), node, kind, cause, {} if plan is None else msgspec.json.decode(plan))
+    return Decidable(str(id), str(graph), node, kind, cause, {} if plan is None else msgspec.json.decode(plan))
 
 
 def cause_of(state: str, node: str | None, cause: str | None) -> str | None:
@@ -135,7 +135,7 @@ def skip_cause(skip: Skip, state: str = "failed", own: str | None = None) -> str
     return to_json(ErrorInfo("condition", "Skipped", f"the condition of node {own} wasn't true"))
 
 
-def _decide(do: Do, turns: Sequence[Turn]) -> tuple[list[Ended], list[Start]]:
+def _decide(do: Do, turns: Sequence[Decidable]) -> tuple[list[Ended], list[Start]]:
     """Release, skip or fail nodes whose turn has come: those that are final now, and graphs that begin."""
     if not turns:
         return [], []
@@ -159,7 +159,7 @@ def _decide(do: Do, turns: Sequence[Turn]) -> tuple[list[Ended], list[Start]]:
     return finish(do, over), starting
 
 
-def _release_row(turn: Turn, args: str | None) -> dict[str, Any]:
+def _release_row(turn: Decidable, args: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": turn.id, "state": "ready" if turn.kind is None else "waiting"}
     if args is not None:
         row["args"] = args
@@ -169,7 +169,7 @@ def _release_row(turn: Turn, args: str | None) -> dict[str, Any]:
     return row
 
 
-def _decision(turn: Turn, ends: Mapping[str, NodeEnd]) -> Finish | str | None:
+def _decision(turn: Decidable, ends: Mapping[str, NodeEnd]) -> Finish | str | None:
     """How a node ends without having run; or the text of its arguments where they were filled in."""
     if turn.cause is not None and "rule" not in turn.plan:
         return Finish(turn.id, turn.graph, turn.node, "skipped", error=turn.cause)
@@ -189,19 +189,19 @@ def _decision(turn: Turn, ends: Mapping[str, NodeEnd]) -> Finish | str | None:
     return data.decode()
 
 
-def _failed(turn: Turn, code: str, message: str) -> Finish:
+def _failed(turn: Decidable, code: str, message: str) -> Finish:
     error = to_json(ErrorInfo(code, "GraphError", f"node {turn.node}: {message}"))
     return Finish(turn.id, turn.graph, turn.node, "failed", error=error)
 
 
-def _early(turn: Turn) -> Finish:
+def _early(turn: Decidable) -> Finish:
     """A gate that was completed or failed before it opened."""
     early = turn.plan.pop("early")
     plan = msgspec.json.encode(turn.plan).decode()
     return Finish(turn.id, turn.graph, turn.node, early["state"], early.get("result"), early.get("error"), plan)
 
 
-def _ends_needed(do: Do, turns: Sequence[Turn]) -> dict[str, dict[str, NodeEnd]]:
+def _ends_needed(do: Do, turns: Sequence[Decidable]) -> dict[str, dict[str, NodeEnd]]:
     """How the nodes ended that these plans speak of, by graph and name; with outputs where they are looked at."""
     wanted: dict[tuple[str, str], bool] = {}
     for turn in turns:
