@@ -189,7 +189,7 @@ def held(claim: Claim) -> Held:
 
 def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> Record:
     settings: dict[str, Any] = {"kind": "step", "value": f'"value {n}"', **more}
-    return Record(held(claim), n, f"step {n}" if key is None else key, **settings)
+    return Record(*held(claim), n, f"step {n}" if key is None else key, **settings)
 
 
 def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> Wait:

@@ -142,7 +142,7 @@ class BlockingConductor:
             self._stop("suspend", [asked.key])
         n = self.score.number()
         recorded, value = recorded_as(asked.kind, outcome)
-        self._ask(Record(self.score.held, n, asked.key, recorded, value, waited=True))
+        self._ask(Record(*self.score.held, n, asked.key, recorded, value, waited=True))
         return Came(n, outcome, self._read(effect))
 
     @staticmethod
@@ -238,7 +238,7 @@ class BlockingConductor:
 
     def _transact(self, effect: Transact) -> Tried:
         call = effect.operation.call
-        command = Record(self.score.held, 0, effect.key, "step")
+        command = Record(*self.score.held, 0, effect.key, "step")
         tries = Tries(call, None, None)
         token = scope.set(self._scope(effect.key))
         started = time.monotonic()

@@ -8,7 +8,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 LOOK = 0.005
 
 
+class Caller(Protocol):
+    """Who has steps run. Given with each of them, not kept: the two would have each other, and only the garbage
+    collector could free them."""
+
+    def begin(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def given_up(self, key: str, tried: Tried) -> None:
+        """What came of a step that has an undo, and whose thread went on when its caller was cancelled."""
+
+
 class Calls:
     """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        past: Past,
-        desk: Desk,
-        loop: asyncio.AbstractEventLoop,
-        begin: Callable[[], None],
-        finish: Callable[[], None],
-        given_up: Callable[[str, Tried], None],
-    ) -> None:
-        """`begin` and `finish` are called around each step. `given_up` gets what comes of one that has an undo and
-        whose thread goes on when its caller was cancelled."""
+    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_run", "threads")
+
+    def __init__(self, attempt: Attempt, past: Past, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt = attempt
         self._run = attempt.claim.id
         self._generation = attempt.claim.generation
         self._past = past
         self._desk = desk
         self._loop = loop
-        self._begin = begin
-        self._finish = finish
-        self._given_up = given_up
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
@@ -62,41 +62,46 @@ class Calls:
         finally:
             scope.reset(token)
 
-    async def run(self, step: Step, key: str) -> Tried:
+    async def run(self, caller: Caller, step: Step, key: str) -> Tried:
         """A step with its retries."""
         tries: Tries | None = None
-        under_way = UnderWay()
+        under_way = None if is_async(step.call.fn) else UnderWay()
         started = time.monotonic()
         token = scope.set(self._scope(key))
-        self._begin()
+        caller.begin()
+        call = step.call
         try:
             while True:
                 try:
-                    tried: Tried | float = returned(step.call, await self._call(step, under_way))
+                    if under_way is None and step.timeout is None:
+                        value = await call.fn(*call.args, **call.kwargs)
+                    else:
+                        value = await self._call(step, under_way)
+                    tried: Tried | float = returned(call, value)
                 except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
-                    tries = tries or Tries(step.call, step.retry, step.timeout)
+                    tries = tries or Tries(call, step.retry, step.timeout)
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
                 await asyncio.sleep(tried)
-                while under_way.threads:  # one that outlived its timeout: two tries of a step never run at once
+                while (
+                    under_way is not None and under_way.threads
+                ):  # one that outlived its timeout: two tries of a step never run at once
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
-            if step.undo is not None and under_way.threads:
-                under_way.result = partial(self._came_late, step, key)
+            if step.undo is not None and under_way is not None and under_way.threads:
+                under_way.result = partial(_came_late, caller, step, key)
             raise
         finally:
-            self._finish()
+            caller.finish()
             scope.reset(token)
 
-    def _came_late(self, step: Step, key: str, value: Any) -> None:
-        self._given_up(key, returned(step.call, value))
-
-    def _call(self, step: Step, under_way: UnderWay) -> Coroutine[Any, Any, Any]:
+    def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
+        """The function as a coroutine; `under_way` is for the threads of a plain one."""
         call = step.call
         coroutine: Coroutine[Any, Any, Any]
-        if is_async(call.fn):
+        if under_way is None:
             coroutine = call.fn(*call.args, **call.kwargs)
         else:
             coroutine = self._in_thread_or_awaited(partial(call.fn, *call.args, **call.kwargs), under_way)
@@ -148,6 +153,10 @@ class Calls:
         self.threads -= 1
         if self.threads == 0 and self._attempt.threads_over is not None:
             self._attempt.threads_over()
+
+
+def _came_late(caller: Caller, step: Step, key: str, value: Any) -> None:
+    caller.given_up(key, returned(step.call, value))
 
 
 class UnderWay:

@@ -12,9 +12,10 @@ no delay, and a busy one shares the cost of a commit among many.
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.database import DataFault
@@ -56,14 +57,15 @@ def size_of(task: Task) -> int:
     return 0 if task.end is None else len(task.end.result or "") + len(task.end.error or "")
 
 
-def group_size(waiting: list[Task]) -> int:
+def group_size(waiting: Sequence[Task]) -> int:
     """How many of them fit into one group: so many, or so many bytes."""
+    most = min(len(waiting), LARGEST_GROUP)
     size = 0
-    for at, task in enumerate(waiting[:LARGEST_GROUP]):
-        size += size_of(task)
+    for at in range(most):
+        size += size_of(waiting[at])
         if at and size > LARGEST_BYTES:
             return at
-    return min(len(waiting), LARGEST_GROUP)
+    return most
 
 
 class Committer(Loop):
@@ -85,13 +87,13 @@ class Committer(Loop):
         self._failed = failed
         self._written = written
         self._lost = lost
-        self._waiting: list[Task] = []
+        self._waiting: deque[Task] = deque()  # filled by any thread, emptied by one
+        self._announced = False  # a turn of the loop that wakes us is on its way
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._pause = 0.0
         self._writing = 0
         self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
-        self._lock = threading.Lock()
         self.ended = 0
         self.handed_back = 0
 
@@ -101,7 +103,7 @@ class Committer(Loop):
         loop.call_soon_threadsafe(self._note_thread)
 
     def _note_thread(self) -> None:
-        self._loop_thread = threading.get_ident()
+        self._loop_thread = get_ident()
 
     def end(self, attempt: Attempt, end: End) -> None:
         self.submit(Over(attempt, end))
@@ -112,13 +114,16 @@ class Committer(Loop):
     def submit(self, task: Task) -> None:
         """Have something written soon. What the loop's tasks say in one turn of it goes together: the first of many
         must not begin a group of its own."""
-        with self._lock:
-            first = not self._waiting
-            self._waiting.append(task)
-        if threading.get_ident() != self._loop_thread or self._loop is None:
+        self._waiting.append(task)
+        if get_ident() != self._loop_thread or self._loop is None:
             self.wake()
-        elif first:
-            self._loop.call_soon(self.wake)
+        elif not self._announced:
+            self._announced = True
+            self._loop.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announced = False
+        self.wake()
 
     @property
     def backlog(self) -> int:
@@ -126,19 +131,17 @@ class Committer(Loop):
         return len(self._waiting) + self._writing
 
     def tick(self) -> float:
-        with self._lock:
-            size = group_size(self._waiting)
-            group, self._waiting = self._waiting[:size], self._waiting[size:]
-            self._writing = len(group)
-        if not group:
+        waiting = self._waiting
+        self._writing = size = group_size(waiting)
+        if not size:
             return NOT_BEFORE_WOKEN
+        group = [waiting.popleft() for _ in range(size)]
         self._told.clear()
         self._pause = 0.0
         try:
             self._write(group)
         except BaseException:
-            with self._lock:
-                self._waiting[:0] = [task for task in group if not self._is_told(task)]
+            waiting.extendleft(task for task in reversed(group) if not self._is_told(task))
             raise
         finally:
             self._writing = 0
@@ -201,12 +204,12 @@ class Committer(Loop):
                 return
             answers = [fault]
         self._told.update(map(id, asks))
-        self._answer(list(zip(asks, answers, strict=True)))
+        self._answer(asks, answers)
 
-    def _answer(self, answers: list[tuple[Ask, Answer]]) -> None:
+    def _answer(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
         on_loop: list[tuple[Ask, Answer]] = []
         lost: dict[int, Attempt] = {}
-        for ask, answer in answers:
+        for ask, answer in zip(asks, answers, strict=True):
             if answer is LOST:
                 lost[id(ask.attempt)] = ask.attempt
             if ask.on_loop:

@@ -16,7 +16,7 @@ from uuid import UUID
 from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
-from holdfast.engine.effects import Await, Came, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
@@ -24,7 +24,7 @@ from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.operations import Operation
+from holdfast.task.operations import Operation, Step
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -42,6 +42,7 @@ class Conductor:
         self.score = score
         self.task = attempt.task
         self._desk = desk
+        self._have_written = desk.submit
         self._loop = loop
         self._deliveries = Deliveries(loop, score.past.numbers)
         self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
@@ -54,7 +55,7 @@ class Conductor:
         self._soon_due = float("inf")
         self._others_move = False
         self.stuck: list[str] = []
-        self._calls = Calls(attempt, score.past, desk, loop, self._begin, self._finish, self._given_up)
+        self._calls = Calls(attempt, score.past, desk, loop)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
 
@@ -78,7 +79,23 @@ class Conductor:
         task = asyncio.current_task(self._loop)  # given the loop, it needs no system call to find it
         if task is not None and task not in self._tasks:
             self._joins(task)
-        plan = self.score.plan(operation)
+        if type(operation) is not Step or (key := self.score.new_step(operation)) is None:
+            return await self._carry_out(self.score.plan(operation))
+        # The plan of a new step, written out: of all that happens most is this, and it costs half as much
+        if self._deliveries.several:
+            self._deliveries.opened()
+        tried = await self._calls.run(self, operation, key)
+        record = self.score.tried(operation, key, tried)
+        future = self._written_soon(record)
+        if self._deliveries.several:
+            self._deliveries.opened()
+        try:
+            await future
+        finally:
+            self._settle(future)
+        return self.score.recorded(operation, record, tried)
+
+    async def _carry_out(self, plan: Plan) -> Any:
         try:
             effect = next(plan)
             while True:
@@ -108,7 +125,7 @@ class Conductor:
 
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
-        return await self._awaited(self._submit(Submit(command)))
+        return await self._awaited(self._written_soon(command))
 
     @property
     def threads(self) -> int:
@@ -172,17 +189,25 @@ class Conductor:
             self._consider()  # this branch may be at its end, and the others wait
 
     def _submit(self, effect: Submit) -> asyncio.Future[Any]:
-        """Have a command written; goes on when it is durable, and its turn has come."""
-        command = effect.command
-        future = self._future()
+        return self._written_soon(effect.command)
+
+    def _written_soon(self, command: Command) -> asyncio.Future[Any]:
+        """Have a command written; done when it is durable, and its turn has come."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._futures.add(future)
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._ask(command, partial(self._written, n, future))
+        self._busy += 1
+        self._moves += 1
+        self._have_written(Ask(self.current, command, partial(self._written, n, future), True))
         return future
 
     def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
-        self._finish()
+        self._busy -= 1
+        self._moves += 1
+        if self._open:
+            self._consider()
         if isinstance(answer, Wrote):
             if n is not None:
                 self._deliveries.deliver(n, future, answer.value)
@@ -196,20 +221,20 @@ class Conductor:
         # lost: author code is being stopped, and nothing more reaches it
 
     def _ask(self, command: Command, answer: Callable[[Answer], None]) -> None:
-        """Have a command written; `answer` begins with `_finish`."""
+        """Have a command written; `answer` begins with `finish`."""
         self._busy += 1
         self._moves += 1
-        self._desk.submit(Ask(self.current, command, answer, on_loop=True))
+        self._have_written(Ask(self.current, command, answer, on_loop=True))
 
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
-        self._ask(command, lambda _answer: self._finish())
+        self._ask(command, lambda _answer: self.finish())
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self._busy += 1
         self._moves += 1
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         self._busy -= 1
         self._moves += 1
         if self._open:
@@ -236,7 +261,7 @@ class Conductor:
     def _registered(
         self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
     ) -> None:
-        self._finish()
+        self.finish()
         if isinstance(answer, Open):
             self._deliveries.drop(wait.n)
             self.score.unused(wait.n)
@@ -273,7 +298,7 @@ class Conductor:
         n = self.score.number()
         recorded, value = recorded_as(wait.kind, outcome)
         self._deliveries.ask(n)
-        self._tell(Record(self.score.held, n, key, recorded, value, waited=True))
+        self._tell(Record(*self.score.held, n, key, recorded, value, waited=True))
         self._came(n, future, outcome, read)
 
     def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
@@ -350,9 +375,9 @@ class Conductor:
 
     def run_step(self, effect: Try) -> Coroutine[Any, Any, Tried]:
         """Author code, with its retries."""
-        return self._calls.run(effect.step, effect.key)
+        return self._calls.run(self, effect.step, effect.key)
 
-    def _given_up(self, key: str, tried: Tried) -> None:
+    def given_up(self, key: str, tried: Tried) -> None:
         """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
         there, so it must be known."""
         if tried.error is None:
@@ -360,12 +385,12 @@ class Conductor:
 
     async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""
-        self._begin()
+        self.begin()
         self._deliveries.opened()
         try:
             return await work
         finally:
-            self._finish()
+            self.finish()
 
     async def _transact(self, effect: Transact) -> Tried:
         transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop)

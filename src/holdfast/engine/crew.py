@@ -15,7 +15,7 @@ from holdfast.engine.attempt import Attempt, Order
 from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
-from holdfast.engine.desk import Ask, Waiting
+from holdfast.engine.desk import Waiting
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
@@ -82,6 +82,7 @@ class Crew:
         self.runner.serve(self)
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
+        self.submit = self.committer.submit
         self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
         pulse = Pulse(self.duty, lease)
@@ -151,9 +152,6 @@ class Crew:
         """The event loop for author code."""
         self.runner.use(loop)
         self.committer.use(loop)
-
-    def submit(self, ask: Ask) -> None:
-        self.committer.submit(ask)
 
     def run_in_thread(self, call: Callable[[], None]) -> None:
         self.runner.run_in_thread(call)

@@ -38,9 +38,17 @@ class Deliveries:
         self._given_up: set[int] = set()
         self._quiet = BETWEEN_TURNS
         self._pumping = False
+        self._lone = 0
+        """The number that a function without branches waits for, when nothing else is on its way: mostly it is so, and
+        then there is no order to keep."""
 
     def ask(self, n: int, *, recorded: bool = False) -> None:
         """A result will come under this number."""
+        if self._lone:
+            self._line_up()
+        elif not (self.several or recorded or self._expected):
+            self._lone = n
+            return
         if not recorded:
             heapq.heappush(self._expected, n)
         elif n in self._given_up:
@@ -50,14 +58,30 @@ class Deliveries:
         if self.several:
             self.opened()
 
+    def _line_up(self) -> None:
+        """The lone number gets company."""
+        heapq.heappush(self._expected, self._lone)
+        self._asked.add(self._lone)
+        self._lone = 0
+
     def drop(self, n: int) -> None:
         """Nothing will come under this number after all."""
+        if n == self._lone:
+            self._lone = 0
+            return
         self._asked.discard(n)
         self._gone.add(n)
         self._start()
 
     def deliver(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
         """The result of a number is here: it is handed over when its turn comes."""
+        if n == self._lone:
+            if not self.several:
+                self._lone = 0
+                if not future.done():
+                    future.set_result(value)
+                return
+            self._line_up()
         if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
             self._hand_over(n, future, value)
         else:
@@ -73,7 +97,7 @@ class Deliveries:
     @property
     def idle(self) -> bool:
         """Whether nothing is on its way."""
-        return not self._ready and not self._asked and not self._pumping
+        return not (self._ready or self._asked or self._lone or self._pumping)
 
     def _start(self) -> None:
         if not self._pumping and (self._ready or self._quiet < BETWEEN_TURNS):

@@ -34,7 +34,7 @@ class Past:
         kind, value = recorded_as(wait.kind, wait.outcome)
         n = self.number()
         self._kept[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
-        return Record(self._held, n, wait.key, kind, value, waited=True)
+        return Record(*self._held, n, wait.key, kind, value, waited=True)
 
     def key(self, base: str) -> str:
         """The key of the next occurrence of an identity."""
@@ -62,7 +62,7 @@ class Past:
 
     @property
     def replaying(self) -> bool:
-        """Whether something is on record that nobody has asked for yet."""
+        """Whether something is on record that nobody has asked for yet. When not, nothing new can be a drift."""
         return bool(self._kept)
 
     def unasked(self) -> Iterable[Checkpoint]:

@@ -220,7 +220,7 @@ async def _awaited(call: Callable[[], Any]) -> None:
 
 
 def _undone(score: Score, registered: Registered, tried: Tried) -> Record:
-    return Record(score.held, score.number(), _undone_key(registered), "undone", str(registered.n), tried.took)
+    return Record(*score.held, score.number(), _undone_key(registered), "undone", str(registered.n), tried.took)
 
 
 def _undone_key(registered: Registered) -> str:

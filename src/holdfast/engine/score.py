@@ -66,13 +66,17 @@ class Score:
         self._copied: dict[str, Any] = {}
 
     def plan(self, operation: op.Operation) -> Plan:
+        self._refuse_in_step(operation)
+        return _PLANS[type(operation)](self, operation)
+
+    @staticmethod
+    def _refuse_in_step(operation: op.Operation) -> None:
         now = scope.get()
         if now is not None and now.step is not None and not isinstance(operation, op.Write | op.Progress):
             raise TaskError(
                 f"the context was used inside the step {now.step}: steps can't contain steps or waits; call it in the "
                 "body of the durable function (write and progress work here too)"
             )
-        return _PLANS[type(operation)](self, operation)
 
     def forgotten(self, error: BaseException) -> tuple[int, ...]:
         """The failures that the next attempt tries again, when this error ends this one: those that it came from, and
@@ -115,17 +119,33 @@ class Score:
             yield Submit(write.MarkUndos(self.held))
             self.undos = True
         tried: Tried = yield Try(operation, key)
-        n = self.number()
+        record = self.tried(operation, key, tried)
+        yield Submit(record)
+        return self.recorded(operation, record, tried)
+
+    def new_step(self, operation: op.Step) -> str | None:
+        """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
+        self._refuse_in_step(operation)
+        past = self.past
+        if self.dry or operation.undo is not None or past.replaying:
+            return None
+        return past.key(operation.call.base)
+
+    def tried(self, operation: op.Step, key: str, tried: Tried) -> write.Record:
+        """The checkpoint of a step."""
         undo = int(operation.undo is not None and tried.error is None)
-        yield Submit(self._record(n, key, tried, undo))
+        return self._record(self.number(), key, tried, undo)
+
+    def recorded(self, operation: op.Step, record: write.Record, tried: Tried) -> Any:
+        """What a step gives its caller when its checkpoint is durable."""
         if tried.error is not None:
-            self._fails(n, partial(fail, operation.call.name, tried.error, operation.raises, tried.exception))
-        return self._finished(operation, n, key, tried.text, undo)
+            self._fails(record.n, partial(fail, operation.call.name, tried.error, operation.raises, tried.exception))
+        return self._finished(operation, record.n, record.key, tried.text, record.undo)
 
     def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
         if tried.error is None:
-            return write.Record(self.held, n, key, "step", tried.text, tried.took, undo)
-        return write.Record(self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
+            return write.Record(*self.held, n, key, "step", tried.text, tried.took, undo)
+        return write.Record(*self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
 
     def late_record(self, key: str, tried: Tried) -> write.Record:
         """The checkpoint of a step that has an undo, and for whose end nobody waited."""
@@ -172,7 +192,7 @@ class Score:
                 yield Submit(write.MarkUndos(self.held))
                 self.undos = True
             n = self.number()
-            yield Submit(write.Record(self.held, n, key, "undo", undo=1))
+            yield Submit(write.Record(*self.held, n, key, "undo", undo=1))
         else:
             n = kept.n
             yield Replay(kept)
@@ -340,7 +360,7 @@ class Score:
     def value(self, operation: op.Value) -> Plan:
         made = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")  # now: by the store
         _, text = yield from self._once(
-            operation.base, lambda n, key: write.Record(self.held, n, key, operation.kind, made)
+            operation.base, lambda n, key: write.Record(*self.held, n, key, operation.kind, made)
         )
         value = decode(text or made)
         if operation.kind == "now":

@@ -26,7 +26,7 @@ class Transacting:
         deliveries: Deliveries,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.record = Record(score.held, 0, key, "step")
+        self.record = Record(*score.held, 0, key, "step")
         self._call = operation.call
         self._score = score
         self._deliveries = deliveries

@@ -25,9 +25,13 @@ class Held(NamedTuple):
 
 
 class Record(msgspec.Struct):
-    """A checkpoint. `waited`: it is the outcome of a wait, which is over with it."""
+    """A checkpoint, flat, so that statements take it as it is. `waited`: it is the outcome of a wait, which is over
+    with it."""
 
-    held: Held
+    run: str
+    seq: int
+    fence: int
+    generation: int
     n: int
     key: str
     kind: str
@@ -35,6 +39,10 @@ class Record(msgspec.Struct):
     took: int | None = None
     undo: int = 0
     waited: bool = False
+
+    @property
+    def held(self) -> Held:
+        return Held(self.run, self.seq, self.fence, self.generation)
 
 
 class Wait(msgspec.Struct):

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.store.commands import (
     LOST,
     Command,
     Emit,
     Enqueue,
+    Held,
     MarkUndos,
     Open,
     Outcome,
@@ -45,32 +44,10 @@ from holdfast.store.waking import (
 C = TypeVar("C")
 
 
-class CheckpointRow(msgspec.Struct):
-    """A checkpoint as statements take it."""
-
-    run: str
-    seq: int
-    fence: int
-    generation: int
-    n: int
-    key: str
-    kind: str
-    value: str | None
-    took: int | None
-    undo: int
-
-
-def checkpoint(command: Any, kind: str, value: str | None) -> CheckpointRow:
-    """The row of a command's outcome."""
-    return record_row(Record(command.held, command.n, command.key, kind, value))
-
-
-def record_row(record: Record) -> CheckpointRow:
-    held = record.held
-    return CheckpointRow(
-        held.run, held.seq, held.fence, held.generation,
-        record.n, record.key, record.kind, record.value, record.took, record.undo,
-    )  # fmt: skip
+def checkpoint(command: Any, kind: str, value: str | None) -> Record:
+    """The checkpoint of a command's outcome."""
+    held: Held = command.held
+    return Record(*held, command.n, command.key, kind, value)
 
 
 def read_back(do: Do, commands: Sequence[Command]) -> dict[int, Reply]:
@@ -102,7 +79,7 @@ class Group:
         self._replies: dict[int, Reply] = {}
         self._emitted: dict[str, str] = {}
         self._runs: dict[str, HeldRun] = {}
-        self._checkpoints: list[CheckpointRow] = []
+        self._checkpoints: list[Record] = []
         self._woken: set[str] = set()
 
     def write(self) -> list[Reply]:
@@ -160,7 +137,7 @@ class Group:
         """Outcomes of waits, which are over now."""
         records = self._todo(Record)
         for at, record in records:
-            self._checkpoints.append(record_row(record))
+            self._checkpoints.append(record)
             self._replies[at] = Wrote()
         over = [record for _, record in records if record.waited]
         if over:

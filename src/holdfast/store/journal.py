@@ -24,7 +24,7 @@ from holdfast.store.commands import (
     Wrote,
 )
 from holdfast.store.family import hold, ids
-from holdfast.store.group import Group, checkpoint, read_back, record_row
+from holdfast.store.group import Group, checkpoint, read_back
 from holdfast.store.intake import carry_out, plan
 from holdfast.store.lanes import Lanes
 from holdfast.store.part import Do, Ground, Part, batch
@@ -49,20 +49,19 @@ class Journal(Part):
         """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does; one of a
         run that is to undo is kept where it has an undo, and answered as lost."""
         replies = self._record(session, records)
-        with_undo = {record.held.run for record in records if record.undo}
+        with_undo = {record.run for record in records if record.undo}
         if not with_undo:
             return replies
         ended = {str(row[0]) for row in self._one("commit", "to_be_undone", rows=ids(with_undo))}
-        return [LOST if record.held.run in ended else reply for record, reply in zip(records, replies, strict=True)]
+        return [LOST if record.run in ended else reply for record, reply in zip(records, replies, strict=True)]
 
     def _record(self, session: str, records: Sequence[Record]) -> list[Reply]:
-        written = self._one("commit", "record_checkpoints", session=session, rows=batch(map(record_row, records)))
+        written = self._one("commit", "record_checkpoints", session=session, rows=batch(records))
         replies: list[Reply]
         if self._ground.database.dialect.writing_ctes:
             values = {(str(run), n): value for run, n, value in written}
             replies = [
-                Wrote(values[record.held.run, record.n]) if (record.held.run, record.n) in values else LOST
-                for record in records
+                Wrote(values[record.run, record.n]) if (record.run, record.n) in values else LOST for record in records
             ]
         elif written[0][0] == len(records) and all(record.kind != "now" for record in records):
             replies = [Wrote()] * len(records)

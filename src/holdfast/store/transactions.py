@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.database import Conflict, ConnectionLost
 from holdfast.database.base import CONFLICT_TRIES
 from holdfast.store.commands import LOST, Record, Wrote
-from holdfast.store.group import read_back, record_row
+from holdfast.store.group import read_back
 from holdfast.store.journal import Journal
 from holdfast.store.part import Ground, Part, batch
 
@@ -74,7 +74,7 @@ class Transactions(Part):
 
     def _record(self, purpose: str, session: str, record: Record) -> None:
         """The last statement of the transaction: it counts only while the run is ours."""
-        rows = batch([record_row(record)])
+        rows = batch([record])
         if self._ground.database.dialect.writing_ctes:
             written = bool(self._one(purpose, "record_checkpoints", session=session, rows=rows))
         else:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from contextvars import ContextVar
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.errors import TaskError
 
 
-class Scope(NamedTuple):
+class Scope(msgspec.Struct, frozen=True):
     """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
 
     run: str
