@@ -24,7 +24,7 @@ from holdfast.bench.results import Results
 
 def main(arguments: Sequence[str] | None = None, prog: str = "./dev bench") -> int:
     options = parse(arguments, prog)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.files is not None:
             return _publish_files(options.files)
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "./dev bench") -> i
     except KeyboardInterrupt:
         note("bench: stopped")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _publish_files(files: Sequence[Path]) -> int:
@@ -90,7 +92,7 @@ def _take_all(
     common = {"reps": options.reps, "quick": options.quick, "profiled": options.profile is not None}
     report = Report(measure, {**measure.settings(options), **common})
     cases = [case for host in hosts for case in _cases(measure, host, options, peers, stack)]
-    for name, why in peers.unavailable.items() if peers else ():
+    for name, why in peers.missing(measure, cases).items() if peers else ():
         report.leave_out(name, why)
     for number in range(1, options.reps + 1):
         for case in cases:

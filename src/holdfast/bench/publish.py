@@ -116,13 +116,13 @@ def _goals(measures: list[Data]) -> list[str]:
 
 
 def _missing(measures: list[Data]) -> list[str]:
-    peers = {name: why for measure in measures for name, why in measure["not measured"].items()}
+    peers = dict.fromkeys(each for measure in measures for each in measure["not measured"].items())
     failed = [
         f"* {measure['measure']}, {failure['subject']}, {failure['database']}: {failure['why']}"
         for measure in measures
         for failure in measure["failures"]
     ]
-    return [*[f"* {name}: {why}" for name, why in peers.items()], *failed]
+    return [*[f"* {name}: {why}" for name, why in peers], *failed]
 
 
 def _conditions(data: Data) -> list[str]:

@@ -151,13 +151,13 @@ class Peers:
     """The peers of one command, with their environments."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.unavailable: dict[str, str] = {}
+        self._unavailable: dict[str, str] = {}
         self._environments: dict[str, Environment] = {}
         for name in names:
             try:
                 self._environments[name] = prepare(name, PEERS[name].requirements)
             except Unavailable as why:
-                self.unavailable[name] = str(why)
+                self._unavailable[name] = str(why)
                 note(f"peers: {name} isn't measured: {why}")
 
     def cases(self, measure: Measure, host: Host, parts: set[str], scale: float, stack: ExitStack) -> list[Case]:
@@ -179,6 +179,12 @@ class Peers:
             take = partial(benches[name].take, measure.name, scaled)
             cases.append(Case(host.name, name, take, trial.part, details))
         return cases
+
+    def missing(self, measure: Measure, cases: Sequence[Case]) -> dict[str, str]:
+        """Who was asked for and isn't among these cases, and why."""
+        there = {case.subject for case in cases}
+        odd = dict.fromkeys(self._environments, f"it has nothing to compare in {measure.name} here")
+        return {**self._unavailable, **{name: why for name, why in odd.items() if name not in there}}
 
     def _bench(self, peer: Peer, host: Host, stack: ExitStack) -> Bench:
         tables = None
