@@ -40,9 +40,10 @@ def postgres(postgres_server_url):
     drop_database(postgres_server_url, database_of(url))
 
 
-@pytest.fixture(scope="module", params=["true", "none", "of an empty table"])
+@pytest.fixture(scope="module", params=["none", "true", "of an empty table"])
 def believing(postgres, request):
-    """A connection with what the planner believes, inside a transaction that is rolled back."""
+    """A connection with what the planner believes, inside a transaction that is rolled back. Not all of it is: analyze
+    leaves the sizes of tables behind, so what comes before any analyze comes first."""
     with psycopg.connect(postgres.url, cursor_factory=psycopg.RawCursor) as connection:
         tables = [f"holdfast.{table}" for table in TABLES]
         if request.param == "true":

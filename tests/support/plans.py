@@ -66,7 +66,7 @@ from {schema}runs;
 insert into {schema}events (target, name, payload, touched_at, emitted_at, more)
 select 'e' || seq, 'e', '1', 1800000000000000 + (seq - 4000) * cast(1000000 as bigint), 1,
     case when seq % 1000 = 0 then 1 else 0 end
-from {schema}runs where seq <= 5000;
+from {schema}runs;
 
 insert into {schema}limit_settings (name, concurrency, rate, period, declared_at) values ('one', 5, 10, 1000000, 1);
 
