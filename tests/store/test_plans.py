@@ -21,7 +21,7 @@ from tests.support.world import World
 ONLY_SQLITE = {"claimable", "claimed", "claimed_limited", "ending_attempts"}
 SIZED = {"claim", "claimable", "limited_candidates"}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
-COMPARING = {"find_keys", "point_keys", "joined_keys", "return_messages", "settle_children"}
+COMPARING = {"find_keys", "point_keys", "joined_keys", "return_messages", "give_back", "settle_children"}
 SMALL_TABLES = {"workers", "queues", "lanes", "limit_settings"}
 # Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
 SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_more", "holdfast_limits_look"}

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from uuid import UUID
 
 from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
-from holdfast.engine.effects import Await, Came, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try, waits_by
+from holdfast.engine.player import Player
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
-from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
-from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
+from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation
 
@@ -34,7 +32,7 @@ LINGER = 0.05  # how long a run that only waits stays in memory: most children, 
 CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
 
 
-class Conductor:
+class Conductor(Player):
     """One attempt of an `async def` durable function."""
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,7 +42,7 @@ class Conductor:
         self._desk = desk
         self._loop = loop
         self._deliveries = Deliveries(loop, score.past.numbers)
-        self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
+        self._open: dict[str, tuple[Await, asyncio.Future[Any]]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._busy = 0  # author code, commands and reads under way
@@ -57,18 +55,6 @@ class Conductor:
         self._calls = Calls(attempt, score.past, desk, loop, self._begin, self._finish, self._given_up)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
-
-    @property
-    def run_id(self) -> UUID:
-        return UUID(self.current.claim.id)
-
-    @property
-    def attempt(self) -> int:
-        return self.current.claim.attempt
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        return self.current.scheduled_for
 
     # For the context
 
@@ -87,6 +73,9 @@ class Conductor:
                     self._deliveries.opened()
                 try:
                     came = await work
+                except asyncio.CancelledError:
+                    self._withdraw(effect)
+                    raise
                 finally:
                     self._settle(work)
                 effect = plan.send(came)
@@ -222,36 +211,37 @@ class Conductor:
     # Waiting
 
     def _wait(self, effect: Await) -> asyncio.Future[Any]:
-        wait = effect.wait
+        wait, past = effect.wait, self.score.past
         future = self._future()
-        known = self.score.past.open.pop(wait.key, None)
-        if known is not None:
+        known = past.open.pop(wait.key, None)
+        if known is not None or wait.key in past.withdrawn:
             self.score.unused(wait.n)
-            self._opened(wait, future, effect.read, known.due_in)
+            self._opened(effect, future, None if known is None else known.due_in)
         else:
-            self._deliveries.ask(wait.n)
-            self._ask(wait, partial(self._registered, wait, future, effect.read))
+            self._register(effect, future)
         return future
 
-    def _registered(
-        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
-    ) -> None:
+    def _register(self, effect: Await, future: asyncio.Future[Any]) -> None:
+        self._deliveries.ask(effect.wait.n)
+        self._ask(effect.wait, partial(self._registered, effect, future))
+
+    def _registered(self, effect: Await, future: asyncio.Future[Any], answer: Answer) -> None:
         self._finish()
+        n = effect.wait.n
         if isinstance(answer, Open):
-            self._deliveries.drop(wait.n)
-            self.score.unused(wait.n)
-            self._opened(wait, future, read, answer.due_in)
+            self._deliveries.drop(n)
+            self.score.unused(n)
+            self._opened(effect, future, answer.due_in)
         elif isinstance(answer, Outcome):
-            self._came(wait.n, future, answer, read)
+            self._came(n, future, answer, effect.read)
         elif isinstance(answer, Exception):
-            self._deliveries.drop(wait.n)
+            self._deliveries.drop(n)
             if not future.done():
                 future.set_exception(answer)
 
-    def _opened(
-        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, due_in: int | None
-    ) -> None:
-        self._open[wait.key] = (wait, future, read)
+    def _opened(self, effect: Await, future: asyncio.Future[Any], due_in: int | None) -> None:
+        wait = effect.wait
+        self._open[wait.key] = (effect, future)
         future.add_done_callback(lambda _: self._open.pop(wait.key, None))
         self._moves += 1
         if due_in is not None:
@@ -269,12 +259,19 @@ class Conductor:
         opened = self._open.pop(key, None)
         if opened is None or self._closed:
             return
-        wait, future, read = opened
+        effect, future = opened
         n = self.score.number()
-        recorded, value = recorded_as(wait.kind, outcome)
+        recorded, value = recorded_as(effect.wait.kind, outcome)
         self._deliveries.ask(n)
         self._tell(Record(self.score.held, n, key, recorded, value, waited=True))
-        self._came(n, future, outcome, read)
+        self._came(n, future, outcome, effect.read)
+
+    def _withdraw(self, effect: Effect) -> None:
+        """A branch was cancelled where it awaits. If that was author code's doing, its wait is over."""
+        key = waits_by(effect)
+        stopped = self._closed or self.current.order is not None or self.score.dry
+        if key is not None and key not in self.score.past.withdrawn and not stopped:
+            self._tell(Withdraw(self.score.held, self.score.past.number(), key))
 
     def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
         if read is None:
@@ -312,9 +309,20 @@ class Conductor:
         if turns < QUIET_TURNS:
             self._loop.call_soon(self._suspend_if_quiet, moves, turns + 1)
             return
+        if again := self._open.keys() & self.score.past.withdrawn:
+            self._wait_again(again)
+            return
         self.current.waits_for = sorted(self._open)
         self.close()
         self._desk.stop(self.current, "suspend")
+
+    def _wait_again(self, keys: set[str]) -> None:
+        """Author code cancelled these waits once, and this time it doesn't: so they are waits like any other."""
+        self.score.past.withdrawn -= keys
+        for key in sorted(keys):
+            effect, future = self._open.pop(key)
+            effect.wait.n = self.score.number()
+            self._register(effect, future)
 
     def close(self) -> None:
         """Nothing more happens in this context: whoever still waits in it is cancelled."""
@@ -342,7 +350,8 @@ class Conductor:
         raise asyncio.CancelledError
 
     def _be_stuck(self, effect: Stuck) -> asyncio.Future[Any]:
-        self.stuck.append(effect.key)
+        if effect.key not in self.score.past.withdrawn:
+            self.stuck.append(effect.key)
         self._moves += 1
         return self._future()
 
@@ -370,21 +379,12 @@ class Conductor:
     async def _transact(self, effect: Transact) -> Tried:
         transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
-        try:
-            text = await self._under_way(self._calls.run_in_thread(transact, effect.key))
-        except asyncio.CancelledError:
-            transacting.give_up()
-            raise
-        except Exception as error:
-            failed = transacting.failed(error)
-            if isinstance(error, StoreError):
-                raise
-            return failed
-        if text is None:  # the run was lost: the transaction was taken back
-            return await self._never()
-        n = transacting.record.n
-        await self._awaited(self._delivered(n, None))
-        return Tried(text, n=n)
+        tried = await transacting.ended(self._under_way(self._calls.run_in_thread(transact, effect.key)))
+        if tried.error is None:
+            if tried.text is None:
+                return await self._never()
+            await self._awaited(self._delivered(tried.n, None))
+        return tried
 
 
 _EFFECTS: dict[type[Any], Callable[[Conductor, Any], Awaitable[Any]]] = {

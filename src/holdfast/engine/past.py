@@ -18,6 +18,10 @@ class Past:
     def __init__(self, kept: Kept, held: Held) -> None:
         self._held = held
         self._kept = {item.key: item for item in kept.checkpoints if item.kind not in _NEVER_ASKED_FOR}
+        self.withdrawn = {key for key, item in self._kept.items() if item.kind == "withdrawn"}
+        """Waits that author code cancelled. Nothing comes of them in a replay, in which it cancels them again."""
+        for key in self.withdrawn:
+            del self._kept[key]
         undone = [item for item in kept.checkpoints if item.kind == "undone"]
         self.undone = {int(item.value or 0) for item in undone}
         self._times_undone = Counter(item.key for item in undone) if undone else {}
@@ -25,6 +29,7 @@ class Past:
         self._last = kept.checkpoints[-1].n if kept.checkpoints else 0
         self._new: set[str] = set()
         self.open: dict[str, KeptWait] = {wait.key: wait for wait in kept.waits if wait.outcome is None}
+        self.withdrawn -= {wait.key for wait in kept.waits}  # waited for again since then
         self.settled = [self._settle(wait) for wait in kept.waits if wait.outcome is not None]
         self.numbers = sorted(item.n for item in self._kept.values())
 
