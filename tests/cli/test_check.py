@@ -146,3 +146,11 @@ def test_ctrl_c_ends_a_check_quietly(shell, voyages, deploy):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err.strip()) == (130, "", "")
+
+
+def test_an_error_that_came_of_ctrl_c_is_told_as_that(shell):
+    """Python's own locks raise one when an interrupt strikes inside of them."""
+    code = "try:\n    raise KeyboardInterrupt\nfinally:\n    raise RuntimeError('release unlocked lock')\n"
+    (shell.folder / "interrupted.py").write_text(code)
+    result = shell.run("check", "--app", "interrupted:app")
+    assert (result.returncode, result.stdout, result.stderr.strip()) == (130, "", "")

@@ -20,6 +20,7 @@ from tests.support.checking import (
     found,
     walk,
     walk_and_block,
+    walk_and_cut,
     walk_and_fall,
     walk_and_raise,
     walk_and_wait_by_itself,
@@ -46,9 +47,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     Effects.let_go.set()
 
 
-@pytest.mark.parametrize("body", [walk, walk_renamed_later])
-def test_a_run_that_would_go_on_as_before_is_only_counted(database_url, body):
-    begin(database_url, walk)
+@pytest.mark.parametrize(("begun", "body"), [(walk, walk), (walk, walk_renamed_later), (walk_and_cut, walk_and_cut)])
+def test_a_run_that_would_go_on_as_before_is_only_counted(database_url, begun, body):
+    begin(database_url, begun)
     with Deployed(database_url, body) as new:
         report = new.check()
     assert (report.checked, report.same, report.different, report.unchecked) == (1, 1, [], [])

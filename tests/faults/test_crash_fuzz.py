@@ -25,6 +25,7 @@ EFFECTS = {
     "undoing": UNDOING,
     "undoing_plainly": UNDOING,
     "graphing": ["n1", "concludes", "n2", "n3", "n4", "n5"],
+    "cutting": ["n1", "n2", "n3"],
 }
 RESULTS = {
     "everything": [
@@ -32,6 +33,7 @@ RESULTS = {
     ],
     "plainly": ["s1", "t1", "gone", "first", "second", "t2", *ITEMS, "c1", "s2"],
     "graphing": {"a": "n1", "ok": "yes", "b": "n4", "n": {"x": "n2", "y": "n3"}, "z": "n5"},
+    "cutting": [1, 2, 3],
 }  # fmt: skip
 RUNS = {
     "everything": {"everything": 1, "talker": 1, "child": 6, "alone": 2},
@@ -39,9 +41,10 @@ RUNS = {
     "undoing": {"undoing": 1, "child": 1, "sleeper": 1},
     "undoing_plainly": {"undoing_plainly": 1, "child": 1, "sleeper": 1},
     "graphing": {"graphing": 1, "child": 6},
+    "cutting": {"cutting": 1},
 }
-ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": []}
-ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20, "graphing": 12}
+ROWS = {"undoing": ["t1"], "undoing_plainly": ["t1"], "graphing": [], "cutting": []}
+ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20, "graphing": 12, "cutting": 10}
 """Kills there must have been at least: fewer would mean that commits aren't counted any more."""
 PLACES = {
     "everything": {
@@ -55,6 +58,7 @@ PLACES = {
         "claim", "record_checkpoints", "add_nodes", "add_edges", "count_nodes", "count_down", "release_nodes",
         "finish_runs", "end_family",
     },
+    "cutting": {"claim", "record_checkpoints", "add_waits", "withdraw_waits", "give_back", "take_messages"},
 }  # fmt: skip
 """Statements at whose commit a worker must have been killed at least once."""
 
@@ -148,6 +152,8 @@ def slow(request):
         ("undoing", "after"),
         ("graphing", "before"),
         ("graphing", "after"),
+        ("cutting", "before"),
+        ("cutting", "after"),
         ("plainly", "before"),
         ("undoing_plainly", "before"),
         pytest.param("plainly", "after", marks=pytest.mark.slow),

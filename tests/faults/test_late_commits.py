@@ -67,7 +67,7 @@ def test_a_receive_takes_one_message(proxy, far, postgres_url):
     assert reply == Outcome("message", '"first"')
     assert far.steps(claim.id) == [(10, "message", "message", '"first"')]
     assert far.sql("select payload, taken_by from {schema}messages order by n") == [
-        ('"first"', "message"),
+        ('"first"', "0:message"),
         ('"second"', None),
     ]
 

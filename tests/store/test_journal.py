@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import KeyConflict
-from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Write, Wrote
+from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Withdraw, Write, Wrote
 from holdfast.store.waking import target_of
 from tests.support.world import CANCELLED, held, record_of, spawn_of, wait_of
 
@@ -53,6 +53,7 @@ def commands_for(world, claim):
         "event": wait_of(claim, "event", "happened"),
         "message": wait_of(claim, "message", "topic"),
         "children": wait_of(claim, "children", "call#1"),
+        "withdraw": Withdraw(held(claim), 7, "given up"),
         "emit": Emit(held(claim), 3, "emit", target_of(None, "mine"), None, "mine", "1"),
         "spawn": spawn_of(claim, [world.new("child")], n=4),
         "enqueue": Enqueue(held(claim), 5, "enqueue", world.new("other")),

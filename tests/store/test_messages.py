@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import RunFinished, RunNotFound
-from holdfast.store.commands import Open, Outcome
-from tests.support.world import CANCELLED, wait_of
+from holdfast.store.commands import LOST, Open, Outcome, Withdraw, Wrote
+from tests.support.world import CANCELLED, held, record_of, wait_of
 
 
 @pytest.fixture
@@ -110,3 +110,58 @@ def test_messages_of_other_runs_arent_received(world, claim):
     world.store.operators.send(other.id, "topic", "1")
     assert receive(world, claim) == Open(None)
     assert receive(world, other) == Outcome("message", "1")
+
+
+def withdraw(claim, number=1, n=200):
+    return Withdraw(held(claim), n, f"receive:topic#{number}")
+
+
+@pytest.mark.parametrize("how", ["open", "given", "taken at once", "recorded"])
+def test_what_a_withdrawn_receive_has_taken_is_the_next_ones_in_order(world, claim, how):
+    if how == "taken at once":
+        world.store.operators.send(claim.id, "topic", "1")
+    receive(world, claim)
+    if how != "taken at once":
+        if how != "open":
+            world.store.operators.send(claim.id, "topic", "1")
+        if how == "recorded":
+            over = record_of(claim, 150, "receive:topic#1", kind="message", value="1", waited=True)
+            world.write("w", over)
+    if how == "open":
+        assert world.write("w", withdraw(claim)) == [Wrote()]
+        world.store.operators.send(claim.id, "topic", "1")
+    world.store.operators.send(claim.id, "topic", "2")
+    following = wait_of(claim, "message", "topic", key="receive:topic#2", n=201)
+    replies = world.write("w", *([] if how == "open" else [withdraw(claim)]), following)
+    assert replies[-1] == Outcome("message", "1")
+    assert receive(world, claim, number=3) == Outcome("message", "2")
+    assert world.waits(claim.id) == {}
+    assert (200, "receive:topic#1", "withdrawn", None) in world.steps(claim.id)
+
+
+def test_a_withdrawn_receive_gives_its_message_to_one_that_waits(world, claim):
+    receive(world, claim)
+    receive(world, claim, number=2)
+    world.store.operators.send(claim.id, "topic", "1")
+    world.write("w", withdraw(claim))
+    assert world.waits(claim.id) == {"receive:topic#2": ("message", "1")}
+
+
+def test_a_receive_withdrawn_in_the_group_that_would_begin_it_takes_nothing(world, claim):
+    world.store.operators.send(claim.id, "topic", "1")
+    group = [wait_of(claim, "message", "topic", key="receive:topic#1", n=1), withdraw(claim, n=2)]
+    for _ in ("once", "again after a lost answer"):
+        assert world.write("w", *group) == [Open(None), Wrote()]
+    assert world.waits(claim.id) == {}
+    assert receive(world, claim, number=2) == Outcome("message", "1")
+
+
+def test_a_withdrawal_of_an_attempt_that_was_lost_keeps_nobody_from_waiting(world, claim):
+    receive(world, claim)
+    world.suspend("w", claim)
+    world.store.operators.send(claim.id, "topic", "1")
+    (again,) = world.claim("w")
+    assert world.write("w", withdraw(claim), wait_of(again, "message", "topic", key="receive:topic#1", n=3)) == [
+        LOST,
+        Outcome("message", "1"),
+    ]

@@ -100,6 +100,16 @@ async def walk(ctx: Context) -> str:
     return await ctx.step(act, 3, name="third")
 
 
+async def walk_and_cut(ctx: Context) -> str:
+    """It cancels a receive when the step beside it is done."""
+    lost = asyncio.ensure_future(ctx.receive("lost"))
+    await ctx.step(act, 1, name="first")
+    lost.cancel()
+    await ctx.step(act, 2, name="second", undo=undo)
+    await ctx.wait_for("dawn")
+    return await ctx.step(act, 3, name="third")
+
+
 async def walk_without_second(ctx: Context) -> None:
     await ctx.step(act, 1, name="first")
     await ctx.wait_for("dawn")

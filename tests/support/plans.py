@@ -66,7 +66,7 @@ from {schema}runs;
 insert into {schema}events (target, name, payload, touched_at, emitted_at, more)
 select 'e' || seq, 'e', '1', 1800000000000000 + (seq - 4000) * cast(1000000 as bigint), 1,
     case when seq % 1000 = 0 then 1 else 0 end
-from {schema}runs where seq <= 5000;
+from {schema}runs;
 
 insert into {schema}limit_settings (name, concurrency, rate, period, declared_at) values ('one', 5, 10, 1000000, 1);
 
@@ -223,6 +223,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "known_waits": (WAITS, "waits_pkey"),
     "add_waits": (each(generation=0, key="new", kind="sleep", eager=0, delay=1), None),
     "drop_waits": (WAITS, "waits_pkey"),
+    "withdraw_waits": (WAITS, "waits_pkey"),
     "pick_due_waits": ({}, "holdfast_waits_due"),
     "settle_due": ({}, "waits_pkey"),
     "settle_waits": (WAITS, "waits_pkey"),
@@ -250,6 +251,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "take_messages": (NUMBERS, "messages_pkey"),
     "first_receiver": (ONE | {"topic": "topic"}, "waits_pkey"),
     "return_messages": ({}, "messages_pkey"),
+    "give_back": (each(taken_by="0:key"), "messages_pkey"),
     "parents_of": ({}, "runs_pkey"),
     "add_children": (RUNS_TO_ADD, None),
     "end_family": (ENDS, "runs_pkey"),

@@ -83,11 +83,21 @@ class Root(click.Group):
         except (KeyboardInterrupt, click.exceptions.Abort):
             code = INTERRUPTED
         except Exception as error:
+            if _interrupted(error):
+                sys.exit(INTERRUPTED)
             if given.debug and not isinstance(error, click.ClickException):
                 raise
             line, code = describe(error)
             click.echo(line, err=True)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of Ctrl-C, which may strike inside of a lock and leave it in a state that the lock's own
+    clean-up doesn't expect."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def describe(error: Exception) -> tuple[str, int]:

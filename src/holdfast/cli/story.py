@@ -179,6 +179,7 @@ def _nothing(_value: Any) -> str:
 _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "slept": _nothing,
     "timeout": lambda _: "timed out",
+    "withdrawn": lambda _: "cancelled by the code",
     "spawn": _nothing,
     "map": lambda value: f"{_count(value):,} children",
     "join": _joined,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -47,6 +48,8 @@ Kind: TypeAlias = Literal[
 
 GIVE_UP = 1.0
 """How much longer than its time a replay gets to clean up, in seconds."""
+SIGNAL_LOOK = 0.5
+"""How long Ctrl-C may go unnoticed: one that comes right before a wait doesn't end that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,9 @@ class OneReplay:
             return [Finding("arguments", "arguments", f"the kept ones don't fit the code: {_told(error)}")]
         thread = threading.Thread(target=self._work, args=(arguments,), name="holdfast-check", daemon=True)
         thread.start()
-        thread.join(self._timeout + GIVE_UP)
+        until = time.monotonic() + self._timeout + GIVE_UP
+        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+            thread.join(min(left, SIGNAL_LOOK))
         if self._replayed is None:
             key = next((kept.key for kept in _in_order(self._past)), None)
             where = "the end of its record" if key is None else label_of(key)

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotYet
 from contextvars import copy_context
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from uuid import UUID
 
-from holdfast.engine.conductor import CROWDED, LINGER
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.lingering import CROWDED, LINGER
+from holdfast.engine.player import Player
 from holdfast.engine.score import Score
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
@@ -38,7 +37,7 @@ class Unwind(BaseException):
     """Author code has to end here: the run is suspended, restarted, or not ours any more."""
 
 
-class BlockingConductor:
+class BlockingConductor(Player):
     """One attempt of a plain `def` durable function."""
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
@@ -52,18 +51,6 @@ class BlockingConductor:
         self._outliving: list[Future[Any]] = []  # functions of steps that took longer than their timeouts
         for record in [] if score.dry else score.past.settled:
             self._ask(record)
-
-    @property
-    def run_id(self) -> UUID:
-        return UUID(self.current.claim.id)
-
-    @property
-    def attempt(self) -> int:
-        return self.current.claim.attempt
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        return self.current.scheduled_for
 
     def perform(self, operation: Operation) -> Any:
         self.check()

@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from uuid import UUID
 
+from holdfast.engine import effects as fx
+from holdfast.engine.branches import Branches
 from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
-from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
+from holdfast.engine.lingering import CROWDED, QUIET_TURNS, Lingering
+from holdfast.engine.player import Player
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
-from holdfast.errors import StoreError
-from holdfast.model.clock import SECOND
-from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Wrote
+from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
-QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspended
-LINGER = 0.05  # how long a run that only waits stays in memory: most children, and many events, come soon
-CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
 
-
-class Conductor:
+class Conductor(Player):
     """One attempt of an `async def` durable function."""
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,31 +40,18 @@ class Conductor:
         self._have_written = desk.submit
         self._loop = loop
         self._deliveries = Deliveries(loop, score.past.numbers)
-        self._open: dict[str, tuple[Wait, asyncio.Future[Any], Callable[[], Any] | None]] = {}
+        self._open: dict[str, tuple[fx.Await, asyncio.Future[Any]]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._branches = Branches(attempt, self._deliveries)
         self._busy = 0  # author code, commands and reads under way
         self._moves = 0  # grows with everything that happens
         self._closed = False
         self._refusal = Refusal()
-        self._soon_due = float("inf")
-        self._others_move = False
+        self._lingering = Lingering()
         self.stuck: list[str] = []
         self._calls = Calls(attempt, score.past, desk, loop)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
-
-    @property
-    def run_id(self) -> UUID:
-        return UUID(self.current.claim.id)
-
-    @property
-    def attempt(self) -> int:
-        return self.current.claim.attempt
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        return self.current.scheduled_for
 
     # For the context
 
@@ -77,8 +59,8 @@ class Conductor:
         if self._closed or self.current.order is not None:
             await self._refusal.answer()
         task = asyncio.current_task(self._loop)  # given the loop, it needs no system call to find it
-        if task is not None and task not in self._tasks:
-            self._joins(task)
+        if task is not None and task not in self._branches.tasks:
+            self._branches.add(task)
         if type(operation) is not Step or (key := self.score.new_step(operation)) is None:
             return await self._carry_out(self.score.plan(operation))
         # The plan of a new step, written out: of all that happens most is this, and it costs half as much
@@ -95,7 +77,7 @@ class Conductor:
             self._settle(future)
         return self.score.recorded(operation, record, tried)
 
-    async def _carry_out(self, plan: Plan) -> Any:
+    async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
             effect = next(plan)
             while True:
@@ -104,24 +86,14 @@ class Conductor:
                     self._deliveries.opened()
                 try:
                     came = await work
+                except asyncio.CancelledError:
+                    self._withdraw(effect)
+                    raise
                 finally:
                     self._settle(work)
                 effect = plan.send(came)
         except StopIteration as end:
             return end.value
-
-    def _joins(self, task: asyncio.Task[Any]) -> None:
-        """A task takes part from now on, until it ends."""
-        self._tasks.add(task)
-        task.add_done_callback(self._leaves)
-        self._count_tasks()
-
-    def _leaves(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        self._count_tasks()
-
-    def _count_tasks(self) -> None:
-        self._deliveries.several = len(self._tasks) > (self.current.handle in self._tasks)
 
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
@@ -149,7 +121,7 @@ class Conductor:
 
     # Effects
 
-    def _replay(self, effect: Replay) -> Awaitable[Any]:
+    def _replay(self, effect: fx.Replay) -> Awaitable[Any]:
         n = effect.kept.n
         self._deliveries.ask(n, recorded=True)
         return self._delivered(n, None) if effect.read is None else self._read_and_deliver(n, effect.read)
@@ -188,7 +160,7 @@ class Conductor:
         if self._open:
             self._consider()  # this branch may be at its end, and the others wait
 
-    def _submit(self, effect: Submit) -> asyncio.Future[Any]:
+    def _submit(self, effect: fx.Submit) -> asyncio.Future[Any]:
         return self._written_soon(effect.command)
 
     def _written_soon(self, command: Command) -> asyncio.Future[Any]:
@@ -246,43 +218,41 @@ class Conductor:
 
     # Waiting
 
-    def _wait(self, effect: Await) -> asyncio.Future[Any]:
-        wait = effect.wait
+    def _wait(self, effect: fx.Await) -> asyncio.Future[Any]:
+        wait, past = effect.wait, self.score.past
         future = self._future()
-        known = self.score.past.open.pop(wait.key, None)
-        if known is not None:
+        known = past.open.pop(wait.key, None)
+        if known is not None or wait.key in past.withdrawn:
             self.score.unused(wait.n)
-            self._opened(wait, future, effect.read, known.due_in)
+            self._opened(effect, future, None if known is None else known.due_in)
         else:
-            self._deliveries.ask(wait.n)
-            self._ask(wait, partial(self._registered, wait, future, effect.read))
+            self._register(effect, future)
         return future
 
-    def _registered(
-        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, answer: Answer
-    ) -> None:
+    def _register(self, effect: fx.Await, future: asyncio.Future[Any]) -> None:
+        self._deliveries.ask(effect.wait.n)
+        self._ask(effect.wait, partial(self._registered, effect, future))
+
+    def _registered(self, effect: fx.Await, future: asyncio.Future[Any], answer: Answer) -> None:
         self.finish()
+        n = effect.wait.n
         if isinstance(answer, Open):
-            self._deliveries.drop(wait.n)
-            self.score.unused(wait.n)
-            self._opened(wait, future, read, answer.due_in)
+            self._deliveries.drop(n)
+            self.score.unused(n)
+            self._opened(effect, future, answer.due_in)
         elif isinstance(answer, Outcome):
-            self._came(wait.n, future, answer, read)
+            self._came(n, future, answer, effect.read)
         elif isinstance(answer, Exception):
-            self._deliveries.drop(wait.n)
+            self._deliveries.drop(n)
             if not future.done():
                 future.set_exception(answer)
 
-    def _opened(
-        self, wait: Wait, future: asyncio.Future[Any], read: Callable[[], Any] | None, due_in: int | None
-    ) -> None:
-        self._open[wait.key] = (wait, future, read)
+    def _opened(self, effect: fx.Await, future: asyncio.Future[Any], due_in: int | None) -> None:
+        wait = effect.wait
+        self._open[wait.key] = (effect, future)
         future.add_done_callback(lambda _: self._open.pop(wait.key, None))
         self._moves += 1
-        if due_in is not None:
-            self._soon_due = min(self._soon_due, self._loop.time() + due_in / SECOND)
-        if wait.kind != "sleep":
-            self._others_move = True
+        self._lingering.opened(wait.kind, due_in, self._loop.time())
         self._desk.watch(self)
         self._consider()
 
@@ -294,19 +264,26 @@ class Conductor:
         opened = self._open.pop(key, None)
         if opened is None or self._closed:
             return
-        wait, future, read = opened
+        effect, future = opened
         n = self.score.number()
-        recorded, value = recorded_as(wait.kind, outcome)
+        recorded, value = recorded_as(effect.wait.kind, outcome)
         self._deliveries.ask(n)
         self._tell(Record(*self.score.held, n, key, recorded, value, waited=True))
-        self._came(n, future, outcome, read)
+        self._came(n, future, outcome, effect.read)
+
+    def _withdraw(self, effect: fx.Effect) -> None:
+        """A branch was cancelled where it awaits. If that was author code's doing, its wait is over."""
+        key = fx.waits_by(effect)
+        stopped = self._closed or self.current.order is not None or self.score.dry
+        if key is not None and key not in self.score.past.withdrawn and not stopped:
+            self._tell(Withdraw(self.score.held, self.score.past.number(), key))
 
     def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
         if read is None:
-            self._deliveries.deliver(n, future, Came(n, outcome))
+            self._deliveries.deliver(n, future, fx.Came(n, outcome))
             return
         reading = self._loop.create_task(self._read(read))
-        self._joins(reading)
+        self._branches.add(reading)
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() or future.done():
@@ -315,7 +292,7 @@ class Conductor:
                 self._deliveries.drop(n)
                 future.set_exception(error)
             else:
-                self._deliveries.deliver(n, future, Came(n, outcome, task.result()))
+                self._deliveries.deliver(n, future, fx.Came(n, outcome, task.result()))
 
         reading.add_done_callback(done)
 
@@ -324,9 +301,8 @@ class Conductor:
     def _consider(self) -> None:
         """When nothing is left but waits, look again in a moment."""
         if self._open and not self._busy and not self._closed:
-            soon = self._others_move or self._soon_due < self._loop.time() + LINGER
-            linger = LINGER if soon and self._desk.has_room() else CROWDED
-            self._loop.call_later(linger, self._suspend_if_quiet, self._moves, 0)
+            seconds = self._lingering.seconds(self._loop.time(), self._desk.has_room())
+            self._loop.call_later(seconds, self._suspend_if_quiet, self._moves, 0)
 
     def _suspend_if_quiet(self, moves: int, turns: int) -> None:
         if self._moves != moves or self._busy or not self._open or self._closed:
@@ -337,25 +313,33 @@ class Conductor:
         if turns < QUIET_TURNS:
             self._loop.call_soon(self._suspend_if_quiet, moves, turns + 1)
             return
+        if again := self._open.keys() & self.score.past.withdrawn:
+            self._wait_again(again)
+            return
         self.current.waits_for = sorted(self._open)
         self.close()
         self._desk.stop(self.current, "suspend")
 
+    def _wait_again(self, keys: set[str]) -> None:
+        """Author code cancelled these waits once, and this time it doesn't: so they are waits like any other."""
+        self.score.past.withdrawn -= keys
+        for key in sorted(keys):
+            effect, future = self._open.pop(key)
+            effect.wait.n = self.score.number()
+            self._register(effect, future)
+
     def close(self) -> None:
         """Nothing more happens in this context: whoever still waits in it is cancelled."""
         self._closed = True
-        current = asyncio.current_task()
         for future in list(self._futures):
             future.cancel()
-        for task in list(self._tasks):
-            if task is not current and task is not self.current.handle and not task.done():
-                task.cancel()
+        self._branches.cancel()
 
     def reopen(self) -> None:
         """For compensations, when the function itself is closed."""
         self._closed = False
 
-    async def _restart(self, effect: Restart) -> Any:
+    async def _restart(self, effect: fx.Restart) -> Any:
         self.current.restart_args = effect.args
         self.close()
         self._desk.stop(self.current, "restart")
@@ -366,18 +350,19 @@ class Conductor:
         await self._future()
         raise asyncio.CancelledError
 
-    def _be_stuck(self, effect: Stuck) -> asyncio.Future[Any]:
-        self.stuck.append(effect.key)
+    def _be_stuck(self, effect: fx.Stuck) -> asyncio.Future[Any]:
+        if effect.key not in self.score.past.withdrawn:
+            self.stuck.append(effect.key)
         self._moves += 1
         return self._future()
 
     # Author code
 
-    def run_step(self, effect: Try) -> Coroutine[Any, Any, Tried]:
+    def run_step(self, effect: fx.Try) -> Coroutine[Any, Any, fx.Tried]:
         """Author code, with its retries."""
         return self._calls.run(self, effect.step, effect.key)
 
-    def given_up(self, key: str, tried: Tried) -> None:
+    def given_up(self, key: str, tried: fx.Tried) -> None:
         """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
         there, so it must be known."""
         if tried.error is None:
@@ -392,32 +377,23 @@ class Conductor:
         finally:
             self.finish()
 
-    async def _transact(self, effect: Transact) -> Tried:
+    async def _transact(self, effect: fx.Transact) -> fx.Tried:
         transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
-        try:
-            text = await self._under_way(self._calls.run_in_thread(transact, effect.key))
-        except asyncio.CancelledError:
-            transacting.give_up()
-            raise
-        except Exception as error:
-            failed = transacting.failed(error)
-            if isinstance(error, StoreError):
-                raise
-            return failed
-        if text is None:  # the run was lost: the transaction was taken back
-            return await self._never()
-        n = transacting.record.n
-        await self._awaited(self._delivered(n, None))
-        return Tried(text, n=n)
+        tried = await transacting.ended(self._under_way(self._calls.run_in_thread(transact, effect.key)))
+        if tried.error is None:
+            if tried.text is None:
+                return await self._never()
+            await self._awaited(self._delivered(tried.n, None))
+        return tried
 
 
 _EFFECTS: dict[type[Any], Callable[[Conductor, Any], Awaitable[Any]]] = {
-    Replay: Conductor._replay,
-    Submit: Conductor._submit,
-    Await: Conductor._wait,
-    Try: Conductor.run_step,
-    Transact: Conductor._transact,
-    Restart: Conductor._restart,
-    Stuck: Conductor._be_stuck,
+    fx.Replay: Conductor._replay,
+    fx.Submit: Conductor._submit,
+    fx.Await: Conductor._wait,
+    fx.Try: Conductor.run_step,
+    fx.Transact: Conductor._transact,
+    fx.Restart: Conductor._restart,
+    fx.Stuck: Conductor._be_stuck,
 }

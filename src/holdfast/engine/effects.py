@@ -84,3 +84,11 @@ class Tried(msgspec.Struct):
 
 Effect: TypeAlias = Replay | Submit | Await | Try | Transact | Restart | Stuck
 Plan: TypeAlias = Generator[Effect, Any, Any]
+
+
+def waits_by(effect: Effect) -> str | None:
+    """The key of the wait behind an effect, where author code that gives it up would lose something or keep it open:
+    one that is open, or a message on record that hasn't reached it yet."""
+    if isinstance(effect, Await):
+        return effect.wait.key
+    return effect.kept.key if isinstance(effect, Replay) and effect.kept.kind == "message" else None

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from holdfast.model.labels import name_of
 from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Record
 from holdfast.store.waking import recorded_as
+from holdfast.task.operations import Step
 
 _NEVER_ASKED_FOR = ("undone",)
+
+
+@dataclass(slots=True)
+class Registered:
+    """A compensation: what to call, with what, and after which number it was registered."""
+
+    n: int
+    key: str
+    call: Callable[[], Any]
+    step: Step | None = None
 
 
 class Past:
@@ -18,6 +31,10 @@ class Past:
     def __init__(self, kept: Kept, held: Held) -> None:
         self._held = held
         self._kept = {item.key: item for item in kept.checkpoints if item.kind not in _NEVER_ASKED_FOR}
+        self.withdrawn = {key for key, item in self._kept.items() if item.kind == "withdrawn"}
+        """Waits that author code cancelled. Nothing comes of them in a replay, in which it cancels them again."""
+        for key in self.withdrawn:
+            del self._kept[key]
         undone = [item for item in kept.checkpoints if item.kind == "undone"]
         self.undone = {int(item.value or 0) for item in undone}
         self._times_undone = Counter(item.key for item in undone) if undone else {}
@@ -25,6 +42,7 @@ class Past:
         self._last = kept.checkpoints[-1].n if kept.checkpoints else 0
         self._new: set[str] = set()
         self.open: dict[str, KeptWait] = {wait.key: wait for wait in kept.waits if wait.outcome is None}
+        self.withdrawn -= {wait.key for wait in kept.waits}  # waited for again since then
         self.settled = [self._settle(wait) for wait in kept.waits if wait.outcome is not None]
         self.numbers = sorted(item.n for item in self._kept.values())
 

@@ -16,9 +16,11 @@ import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.blocking import BlockingConductor, Unwind
-from holdfast.engine.conductor import LINGER, QUIET_TURNS, Conductor
+from holdfast.engine.conductor import Conductor
 from holdfast.engine.effects import Tried, Try
-from holdfast.engine.score import Registered, Score
+from holdfast.engine.lingering import LINGER, QUIET_TURNS
+from holdfast.engine.past import Registered
+from holdfast.engine.score import Score
 from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -88,3 +88,13 @@ def payload(outcome: Outcome, what: str, kind: Any) -> Any:
         return decode(outcome.value or "null", Any if kind is None else kind)
     except PayloadError as error:
         raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error
+
+
+def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
+    id, _, state, result, error = row
+    return str(id), state, result, error
+
+
+def chosen_ends(rows: Sequence[Any], failed: str | None) -> Sequence[Any]:
+    """All ends; or, where a failure ended the wait, that one."""
+    return rows if failed is None else [row for row in rows if row[0] == failed]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 from uuid import UUID
 
 from holdfast.engine.clerk import Clerk, Reader
 from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
-from holdfast.engine.past import Past
-from holdfast.engine.rebuilding import causes, fail, fail_again, failure_text, payload
+from holdfast.engine.past import Past, Registered
+from holdfast.engine.rebuilding import causes, chosen_ends, end_of_child, fail, fail_again, failure_text, payload
 from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
@@ -31,16 +30,6 @@ from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
 from holdfast.task.current import scope
 from holdfast.task.results import result_of
-
-
-@dataclass(slots=True)
-class Registered:
-    """A compensation: what to call, with what, and after which number it was registered."""
-
-    n: int
-    key: str
-    call: Callable[[], Any]
-    step: op.Step | None = None
 
 
 class Score:
@@ -312,7 +301,7 @@ class Score:
         if kept is not None:
             rows = yield Replay(kept, read)
             failed = decode(kept.value) if kept.value else None
-            return kept.n, _only(rows, failed)
+            return kept.n, chosen_ends(rows, failed)
         if spawn in self._copied:  # a fork's, whose original joined it before
             return 0, self._copied[spawn]
         if self.dry:
@@ -322,17 +311,19 @@ class Score:
             self.held, self.number(), key, "children", spawn_key(self.claim.generation, spawn), eager=int(eager)
         )
         came: Came = yield Await(wait, read)
-        return came.n, _only(came.data, came.outcome.value)
+        return came.n, chosen_ends(came.data, came.outcome.value)
 
     def _end_of(self, spawn: str) -> list[Any]:
         """How a spawned child ended. A replay asks for all of them: they are read together."""
         if self._spawned is None and self.past.replaying:
             self._spawned = self._reader.spawned(self.claim.id)
         found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
-        return [_end(found)] if found is not None else self._ends_of(spawn)
+        return [end_of_child(found)] if found is not None else self._ends_of(spawn)
 
     def _ends_of(self, spawn: str) -> list[Any]:
-        return [_end(row) for row in self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))]
+        return [
+            end_of_child(row) for row in self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
+        ]
 
     def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
         value = self._result_or_failure(task, end)
@@ -383,16 +374,6 @@ class Score:
 
     def restart(self, operation: op.Restart) -> Plan:
         yield Stuck("$restart") if self.dry else Restart(operation.args)
-
-
-def _end(row: Sequence[Any]) -> Sequence[Any]:
-    id, _, state, result, error = row
-    return str(id), state, result, error
-
-
-def _only(rows: Sequence[Any], failed: str | None) -> Sequence[Any]:
-    """All ends; or, where a failure ended the wait, that one."""
-    return rows if failed is None else [row for row in rows if row[0] == failed]
 
 
 _PLANS: dict[type[Any], Callable[[Score, Any], Plan]] = {

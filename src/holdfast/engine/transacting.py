@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any, cast
 
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.effects import Tried
 from holdfast.engine.score import Score
 from holdfast.engine.trying import Tries, returned
+from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import Record
 from holdfast.task.operations import Transaction
@@ -51,6 +53,20 @@ class Transacting:
         if not self._given_up:
             self._deliveries.ask(n)
         return n
+
+    async def ended(self, thread: Awaitable[str | None]) -> Tried:
+        """What the thread came to. Neither text nor error: the run was lost, and the transaction taken back."""
+        try:
+            text = await thread
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+        except Exception as error:
+            failed = self.failed(error)
+            if isinstance(error, StoreError):
+                raise
+            return failed
+        return Tried(text, n=self.record.n)
 
     def give_up(self) -> None:
         """Author code doesn't wait for it any more: what the thread still does has no turn to wait for."""

@@ -64,6 +64,14 @@ class Wait(msgspec.Struct):
     due_at: int | None = None
 
 
+class Withdraw(msgspec.Struct):
+    """Author code gave up a wait: it is over, and what came of it, if anything, goes to whoever asks next."""
+
+    held: Held
+    n: int
+    key: str
+
+
 class Emit(msgspec.Struct):
     """An event. Answered with whether it was the first of its name."""
 
@@ -126,7 +134,7 @@ class MarkUndos(msgspec.Struct):
     held: Held
 
 
-Command: TypeAlias = Record | Wait | Emit | Spawn | Enqueue | Write | Progress | MarkUndos
+Command: TypeAlias = Record | Wait | Withdraw | Emit | Spawn | Enqueue | Write | Progress | MarkUndos
 
 
 class Outcome(NamedTuple):

@@ -20,6 +20,7 @@ from holdfast.store.commands import (
     Reply,
     Spawn,
     Wait,
+    Withdraw,
     Write,
     Wrote,
 )
@@ -33,8 +34,10 @@ from holdfast.store.turns import give_turns
 from holdfast.store.waking import (
     Waiter,
     find_waiters,
+    give_message,
     lock_events,
     outcome_of,
+    receiver,
     recorded_as,
     settle_events,
     take_message,
@@ -92,6 +95,7 @@ class Group:
         self._hold_runs(waiters)
         self._emit(waiters, more=more)
         self._record()
+        self._withdraw()
         self._wait()
         self._spawn()
         self._enqueue()
@@ -143,6 +147,27 @@ class Group:
         if over:
             self._do("drop_waits", rows=batch(map(_wait_place, over)))
 
+    def _withdraw(self) -> None:
+        """Waits that author code gave up. What they had taken is there before others look for it; what is given up in
+        the group in which it would begin doesn't begin."""
+        given_up = {(each.held, each.key) for each in self._commands if isinstance(each, Withdraw)}
+        if not given_up:
+            return
+        self._replies.update((at, Open(None)) for at, wait in self._todo(Wait) if (wait.held, wait.key) in given_up)
+        withdraws = self._todo(Withdraw)
+        if not withdraws:
+            return
+        dropped = self._do("withdraw_waits", rows=batch(_wait_place(withdraw) for _, withdraw in withdraws))
+        still_open = {(str(run), key) for run, key, outcome in dropped if outcome is None}
+        takers: list[dict[str, Any]] = []
+        for at, withdraw in withdraws:
+            self._answer(at, withdraw, "withdrawn", None)
+            held = withdraw.held
+            if (held.run, withdraw.key) not in still_open:
+                takers.append({"run": held.run, "taken_by": receiver(held.generation, withdraw.key)})
+        for run, topic in self._do("give_back", rows=batch(takers)) if takers else []:
+            give_message(self._do, str(run), topic)
+
     def _wait(self) -> None:
         waits = self._todo(Wait)
         if not waits:
@@ -179,7 +204,7 @@ class Group:
         if wait.kind == "event" and wait.target in self._emitted:
             return Outcome("event", self._emitted[wait.target]), None
         if wait.kind == "message":
-            payload = take_message(self._do, run, wait.target, wait.key)
+            payload = take_message(self._do, run, wait.target, receiver(wait.held.generation, wait.key))
             return (None if payload is None else Outcome("message", payload)), None
         if wait.kind == "children":
             left, failed = self._do("children_left", parent=run, spawn_key=wait.target)[0]
@@ -243,7 +268,7 @@ class Group:
         self._replies.update((at, Wrote()) for at, _ in [*self._todo(Progress), *self._todo(MarkUndos)])
 
 
-def _wait_place(command: Wait | Record) -> dict[str, Any]:
+def _wait_place(command: Wait | Withdraw | Record) -> dict[str, Any]:
     return {"run": command.held.run, "generation": command.held.generation, "key": command.key}
 
 

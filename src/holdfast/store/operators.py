@@ -13,7 +13,7 @@ from holdfast.store.family import HeldRun, cancel, hold_with_parents
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.retrying import retry
 from holdfast.store.settling import settle
-from holdfast.store.waking import take_message, wake
+from holdfast.store.waking import give_message
 
 
 class Operators(Part):
@@ -74,7 +74,7 @@ class Operators(Part):
                 "add_messages",
                 rows=batch([{"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": by}]),
             )
-            _deliver(do, run, topic)
+            give_message(do, id, topic)
 
         self._together("client", work)
 
@@ -85,18 +85,6 @@ def _hold(do: Do, id: str) -> HeldRun:
     if not found:
         raise RunNotFound.of(id)
     return found[id]
-
-
-def _deliver(do: Do, run: HeldRun, topic: str) -> None:
-    """Give the first message of a topic that nobody took to the first who waits for one."""
-    waiting = do("first_receiver", run=run.id, topic=topic)
-    if not waiting:
-        return
-    generation, key = waiting[0]
-    payload = take_message(do, run.id, topic, key)
-    settled = {"run": run.id, "generation": generation, "key": key, "outcome": "message", "value": payload}
-    do("settle_waits", rows=batch([settled]))
-    wake(do, [run.id])
 
 
 def _refuse_retry(do: Do, id: str) -> None:

@@ -96,14 +96,33 @@ def settle_waiters(do: Do, payloads: Mapping[str, str], waiters: Iterable[Waiter
     return {str(row[0]) for row in do("settle_waits", rows=batch(rows))} if rows else set()
 
 
-def take_message(do: Do, run: str, topic: str | None, key: str) -> str | None:
-    """The payload of the first message of a topic that nobody took, which is this wait's now; None without one."""
+def receiver(generation: int, key: str) -> str:
+    """How messages name the wait that took them: a restart makes the same waits again."""
+    return f"{generation}:{key}"
+
+
+def take_message(do: Do, run: str, topic: str | None, by: str) -> str | None:
+    """The payload of the first message of a topic that nobody took, which is this receiver's now; None without one."""
     found = do("first_message", run=run, topic=topic)
     if not found:
         return None
     n, payload = found[0]
-    do("take_messages", rows=batch([{"run": run, "n": n, "key": key}]))
+    do("take_messages", rows=batch([{"run": run, "n": n, "taken_by": by}]))
     return str(payload)
+
+
+def give_message(do: Do, run: str, topic: str) -> None:
+    """Give the first message of a topic that nobody took to the first open wait for one, if there are both."""
+    waiting = do("first_receiver", run=run, topic=topic)
+    if not waiting:
+        return
+    generation, key = waiting[0]
+    payload = take_message(do, run, topic, receiver(generation, key))
+    if payload is None:
+        return
+    settled = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
+    do("settle_waits", rows=batch([settled]))
+    wake(do, [run])
 
 
 def wake(do: Do, runs: Collection[str]) -> int:

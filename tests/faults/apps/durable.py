@@ -188,6 +188,28 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         ctx.step(do.reserve, mark, "u3", name="u3", undo=do.release)
         raise Fatal("enough")
 
+    def send_number(mark: str, run: UUID, number: int) -> None:
+        """May be done twice; whoever receives it twice in a row knows."""
+        app.get_run(run).send("number", number)
+        do.plain(mark, f"n{number}")
+
+    @app.task(name="cutting", **settings)
+    async def cutting(ctx: Context, mark: str) -> list[int]:
+        """Cancels a receive whose message has been sent and may have come, and one without a message."""
+        got: list[int] = []
+        for number in (1, 2, 3):
+            receiving, idle = (asyncio.ensure_future(ctx.receive(topic)) for topic in ("number", "nothing"))
+            sending = asyncio.ensure_future(ctx.step(send_number, mark, ctx.run_id, number, name=f"n{number}"))
+            await asyncio.wait([receiving, sending], return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                got.append(receiving.result())
+            receiving.cancel()
+            idle.cancel()
+            await sending
+        while got[-1:] != [3]:
+            got.append(await ctx.receive("number"))
+        return list(dict.fromkeys(got)) if got == sorted(got) else got
+
     @app.task(name="paying", **settings)
     async def paying(ctx: Context, mark: str) -> str:
         return await ctx.transaction(do.pay, mark)

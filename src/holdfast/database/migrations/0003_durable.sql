@@ -76,7 +76,7 @@ create table {schema}events (
 create index holdfast_events_more on {schema}events (target) where more = 1;
 create index holdfast_events_age on {schema}events (touched_at);
 
--- Messages to runs, numbered in order under the run's lock. sent_by: the call that sent it; taken_by: the key of the receive that got it.
+-- Messages to runs, numbered in order under the run's lock. sent_by: the call that sent it; taken_by: the generation and key of the receive that got it.
 create table {schema}messages (
     run {uuid} not null,
     n int not null,

@@ -135,6 +135,13 @@ delete from {schema}waits where run {among(:rows, run uuid)} and (run, generatio
     select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
 )
 
+-- name: withdraw_waits
+-- Waits that author code gave up, and what had come of them.
+delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
+    select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
+)
+returning run, key, outcome
+
 -- name: pick_due_waits
 -- Runs with a wait that is due, in small batches.
 select w.run from {schema}waits w where w.outcome is null and w.due_at is not null and w.due_at <= {now}

@@ -17,8 +17,8 @@ order by n limit 1
 
 -- name: take_messages
 -- Messages that were received.
-update {schema}messages set taken_by = each.key
-from {each(:rows, run uuid, n int, key text)}
+update {schema}messages set taken_by = each.taken_by
+from {each(:rows, run uuid, n int, taken_by text)}
 where {schema}messages.run {matching(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
 
 -- name: first_receiver
@@ -28,10 +28,17 @@ where run = cast(:run as {uuid}) and kind = 'message' and target = :topic and ou
 order by since, length(key), key limit 1
 
 -- name: return_messages
--- Messages that waits of these runs got, and that no code has seen, are as good as new. (A key may have taken others before a restart.)
+-- Messages that waits of these runs got, and that no code has seen, are as good as new.
 update {schema}messages set taken_by = null
-where run {among(:rows, id uuid)} and (run, n) in (
-    select m.run, max(m.n) from {schema}waits w join {schema}messages m on m.run = w.run and m.taken_by = w.key
-    where w.run {among(:rows, id uuid)} and m.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
-    group by m.run, m.taken_by
+where run {among(:rows, id uuid)} and (run, taken_by) in (
+    select w.run, cast(w.generation as text) || ':' || w.key from {schema}waits w
+    where w.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
 )
+
+-- name: give_back
+-- Messages that these receivers took and no code has seen are as good as new.
+update {schema}messages set taken_by = null
+where run {among(:rows, run uuid)} and (run, taken_by) in (
+    select cast(each.run as {uuid}), each.taken_by from {each(:rows, run uuid, taken_by text)}
+)
+returning run, topic

@@ -1,0 +1,31 @@
+"""How long a run that only waits stays in memory before it is suspended."""
+
+from __future__ import annotations
+
+from holdfast.model.clock import SECOND
+
+QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspended
+LINGER = 0.05  # how long it stays when something may come soon: most children, and many events, do
+CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
+
+
+class Lingering:
+    """What one attempt waits for, as far as that says how soon it may come."""
+
+    __slots__ = ("_due", "_others_move")
+
+    def __init__(self) -> None:
+        self._due = float("inf")
+        self._others_move = False
+
+    def opened(self, kind: str, due_in: int | None, now: float) -> None:
+        """Another wait; `now` is the loop's time."""
+        if due_in is not None:
+            self._due = min(self._due, now + due_in / SECOND)
+        if kind != "sleep":
+            self._others_move = True
+
+    def seconds(self, now: float, has_room: bool) -> float:
+        """How long to stay."""
+        soon = self._others_move or self._due < now + LINGER
+        return LINGER if soon and has_room else CROWDED
