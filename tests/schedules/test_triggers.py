@@ -198,19 +198,26 @@ def test_an_async_trigger_that_hangs_is_given_up(make_app):
     assert polls(app)[0] == (0, 0, "it took longer than its timeout, 1 s")
 
 
-def test_a_worker_that_stops_gives_a_poll_up(make_app):
-    app = make_app()
+def test_a_worker_that_stops_gives_a_poll_up_and_the_next_one_polls_at_once(make_app):
     begun, released = threading.Event(), threading.Event()
 
-    @app.trigger("files", every=3600)
-    def files():
-        begun.set()
-        released.wait()
+    def start() -> Holdfast:
+        app = make_app(name="shop")
 
+        @app.trigger("files", every=3600)
+        def files():
+            begun.set()
+            released.wait()
+
+        return app
+
+    app = start()
     with app.worker(grace=0):
         assert begun.wait(30)
     assert polls(app) == [(0, 0, "its worker stopped")]
     released.set()
+    start().worker().drain(timeout=60)
+    assert polls(app) == [(0, 0, "its worker stopped"), (0, 0, None)]
 
 
 def test_two_workers_poll_one_at_a_time(make_app, ledger):

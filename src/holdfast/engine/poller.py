@@ -23,6 +23,7 @@ from holdfast.errors import ConfigError, KeyConflict, StoreError
 from holdfast.model.clock import SECOND
 from holdfast.model.failure import describe, to_json
 from holdfast.store import Store
+from holdfast.store.triggers import Result
 from holdfast.task.task import Request
 from holdfast.task.timetable import Timetable, Trigger
 from holdfast.telemetry import log
@@ -38,6 +39,10 @@ CHUNK = 100
 
 class GivenUp(Exception):
     """A poll that doesn't count any more."""
+
+
+class BrokenOff(GivenUp):
+    """A poll that isn't to blame: another worker shall make it again at once."""
 
 
 class Polling:
@@ -134,9 +139,9 @@ class Poller(Loop):
                 self.wake()
 
     def give_up(self) -> None:
-        """The worker stops: what is under way doesn't count any more, and others may poll."""
+        """The worker stops: what is under way doesn't count any more, and others may poll at once."""
         for polling in list(self._under_way.values()):
-            self._end(polling, GivenUp("its worker stopped"))
+            self._end(polling, BrokenOff("its worker stopped"))
 
     def _end(self, polling: Polling, error: BaseException | None) -> None:
         """Put what came of a poll on record, once."""
@@ -147,11 +152,9 @@ class Poller(Loop):
         if error is not None:
             log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe(error)))
         said = None if error is None else to_json(describe(error))
+        result = Result(int(polling.seconds * SECOND), polling.found, polling.made, said)
         try:
-            self._store.triggers.end(
-                self._id, name, polling.number,
-                took=int(polling.seconds * SECOND), found=polling.found, made=polling.made, error=said,
-            )  # fmt: skip
+            self._store.triggers.end(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
         except StoreError as trouble:  # then its right ends by itself
             log.database_trouble(f"trigger {name}", trouble)
         finally:
