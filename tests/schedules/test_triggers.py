@@ -102,22 +102,75 @@ def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ing
     assert len(polls(timed_app)) == 2
 
 
-def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(timed_app, clock, ingest, ledger):
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("before", [5, CHUNK, CHUNK + 5])
+def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
+    timed_app, clock, ingest, ledger, before, kind
+):
     broken = [True]
 
-    @timed_app.trigger("files", every=30)
     def files():
         for n in range(2 * CHUNK):
-            if n == CHUNK + 5 and broken.pop():
+            if n == before and broken.pop():
                 raise OSError("the disk is gone")
             yield ingest.options(key=str(n)).request(str(n))
 
-    assert drain(timed_app) == CHUNK
+    async def async_files():
+        for request in files():
+            yield request
+
+    timed_app.trigger("files", every=30)(files if kind == "plain" else async_files)
+    assert drain(timed_app) == before
     broken.append(False)
     clock.forward(30)
-    assert drain(timed_app) == CHUNK
+    assert drain(timed_app) == 2 * CHUNK - before
     assert len(set(ledger.lines())) == len(ledger.lines()) == 2 * CHUNK
-    assert polls(timed_app) == [(CHUNK, CHUNK, "the disk is gone"), (2 * CHUNK, CHUNK, None)]
+    assert polls(timed_app) == [(before, before, "the disk is gone"), (2 * CHUNK, 2 * CHUNK - before, None)]
+
+
+def test_what_can_not_be_enqueued_holds_up_nobody(timed_app, ingest, ledger):
+    timed_app.limit("odd", concurrency=1, by=lambda path: 1 // 0 if path == "e" else path)
+    limited = ingest.options(limits=["odd"])
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        yield ingest.options(key="a").request("a")
+        yield "b"
+        yield ingest.request("c")
+        yield ingest.options(key="d").request("d")
+        yield limited.options(key="e").request("e")
+        yield limited.options(key="f").request("f")
+
+    assert drain(timed_app) == 3
+    assert sorted(ledger.lines()) == ["a", "d", "f"]
+    assert polls(timed_app) == [(3, 3, "trigger files gave a str: let it yield task.request(…)")]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_what_came_before_a_poll_got_stuck_is_enqueued(make_app, ledger, kind):
+    app = make_app()
+    released = threading.Event()
+
+    @app.task(name="ingest")
+    def ingest(path: str) -> None:
+        ledger.write(path)
+
+    def plain():
+        yield ingest.options(key="a").request("a")
+        released.wait()
+        yield ingest.options(key="b").request("b")
+
+    async def hanging():
+        yield ingest.options(key="a").request("a")
+        await asyncio.Event().wait()
+
+    app.trigger("files", every=3600, timeout=1)(plain if kind == "plain" else hanging)
+    with app.worker():
+        wait_until(lambda: polls(app))
+        wait_until(lambda: ledger.lines())
+        released.set()
+    assert polls(app) == [(1, 1, "it took longer than its timeout, 1 s")]
+    assert ledger.lines() == ["a"]
 
 
 def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(timed_app, ingest, ledger):
