@@ -251,6 +251,21 @@ def test_an_async_trigger_that_hangs_is_given_up(make_app):
     assert polls(app)[0] == (0, 0, "it took longer than its timeout, 1 s")
 
 
+@pytest.mark.anyio
+async def test_an_async_trigger_can_not_end_the_loop_that_its_worker_shares(make_app):
+    app = make_app()
+
+    @app.trigger("files", every=3600)
+    async def files():
+        raise SystemExit(3)
+
+    async with app.worker():
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(polls, app):
+                await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(polls, app) == [(0, 0, "3")]
+
+
 def test_a_worker_that_stops_gives_a_poll_up_and_the_next_one_polls_at_once(make_app):
     begun, released = threading.Event(), threading.Event()
 

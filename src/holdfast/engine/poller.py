@@ -12,8 +12,7 @@ import inspect
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.loop import Loop
@@ -201,14 +200,17 @@ class Poller(Loop):
                     self._enqueue(polling)
 
     def _on_loop(self, polling: Polling, coroutine: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop())
+        future = asyncio.run_coroutine_threadsafe(_kept_in(coroutine), self._loop())
         try:
-            return future.result(max(polling.left, 0.0))
+            value, error = future.result(max(polling.left, 0.0))
         except TimeoutError:
             if future.done():
                 raise  # the author's own
             future.cancel()
             raise polling.too_long() from None
+        if error is not None:
+            raise error
+        return cast(T, value)
 
     # Runs
 
@@ -237,6 +239,14 @@ class Poller(Loop):
     def _add(self, runs: list[NewRun]) -> int:
         ids = self._store.intake.add(runs)
         return sum(run.id == id for run, id in zip(runs, ids, strict=True))
+
+
+async def _kept_in(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What comes of author code; what would end the whole loop doesn't come out of it."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 async def _awaited(given: Any) -> Any:
