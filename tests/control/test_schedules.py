@@ -10,6 +10,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
 from holdfast.policy.cron import Timing
 from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.store.triggers import Result
 from tests.support.world import SECOND, World
 
 HOUR = 3600 * SECOND
@@ -76,7 +77,7 @@ def test_details_of_a_schedule(control, world, clock, declared):
 def test_details_of_a_trigger(control, world, clock, declared):
     for number, error in ((1, None), (2, '{"code":"error","type":"OSError","message":"gone"}')):
         world.store.triggers.take("a", {"files": (SECOND, SECOND)})
-        world.store.triggers.end("a", "files", number, took=SECOND // 2, found=3, made=2, error=error)
+        world.store.triggers.end("a", "files", number, Result(SECOND // 2, 3, 2, error))
         clock.advance(1)
     details = control.schedules.show("files")
     assert [(poll.found, poll.made, str(poll.error), poll.took) for poll in details.polls] == [

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
+from holdfast import RunFailed
 from tests.support.waiting import wait_until
 
 
@@ -32,6 +35,37 @@ def test_workers_whose_clocks_are_off_keep_leases_and_delays(app, database_url, 
     assert delayed.result(timeout=30) == 1
     created, started = delayed.history()[0].at, delayed.history()[1].at
     assert 3 <= (started - created).total_seconds() < 60
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"clock_off": 3600}, {"clock_off": -3600}, {"clock_jumps": 3600}],
+    ids=["ahead", "behind", "jumping"],
+)
+def test_an_hour_on_a_workers_clock_changes_no_lease_timeout_deadline_or_retry(
+    app, database_url, start_worker, ledger, wrong
+):
+    start_worker(database_url, lease=1.5, **wrong)
+    (session,) = (row[0] for row in app.store.workers.live())
+    retried = app.remote("try_twice").enqueue()
+    hung = app.remote("hang").enqueue()
+    overdue = app.remote("hold").options(deadline=3).enqueue()
+    assert retried.result(timeout=60) == 1
+    for run, code in ((hung, "timeout"), (overdue, "deadline")):
+        with pytest.raises(RunFailed) as failed:
+            run.result(timeout=60)
+        assert failed.value.error.code == code
+    assert 2 <= seconds_between(retried, "retrying", "done") < 60
+    assert 1 <= seconds_between(hung, "started", "failed") < 60
+    assert 3 <= seconds_between(overdue, "enqueued", "failed") < 60
+    assert [row[0] for row in app.store.workers.live()] == [session], "its lease was renewed all the time"
+
+
+def seconds_between(run, first: str, last: str) -> float:
+    """By the database's clock, from the first entry of a kind to the last one of another."""
+    entries = run.history()
+    begin = next(entry.at for entry in entries if entry.kind == first)
+    return float(([entry.at for entry in entries if entry.kind == last][-1] - begin).total_seconds())
 
 
 def test_an_idle_worker_starts_what_another_process_enqueues(app, database_url, start_worker, ledger):

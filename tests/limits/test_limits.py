@@ -269,6 +269,24 @@ def test_children_of_a_fair_queue_take_their_tenants_turns(app):
     assert order_of_claims(app, 8).count("b") == 4
 
 
+@pytest.mark.parametrize("other", ["plain", "fair"])
+def test_a_fair_queue_is_served_beside_other_queues_of_its_worker(app, ledger, other):
+    app.queue("few", fair=True)
+    app.queue("many", fair=other == "fair")
+
+    @app.task(name="work")
+    async def work(queue: str, number: int) -> None:
+        ledger.write(queue, number)
+
+    many = [work.options(queue="many", tenant=f"t{number}").request("many", number) for number in range(100)]
+    app.enqueue_many(many)  # each is the first of its tenant
+    work.options(queue="few", tenant="one").enqueue_many([("few", number) for number in range(200)])
+    app.worker(concurrency=4).drain(timeout=60)
+    first = [words[0] for words in ledger.words()[:100]]
+    assert 30 <= first.count("few") <= 70, "they take turns"
+    assert len(ledger.lines()) == 300
+
+
 def test_fair_queues_are_checked(app):
     with pytest.raises(ConfigError, match="weights need fair=True"):
         app.queue("q", weights={"a": 2})

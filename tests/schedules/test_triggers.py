@@ -102,22 +102,75 @@ def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ing
     assert len(polls(timed_app)) == 2
 
 
-def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(timed_app, clock, ingest, ledger):
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("before", [5, CHUNK, CHUNK + 5])
+def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
+    timed_app, clock, ingest, ledger, before, kind
+):
     broken = [True]
 
-    @timed_app.trigger("files", every=30)
     def files():
         for n in range(2 * CHUNK):
-            if n == CHUNK + 5 and broken.pop():
+            if n == before and broken.pop():
                 raise OSError("the disk is gone")
             yield ingest.options(key=str(n)).request(str(n))
 
-    assert drain(timed_app) == CHUNK
+    async def async_files():
+        for request in files():
+            yield request
+
+    timed_app.trigger("files", every=30)(files if kind == "plain" else async_files)
+    assert drain(timed_app) == before
     broken.append(False)
     clock.forward(30)
-    assert drain(timed_app) == CHUNK
+    assert drain(timed_app) == 2 * CHUNK - before
     assert len(set(ledger.lines())) == len(ledger.lines()) == 2 * CHUNK
-    assert polls(timed_app) == [(CHUNK, CHUNK, "the disk is gone"), (2 * CHUNK, CHUNK, None)]
+    assert polls(timed_app) == [(before, before, "the disk is gone"), (2 * CHUNK, 2 * CHUNK - before, None)]
+
+
+def test_what_can_not_be_enqueued_holds_up_nobody(timed_app, ingest, ledger):
+    timed_app.limit("odd", concurrency=1, by=lambda path: 1 // 0 if path == "e" else path)
+    limited = ingest.options(limits=["odd"])
+
+    @timed_app.trigger("files", every=30)
+    def files():
+        yield ingest.options(key="a").request("a")
+        yield "b"
+        yield ingest.request("c")
+        yield ingest.options(key="d").request("d")
+        yield limited.options(key="e").request("e")
+        yield limited.options(key="f").request("f")
+
+    assert drain(timed_app) == 3
+    assert sorted(ledger.lines()) == ["a", "d", "f"]
+    assert polls(timed_app) == [(3, 3, "trigger files gave a str: let it yield task.request(…)")]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_what_came_before_a_poll_got_stuck_is_enqueued(make_app, ledger, kind):
+    app = make_app()
+    released = threading.Event()
+
+    @app.task(name="ingest")
+    def ingest(path: str) -> None:
+        ledger.write(path)
+
+    def plain():
+        yield ingest.options(key="a").request("a")
+        released.wait()
+        yield ingest.options(key="b").request("b")
+
+    async def hanging():
+        yield ingest.options(key="a").request("a")
+        await asyncio.Event().wait()
+
+    app.trigger("files", every=3600, timeout=1)(plain if kind == "plain" else hanging)
+    with app.worker():
+        wait_until(lambda: polls(app))
+        wait_until(lambda: ledger.lines())
+        released.set()
+    assert polls(app) == [(1, 1, "it took longer than its timeout, 1 s")]
+    assert ledger.lines() == ["a"]
 
 
 def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(timed_app, ingest, ledger):
@@ -198,19 +251,41 @@ def test_an_async_trigger_that_hangs_is_given_up(make_app):
     assert polls(app)[0] == (0, 0, "it took longer than its timeout, 1 s")
 
 
-def test_a_worker_that_stops_gives_a_poll_up(make_app):
+@pytest.mark.anyio
+async def test_an_async_trigger_can_not_end_the_loop_that_its_worker_shares(make_app):
     app = make_app()
-    begun, released = threading.Event(), threading.Event()
 
     @app.trigger("files", every=3600)
-    def files():
-        begun.set()
-        released.wait()
+    async def files():
+        raise SystemExit(3)
 
+    async with app.worker():
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(polls, app):
+                await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(polls, app) == [(0, 0, "3")]
+
+
+def test_a_worker_that_stops_gives_a_poll_up_and_the_next_one_polls_at_once(make_app):
+    begun, released = threading.Event(), threading.Event()
+
+    def start() -> Holdfast:
+        app = make_app(name="shop")
+
+        @app.trigger("files", every=3600)
+        def files():
+            begun.set()
+            released.wait()
+
+        return app
+
+    app = start()
     with app.worker(grace=0):
         assert begun.wait(30)
     assert polls(app) == [(0, 0, "its worker stopped")]
     released.set()
+    start().worker().drain(timeout=60)
+    assert polls(app) == [(0, 0, "its worker stopped"), (0, 0, None)]
 
 
 def test_two_workers_poll_one_at_a_time(make_app, ledger):

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.policy.cron import Timing
 from holdfast.store.schedule_rows import Declared
+from holdfast.store.triggers import Result
 from tests.support.world import SECOND, World
 
 WANTED = {"files": (10 * SECOND, 30 * SECOND)}
@@ -16,9 +17,9 @@ def declare(world: World, *names: str) -> None:
     world.store.schedules.declare("shop", [Declared(name, Timing(every=30 * SECOND)) for name in names])
 
 
-def end(world: World, poller: str, number: int, **more: Any) -> bool:
-    came: dict[str, Any] = {"took": 5, "found": 3, "made": 2, "error": None, **more}
-    return world.store.triggers.end(poller, "files", number, **came)
+def end(world: World, poller: str, number: int, *, again: bool = False, **more: Any) -> bool:
+    came = Result(**{"took": 5, "found": 3, "made": 2, "error": None, **more})
+    return world.store.triggers.end(poller, "files", number, came, again=again)
 
 
 def test_a_new_trigger_is_due_at_once_and_then_at_its_interval(world, clock):
@@ -56,6 +57,28 @@ def test_the_right_of_a_poller_that_died_ends_by_itself_and_its_late_word_does_n
     assert world.store.triggers.last("files") == []
     assert end(world, "b", 2)
     assert not end(world, "b", 2), "once"
+
+
+def test_a_poll_that_died_is_made_up_for_when_its_time_is_over_however_long_the_interval(world, clock):
+    declare(world, "files")
+    daily = {"files": (40 * SECOND, 86_400 * SECOND)}
+    world.store.triggers.take("a", daily)
+    clock.advance(39)
+    assert world.store.triggers.until_next(["files"]) == SECOND
+    assert world.store.triggers.take("b", daily) == {}
+    clock.advance(1)
+    assert world.store.triggers.take("b", daily) == {"files": 2}
+    assert end(world, "b", 2)
+    assert world.store.triggers.until_next(["files"]) == 86_400 * SECOND, "the next one is counted from its beginning"
+
+
+def test_a_poll_that_was_broken_off_is_due_at_once(world, clock):
+    declare(world, "files")
+    world.store.triggers.take("a", WANTED)
+    clock.advance(5)
+    assert end(world, "a", 1, again=True, error='{"code":"error"}')
+    assert world.store.triggers.until_next(["files"]) == 0
+    assert world.store.triggers.take("b", WANTED) == {"files": 2}
 
 
 def test_eight_pollers_one_poll(world, clock):

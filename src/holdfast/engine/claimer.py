@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
@@ -32,23 +32,33 @@ class KnownLanes:
         self.ordinary: list[int] = []
         self.processes: list[int] = []
         self.limited: frozenset[int] = frozenset()
+        self._fair: dict[int, str] = {}
         self._seen = 0.0
 
     def refresh(self) -> bool:
         """Look for new lanes; whether there were any for us."""
         tasks = self._registry.names()
+        all_lanes = self._store.lanes.refresh("claim")
         known = {
             lane: tasks[task]
-            for lane, (queue, task) in self._store.lanes.refresh("claim").items()
+            for lane, (queue, task) in all_lanes.items()
             if task in tasks and (self._queues is None or queue in self._queues)
         }
         self._seen = time.monotonic()
         changed = known.keys() != self.tasks.keys()
         self.tasks = known
         self.limited = self._store.lanes.limited & known.keys()
+        self._fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
         self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
         return changed
+
+    def by_turns(self, lanes: Iterable[int]) -> list[list[int]]:
+        """These lanes, those whose turns can be compared together: each fair queue counts its own, others have none."""
+        groups: dict[str | None, list[int]] = {}
+        for lane in lanes:
+            groups.setdefault(self._fair.get(lane), []).append(lane)
+        return list(groups.values())
 
     def refresh_if_old(self) -> None:
         if time.monotonic() - self._seen > POLL:
@@ -71,6 +81,7 @@ class Claimer(Loop):
         self._busy_since = 0.0
         self._processes_first = False
         self._limited_first = False
+        self._rounds = 0
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -105,7 +116,19 @@ class Claimer(Loop):
         return claims
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> list[Claim]:
-        """Runs of these lanes. Those of lanes with limits are claimed apart, with their permits."""
+        """Runs of these lanes. Fair queues are claimed from apart, each round another one first."""
+        groups = self._lanes.by_turns(lanes)
+        if len(groups) < 2:
+            return self._claim_group(session, lanes, free)
+        self._rounds += 1
+        first = self._rounds % len(groups)
+        found: list[Claim] = []
+        for group in groups[first:] + groups[:first]:
+            found += self._claim_group(session, group, free - len(found))
+        return found
+
+    def _claim_group(self, session: Session, lanes: list[int], free: int) -> list[Claim]:
+        """Those of lanes with limits are claimed apart, with their permits."""
         claims = self._store.claims
         limited = [lane for lane in lanes if lane in self._lanes.limited]
         if not limited:

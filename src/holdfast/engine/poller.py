@@ -11,10 +11,8 @@ import asyncio
 import inspect
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, TypeVar, cast
 
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.loop import Loop
@@ -23,6 +21,8 @@ from holdfast.errors import ConfigError, KeyConflict, StoreError
 from holdfast.model.clock import SECOND
 from holdfast.model.failure import describe, to_json
 from holdfast.store import Store
+from holdfast.store.rows import NewRun
+from holdfast.store.triggers import Result
 from holdfast.task.task import Request
 from holdfast.task.timetable import Timetable, Trigger
 from holdfast.telemetry import log
@@ -40,15 +40,20 @@ class GivenUp(Exception):
     """A poll that doesn't count any more."""
 
 
+class BrokenOff(GivenUp):
+    """A poll that isn't to blame: another worker shall make it again at once."""
+
+
 class Polling:
     """One poll under way, and what has come of it so far."""
 
     def __init__(self, trigger: Trigger, number: int) -> None:
         self.trigger = trigger
         self.number = number
+        self.waiting: list[Any] = []  # what the function gave, and isn't enqueued yet
         self.found = 0
         self.made = 0
-        self.conflict: KeyConflict | None = None
+        self.refused: Exception | None = None  # why a request can't be enqueued, the first of them
         self.told = False  # what comes of it from here on doesn't count
         self.over = False  # what came of it is on record
         self._began = time.monotonic()
@@ -58,8 +63,18 @@ class Polling:
         return time.monotonic() - self._began
 
     @property
+    def full(self) -> bool:
+        """Whether enough waits to be enqueued."""
+        return len(self.waiting) >= CHUNK
+
+    @property
     def left(self) -> float:
         return self.trigger.timeout / SECOND - self.seconds
+
+    def take(self) -> list[Any]:
+        """What is to be enqueued now."""
+        given, self.waiting = self.waiting, []
+        return given
 
     def too_long(self) -> GivenUp:
         return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / SECOND:g} s")
@@ -121,9 +136,7 @@ class Poller(Loop):
         """In a thread: the whole of one poll."""
         error: BaseException | None = None
         try:
-            for requests in self._chunks(polling):
-                self._enqueue(polling, requests)
-            error = polling.conflict
+            self._read(polling)
         except BaseException as raised:  # also of author code that wants to end the process: it isn't its to end
             error = raised
         finally:
@@ -134,24 +147,27 @@ class Poller(Loop):
                 self.wake()
 
     def give_up(self) -> None:
-        """The worker stops: what is under way doesn't count any more, and others may poll."""
+        """The worker stops: what is under way doesn't count any more, and others may poll at once."""
         for polling in list(self._under_way.values()):
-            self._end(polling, GivenUp("its worker stopped"))
+            self._end(polling, BrokenOff("its worker stopped"))
 
     def _end(self, polling: Polling, error: BaseException | None) -> None:
-        """Put what came of a poll on record, once."""
+        """Put what came of a poll on record, once. What it gave before counts, also when it ended with an error."""
         if polling.told:
             return
         polling.told = True
         name = polling.trigger.name
+        try:
+            self._enqueue(polling)
+        except StoreError as trouble:
+            error = error or trouble
+        error = error or polling.refused
         if error is not None:
             log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe(error)))
         said = None if error is None else to_json(describe(error))
+        result = Result(int(polling.seconds * SECOND), polling.found, polling.made, said)
         try:
-            self._store.triggers.end(
-                self._id, name, polling.number,
-                took=int(polling.seconds * SECOND), found=polling.found, made=polling.made, error=said,
-            )  # fmt: skip
+            self._store.triggers.end(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
         except StoreError as trouble:  # then its right ends by itself
             log.database_trouble(f"trigger {name}", trouble)
         finally:
@@ -159,86 +175,95 @@ class Poller(Loop):
 
     # What a trigger gives
 
-    def _chunks(self, polling: Polling) -> Iterator[list[Any]]:
-        """What the function gives, some at a time, while there is time left."""
+    def _read(self, polling: Polling) -> None:
+        """Take what the function gives, and enqueue it, some at a time, while there is time left."""
         given: Any = polling.trigger.fn()
         if inspect.isawaitable(given):
             given = self._on_loop(polling, _awaited(given))
         if isinstance(given, AsyncIterable):
             stream = aiter(given)
-            while chunk := self._on_loop(polling, _some(stream)):
-                yield chunk
+            while self._on_loop(polling, _gather(polling, stream)) and not polling.told:
+                self._enqueue(polling)
         elif given is not None:
             if isinstance(given, Request) or not isinstance(given, Iterable):
                 name = polling.trigger.name
                 raise ConfigError(
                     f"trigger {name} gave a {type(given).__name__}: let it yield requests, or return a list"
                 )
-            yield from _in_time(polling, iter(given))
+            for each in given:
+                if polling.left <= 0:
+                    raise polling.too_long()
+                if polling.told:
+                    return
+                polling.waiting.append(each)
+                if polling.full:
+                    self._enqueue(polling)
 
     def _on_loop(self, polling: Polling, coroutine: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self._loop())
+        future = asyncio.run_coroutine_threadsafe(_kept_in(coroutine), self._loop())
         try:
-            return future.result(max(polling.left, 0.0))
+            value, error = future.result(max(polling.left, 0.0))
         except TimeoutError:
             if future.done():
                 raise  # the author's own
             future.cancel()
             raise polling.too_long() from None
+        if error is not None:
+            raise error
+        return cast(T, value)
 
     # Runs
 
-    def _enqueue(self, polling: Polling, requests: list[Any]) -> None:
-        """Make the runs whose keys are new. A key that was used for another request, and is so at each poll, keeps no
-        other from being made."""
-        for request in requests:
-            _check(polling.trigger.name, request)
-        if polling.told:
+    def _enqueue(self, polling: Polling) -> None:
+        """Make the runs whose keys are new. A request that can't be enqueued, and can't be at any poll, keeps no other
+        from it."""
+        runs: list[NewRun] = []
+        for given in polling.take():
+            try:
+                runs.append(self._clerk.new_run(_checked(polling.trigger.name, given)))
+            except Exception as error:  # also of a limit's `by`, which is author code
+                polling.refused = polling.refused or error
+        if not runs:
             return
-        polling.found += len(requests)
+        polling.found += len(runs)
         try:
-            polling.made += self._add(requests)
+            polling.made += self._add(runs)
         except KeyConflict:
-            for request in requests:
+            for run in runs:
                 try:
-                    polling.made += self._add([request])
+                    polling.made += self._add([run])
                 except KeyConflict as error:
-                    polling.conflict = error
+                    polling.refused = polling.refused or error
         self._made()
 
-    def _add(self, requests: list[Request[Any]]) -> int:
-        runs = [self._clerk.new_run(request) for request in requests]
+    def _add(self, runs: list[NewRun]) -> int:
         ids = self._store.intake.add(runs)
         return sum(run.id == id for run, id in zip(runs, ids, strict=True))
+
+
+async def _kept_in(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What comes of author code; what would end the whole loop doesn't come out of it."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 async def _awaited(given: Any) -> Any:
     return await given
 
 
-async def _some(stream: AsyncIterator[Any]) -> list[Any]:
-    found: list[Any] = []
-    while len(found) < CHUNK:
+async def _gather(polling: Polling, stream: AsyncIterator[Any]) -> bool:
+    """Take some of a stream; whether there may be more."""
+    while not polling.full:
         try:
-            found.append(await anext(stream))
+            polling.waiting.append(await anext(stream))
         except StopAsyncIteration:
-            break
-    return found
+            return False
+    return True
 
 
-def _in_time(polling: Polling, given: Iterator[Any]) -> Iterator[list[Any]]:
-    def watched() -> Iterator[Any]:
-        for each in given:
-            if polling.left <= 0:
-                raise polling.too_long()
-            yield each
-
-    stream = watched()
-    while chunk := list(islice(stream, CHUNK)):
-        yield chunk
-
-
-def _check(trigger: str, request: Any) -> None:
+def _checked(trigger: str, request: Any) -> Request[Any]:
     if not isinstance(request, Request):
         raise ConfigError(f"trigger {trigger} gave a {type(request).__name__}: let it yield task.request(…)")
     if request.options.key is None:
@@ -248,3 +273,4 @@ def _check(trigger: str, request: Any) -> None:
         )
     if request.options.connection is not None:
         raise ConfigError(f"trigger {trigger}: leave option connection out: what it yields is enqueued by the worker")
+    return request

@@ -8,8 +8,18 @@ from typing import NamedTuple
 from holdfast.store.part import Do, Part, batch
 
 
+class Result(NamedTuple):
+    """What came of a poll: how long it took, how many requests there were, how many of them were new, and what went
+    wrong."""
+
+    took: int
+    found: int
+    made: int
+    error: str | None
+
+
 class Poll(NamedTuple):
-    """What came of a poll: when it ended, how long it took, how many requests there were, how many of them were new."""
+    """A poll as it is kept: when it ended, and what came of it."""
 
     at: int
     took: int
@@ -34,13 +44,14 @@ class Triggers(Part):
         taken = self._one("housekeeping", "take_triggers", poller=poller, rows=batch(rows))
         return {name: int(number) for name, number in taken}
 
-    def end(self, poller: str, name: str, number: int, *, took: int, found: int, made: int, error: str | None) -> bool:
-        """Give the right back and keep what came of it; False when it was somebody else's already."""
+    def end(self, poller: str, name: str, number: int, result: Result, *, again: bool = False) -> bool:
+        """Give the right back and keep what came of it; False when it was somebody else's already. `again`: it was
+        broken off, and is due at once."""
 
         def work(do: Do) -> bool:
-            if not do("end_poll", name=name, poller=poller, number=number):
+            if not do("end_poll", name=name, poller=poller, number=number, again=int(again)):
                 return False
-            do("add_poll", name=name, took=took, found=found, made=made, error=error)
+            do("add_poll", name=name, **result._asdict())
             do("trim_polls", name=name)
             return True
 

@@ -1,4 +1,5 @@
-"""A worker process for fault tests: work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S].
+"""A worker process for fault tests: work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S]
+[--clock-jumps S]. A clock that jumps is ahead by so much and behind by so much in turns, a few times a second.
 
 Its tasks write every effect into the ledger. Those that wait do so for files beside the ledger, which the test makes.
 """
@@ -21,12 +22,19 @@ parser.add_argument("--lease", type=float, default=2.0)
 parser.add_argument("--grace", type=float, default=1.0)
 parser.add_argument("--concurrency", type=int, default=10)
 parser.add_argument("--clock-off", type=float, default=0.0)
+parser.add_argument("--clock-jumps", type=float, default=0.0)
 options = parser.parse_args()
 
 real_time, real_time_ns = time.time, time.time_ns
-if options.clock_off:
-    time.time = lambda: real_time() + options.clock_off
-    time.time_ns = lambda: real_time_ns() + int(options.clock_off * 1e9)
+
+
+def clock_off() -> float:
+    return float(options.clock_off) + options.clock_jumps * (-1) ** int(real_time() * 5)
+
+
+if options.clock_off or options.clock_jumps:
+    time.time = lambda: real_time() + clock_off()
+    time.time_ns = lambda: real_time_ns() + int(clock_off() * 1e9)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
@@ -88,6 +96,19 @@ def hold_in_thread() -> int:
 @app.task(name="hold_the_loop", retry=ONCE)
 async def hold_the_loop() -> int:
     return hold_in_thread.fn()
+
+
+@app.task(name="try_twice", retry=Retry(max_attempts=2, delay=2, jitter=0))
+async def try_twice() -> int:
+    if not (n := note("tried")):
+        raise OSError("the first time")
+    return n
+
+
+@app.task(name="hang", timeout=1, retry=ONCE)
+async def hang() -> None:
+    note("hung")
+    await asyncio.Event().wait()
 
 
 @app.task(name="hog", retry=ONCE)

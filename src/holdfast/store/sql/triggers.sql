@@ -1,6 +1,7 @@
 -- name: next_poll
--- How many microseconds until one of these triggers may be polled. Takes no lock.
-select min(case when poll_until > next_at then poll_until else next_at end) - {now} from {schema}schedules
+-- How many microseconds until one of these triggers may be polled. A poll that was never ended, because its worker died, is made up for when
+-- its time is over. Takes no lock.
+select min(coalesce(poll_until, next_at)) - {now} from {schema}schedules
 where kind = 'trigger' and name {among(:rows, name text)} and paused = 0 and orphaned = 0
 
 -- name: take_triggers
@@ -8,7 +9,7 @@ where kind = 'trigger' and name {among(:rows, name text)} and paused = 0 and orp
 with due as materialized (
     select name from {schema}schedules
     where kind = 'trigger' and name {among(:rows, name text)} and paused = 0 and orphaned = 0
-    and next_at <= {now} and (poll_until is null or poll_until <= {now})
+    and coalesce(poll_until, next_at) <= {now}
     order by name {lock_free}
 )
 update {schema}schedules set poller = :poller, poll_until = {now} + each.lease, polls = polls + 1, next_at = {now} + each.every
@@ -17,8 +18,9 @@ where {schema}schedules.name {among(due, name)} and {schema}schedules.name = eac
 returning {schema}schedules.name, polls
 
 -- name: end_poll
--- A poll is over, if it is still this one's: others may have taken the trigger when its time was over.
-update {schema}schedules set poller = null, poll_until = null
+-- A poll is over, if it is still this one's: others may have taken the trigger when its time was over. One that was broken off (again = 1)
+-- may be taken up at once.
+update {schema}schedules set poller = null, poll_until = null, next_at = case when cast(:again as int) = 1 then {now} else next_at end
 where name = :name and poller = :poller and polls = cast(:number as bigint)
 returning name
 

@@ -1,0 +1,129 @@
+"""A herd: very many retries and sleepers that are due at the same moment, as after an outage. They are let in a few
+at a time, through the connections that a worker has anyway, and what is more urgent doesn't wait for them.
+
+Everything is counted in ticks, claims and starts, nothing in seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import psycopg
+import pytest
+
+from holdfast import Context, Holdfast, Retry
+from holdfast.model.clock import SECOND
+from holdfast.store.part import BATCH
+from tests.support.ledger import Ledger
+from tests.support.waiting import wait_until
+
+SIZES = [(2_000, 1_000), pytest.param((10_000, 5_000), marks=pytest.mark.slow)]
+"""Retries and sleepers."""
+DELAY = 100
+SLOTS = 16
+
+
+class Herd:
+    """All its runs are asleep, and wake up together when the clock is put forward. What starts goes into the ledger."""
+
+    def __init__(self, app: Holdfast, ledger: Ledger, retries: int, sleepers: int) -> None:
+        self.app = app
+        self.size = retries + sleepers
+        self.away = True
+        self.effects = Counter([f"retried {n}" for n in range(retries)] + [f"slept {n}" for n in range(sleepers)])
+
+        @app.task(name="retried", retry=Retry(max_attempts=2, delay=DELAY))
+        async def retried(n: int) -> None:
+            if self.away:
+                raise OSError("the other side is away")
+            ledger.write("retried", n)
+
+        @app.task(name="slept")
+        async def slept(ctx: Context, n: int) -> None:
+            await ctx.sleep(DELAY)
+            ledger.write("slept", n)
+
+        @app.task(name="fresh")
+        async def fresh(name: str) -> None:
+            ledger.write("fresh", name)
+
+        self.fresh = fresh
+        retried.enqueue_many([(n,) for n in range(retries)])
+        slept.enqueue_many([(n,) for n in range(sleepers)])
+        fresh.enqueue("first")  # so that its lane is known
+        app.worker(concurrency=500).drain(timeout=600)
+        self.away = False
+
+    def states(self) -> dict[str, int]:
+        return {row.state: row.runs for row in self.app.store.queues.unfinished()}
+
+    def due_times(self) -> list[int]:
+        rows = self.app.store.views.runs(
+            state="scheduled", task="retried", queue=None, tenant=None, tag=None, size=self.size, after=None
+        )
+        return [row.due_at for row in rows if row.due_at is not None]
+
+
+@pytest.fixture(params=SIZES, ids=lambda sizes: f"{sum(sizes)}")
+def herd(timed_app, ledger, request, caplog) -> Herd:
+    caplog.set_level(logging.ERROR, "holdfast")  # a line for each failure tells nothing here
+    return Herd(timed_app, ledger, *request.param)
+
+
+def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_goes_first(herd, clock):
+    app = herd.app
+    due = herd.due_times()
+    assert herd.states() == {"scheduled": len(due), "waiting": herd.size - len(due)}
+    parts = Counter((at - clock()) * 50 // (DELAY * SECOND) for at in due)
+    assert 20 <= len(parts) <= 26, "the jitter spreads retries over a quarter of their delay to both sides"
+    assert max(parts.values()) < len(due) / 10, "and evenly"
+
+    clock.forward(10 * DELAY)
+    worker = app.worker()
+    timekeeper, lanes = worker._crew.timekeeper, list(app.store.lanes.refresh())
+    app.store.workers.open("s", "w", 60 * SECOND, "{}")
+    ticks = started = 0
+    while timekeeper.tick() == 0.0:
+        ticks += 1
+        ready = herd.states()["ready"]
+        assert ready <= 2 * BATCH * ticks - started, "a tick lets in a batch of runs and a batch of waits at most"
+        herd.fresh.options(priority=1).enqueue(f"urgent {ticks}")
+        claims = app.store.claims.claim("s", lanes, 8)
+        assert [claim.priority for claim in claims] == [1] + [0] * 7, "urgent work is in the very next claim"
+        started += 7
+    assert ticks >= len(due) / BATCH
+    assert herd.states() == {"ready": herd.size - started, "running": started + ticks}
+
+
+def test_retries_and_sleepers_due_at_once_all_run_and_others_in_between(herd, clock, ledger, database_url):
+    app = herd.app
+    clock.forward(10 * DELAY)
+    asked = []
+    with app.worker(concurrency=SLOTS):
+        while len(ledger.lines()) < herd.size:
+            before = len(ledger.lines())
+            name = f"{len(asked)}"
+            run = herd.fresh.options(priority=1).enqueue(name)
+            asked.append((name, len(ledger.lines())))
+            run.result(timeout=60)
+            assert connections(database_url) <= 6
+            step = before + herd.size // 10
+            wait_until(lambda step=step: len(ledger.lines()) >= min(step, herd.size), 120)
+        behind = herd.fresh.enqueue("behind")
+        behind.result(timeout=60)
+    lines = ledger.lines()
+    for name, at in asked:
+        waited_for = lines.index(f"fresh {name}") - at
+        assert waited_for <= 3 * SLOTS, "more started before it than were in hand, and in one claim under way"
+    ran = Counter(line for line in lines if not line.startswith("fresh"))
+    assert ran == herd.effects, "each once"
+
+
+def connections(url: str) -> int:
+    """How many connections Holdfast has open on this database."""
+    if not url.startswith("postgres"):
+        return 0
+    with psycopg.connect(url) as looking:
+        ours = "select application_name from pg_stat_activity where datname = current_database()"
+        return sum(name.startswith("holdfast ") for (name,) in looking.execute(ours))

@@ -1,0 +1,95 @@
+"""A worker process with a trigger: polled.py URL LEDGER [--die-at PLACE] [--ahead SECONDS].
+
+The trigger gives 250 requests, whose runs write their numbers into the ledger. With --die-at the process runs nothing,
+polls, and kills itself at that place of its poll, which it writes down before. With --ahead the clock by which its
+statements go is ahead by so much: the time has passed that others may need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from holdfast import Holdfast, Request
+from tests.support.ledger import Ledger
+
+parser = argparse.ArgumentParser()
+parser.add_argument("url")
+parser.add_argument("ledger")
+parser.add_argument("--die-at", default="")
+parser.add_argument("--ahead", type=float, default=0.0)
+options = parser.parse_args()
+
+REQUESTS = 250
+
+ledger = Ledger(options.ledger)
+app = Holdfast(options.url, clock=lambda: int((time.time() + options.ahead) * 1e6) if options.ahead else None)
+
+
+@app.task(name="note")
+async def note(n: int) -> None:
+    ledger.write(n)
+
+
+@app.trigger("numbers", every=3600)
+def numbers() -> Iterator[Request[None]]:
+    for n in range(REQUESTS):
+        if n == REQUESTS - 20:
+            reach("the middle")
+        yield note.options(key=f"n{n}").request(n)
+
+
+def reach(place: str) -> None:
+    if place == options.die_at:
+        ledger.path.with_name("died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def install() -> None:
+    """Let the process notice where it is: after each statement of a transaction, and after each commit."""
+    for part, names in ((app.store.triggers, ("take", "end")), (app.store.intake, ("add",))):
+        _watch(part, names)
+
+
+def _watch(part: Any, names: tuple[str, ...]) -> None:
+    doer = part._doer
+
+    def watched(connection: Any) -> Any:
+        do = doer(connection)
+
+        def call(statement: str, **values: Any) -> Any:
+            rows = do(statement, **values)
+            reach(statement)
+            return rows
+
+        return call
+
+    def after(name: str) -> Any:
+        method = getattr(part, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            answer = method(*args, **more)
+            if answer:
+                reach(f"after {name}")
+            return answer
+
+        return call
+
+    part._doer = watched
+    for name in names:
+        setattr(part, name, after(name))
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
+    install()
+    app.worker(lease=2, grace=1, queues=["nothing"] if options.die_at else None).run()
