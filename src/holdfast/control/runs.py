@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -165,16 +166,28 @@ class Runs:
         """What a run waits for."""
         return waits_of(self._store.views.waits(str(id)))
 
-    def cancel(self, id: UUID, reason: str | None = None) -> bool:
-        """End a run; False when it had ended before."""
-        return self._store.operators.cancel(str(id), cancelled(reason))
+    def history(self, id: UUID) -> list[Entry]:
+        """The whole story of a run."""
+        return self._reader.history(id)
 
-    def retry(self, id: UUID) -> bool:
+    def pulse(self, id: UUID) -> str:
+        """A short text that is another one as soon as something has happened to the run or its children."""
+        return hashlib.sha256(repr(self._store.views.pulse(str(id))).encode()).hexdigest()[:16]
+
+    def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
+        """End a run; False when it had ended before. `by`, here and elsewhere: who does it, kept in its history."""
+        return self._store.operators.cancel(str(id), cancelled(reason), _who(by))
+
+    def retry(self, id: UUID, by: str | None = None) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway."""
-        return self._store.operators.retry(str(id))
+        return self._store.operators.retry(str(id), _who(by))
 
     def fork(
-        self, id: UUID, from_step: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None
+        self,
+        id: UUID,
+        from_step: str | None = None,
+        args: Sequence[Any] | Mapping[str, Any] | None = None,
+        by: str | None = None,
     ) -> UUID:
         """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
         begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out."""
@@ -182,7 +195,7 @@ class Runs:
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text)
+        self._store.forks.fork(str(id), str(fork), from_step, text, _who(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -195,7 +208,11 @@ class Runs:
             raise ConfigError("the arguments of a fork must be a list or a mapping, not a text")
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
-    def send(self, id: UUID, topic: str, payload: Any = None) -> None:
+    def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send an unfinished run a message, which it receives in order, once."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text)
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, _who(by))
+
+
+def _who(by: str | None) -> str | None:
+    return None if by is None else check_name(by, "by")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import count
 from uuid import UUID
 
+import msgspec
+
 from holdfast.database import Conflict, Duplicate
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL
 from holdfast.store.family import HeldRun, cancel, hold_with_parents
-from holdfast.store.part import Do, Part, batch
+from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.retrying import retry
 from holdfast.store.settling import settle
 from holdfast.store.waking import take_message, wake
@@ -19,19 +21,19 @@ from holdfast.store.waking import take_message, wake
 class Operators(Part):
     """Cancel, retry, send."""
 
-    def cancel(self, id: str, error: str) -> bool:
+    def cancel(self, id: str, error: str, by: str | None = None) -> bool:
         """End an unfinished run as cancelled, or let it undo first, and its children with it; False when it had ended
-        before."""
+        before. `by`, here and elsewhere: who did it, for its history."""
 
         def work(do: Do) -> bool:
             run = _hold(do, id)
-            ends = cancel(do, {id: run}, error)
+            ends = cancel(do, {id: run}, error, by)
             settle(do, ends)
             return bool(ends)
 
         return self._together("client", work)
 
-    def retry(self, id: str) -> bool:
+    def retry(self, id: str, by: str | None = None) -> bool:
         """A failed or cancelled run goes back to ready, with the children that ended so with it; False when it is
         unfinished anyway."""
 
@@ -46,7 +48,7 @@ class Operators(Part):
                     f"run {id} is node {run.node} of graph run {run.parent}: retry that; it runs again what failed or "
                     "was skipped, and keeps what is done"
                 )
-            released = retry(do, [id])
+            released = retry(do, [id], by)
             if released is None:
                 _refuse_retry(do, id)
             settle(do, [], released)
@@ -57,14 +59,15 @@ class Operators(Part):
         except Duplicate:  # a run of its unique name was being made meanwhile: now it can be seen
             return self._together("client", work)
 
-    def send(self, id: str, topic: str, payload: str) -> None:
-        """A message to an unfinished run: to the receive that waits for it, or to a later one."""
-        by = str(new_id())
+    def send(self, id: str, topic: str, payload: str, by: str | None = None) -> None:
+        """A message to an unfinished run: to the receive that waits for it, or to a later one. It is in the run's
+        history only where somebody is named who sent it: applications send many."""
+        call = str(new_id())
         tries = count(1)
 
         def work(do: Do) -> None:
             run = _hold(do, id)
-            if next(tries) > 1 and do("sent_by", run=id, sent_by=by):
+            if next(tries) > 1 and do("sent_by", run=id, sent_by=call):
                 return  # the answer got lost
             if run.kind is not None:
                 raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
@@ -72,8 +75,12 @@ class Operators(Part):
                 raise RunFinished(f"run {id} is {run.state}; messages go to unfinished runs")
             do(
                 "add_messages",
-                rows=batch([{"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": by}]),
+                rows=batch([{"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}]),
             )
+            if by is not None:
+                ((n, attempt),) = do("number_record", id=id)
+                data = msgspec.json.encode({"by": by, "topic": topic}).decode()
+                do("add_history", rows=batch([record(id, n, "sent", attempt, data=data)]))
             _deliver(do, run, topic)
 
         self._together("client", work)

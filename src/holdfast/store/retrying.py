@@ -28,10 +28,10 @@ class Retried(NamedTuple):
     kind: str | None
 
 
-def retry(do: Do, runs: Iterable[str]) -> Released | None:
+def retry(do: Do, runs: Iterable[str], by: str | None = None) -> Released | None:
     """Retry locked runs, and below them the children that ended badly; None when they weren't, else what followed for
-    graphs among them."""
-    retried = _reset(do, runs)
+    graphs among them. `by`: who did it."""
+    retried = _reset(do, runs, by)
     if not retried:
         return None
     released = [reopen(do, run.id) for run in retried if run.kind == "graph"]
@@ -57,13 +57,14 @@ def _together(released: Sequence[Released]) -> Released:
     )
 
 
-def _reset(do: Do, runs: Iterable[str]) -> list[Retried]:
+def _reset(do: Do, runs: Iterable[str], by: str | None = None) -> list[Retried]:
     """Runs that ended badly are as new, but for what they have on record."""
     retried = [
         Retried(str(id), records, ending, generation, None if parent is None else str(parent), spawn_key, place, kind)
         for id, records, ending, generation, parent, spawn_key, place, kind, _ in do("retry_runs", rows=ids(runs))
     ]
-    do("add_history", rows=batch(record(run.id, run.records, "retried", 0) for run in retried))
+    data = None if by is None else msgspec.json.encode({"by": by}).decode()
+    do("add_history", rows=batch(record(run.id, run.records, "retried", 0, data=data) for run in retried))
     return retried
 
 
