@@ -7,12 +7,14 @@ from typing import Self
 
 from holdfast.control.check import Check
 from holdfast.control.events import Events
+from holdfast.control.gates import Gates
 from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.schedules import Schedules
 from holdfast.control.tasks import Tasks
+from holdfast.control.tokens import Tokens
 from holdfast.control.upkeep import Upkeep
 from holdfast.control.why import Whys
 from holdfast.control.workers import Workers
@@ -28,6 +30,7 @@ class Control:
         known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
         self.graphs = Graphs(store)
+        self.gates = Gates(store)
         self.events = Events(store)
         self.queues = Queues(store)
         self.schedules = Schedules(store)
@@ -36,12 +39,18 @@ class Control:
         self.whys = Whys(store)
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)
+        self.tokens = Tokens(store)
         self.check = Check(store, known)
 
     @property
     def database(self) -> str:
         """The database as it may be shown: without a password."""
         return self._store.database.shown
+
+    @property
+    def identity(self) -> str:
+        """What tells these tables from all others; known only to those who can read them."""
+        return self._store.identity()
 
     def close(self) -> None:
         self._store.close()

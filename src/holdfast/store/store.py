@@ -18,6 +18,7 @@ from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
 from holdfast.store.schedules import Schedules
 from holdfast.store.timers import Timers
+from holdfast.store.tokens import Tokens
 from holdfast.store.transactions import Transactions
 from holdfast.store.triggers import Triggers
 from holdfast.store.upkeep import Upkeep
@@ -47,12 +48,21 @@ class Store:
         self.operators = Operators(ground)
         self.limits = Limits(ground)
         self.queues = Queues(ground)
+        self.tokens = Tokens(ground)
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""
         return self._ground.prepare()
+
+    def identity(self) -> str:
+        """What tells these tables from those of another database or schema."""
+        return self._ground.identity()
+
+    def beside(self, database: Database) -> Store:
+        """A store with the same settings on other connections to the same tables."""
+        return Store(database, migrate=self._ground.migrates, clock=self._ground.clock)
 
     def be_patient_for(self, seconds: float) -> None:
         """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""

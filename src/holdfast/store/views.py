@@ -233,6 +233,14 @@ class Views(Part):
         """The gates of a graph and of the graphs within it."""
         return [GateRow._make(row) for row in self._one("read", "graph_gates", graph=graph)]
 
+    def open_gates(self, tenant: str | None, size: int) -> list[Row]:
+        """Gates that wait for somebody: id, name, graph, the graph's name, tenant, when made, deadline, plan."""
+        return self._one("read", "open_gates", tenant=tenant, size=size)
+
+    def pulse(self, id: str) -> list[Row]:
+        """What changes about a run while it lives, and about its children: equal when nothing happened meanwhile."""
+        return self._one("read", "run_pulse", id=id) + self._one("read", "children_pulse", id=id)
+
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""
         return self._one("read", "run_chunks", id=id, after=after)
