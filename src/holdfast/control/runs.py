@@ -18,10 +18,11 @@ from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled
+from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.model.run import Page, PageAsked, RunInfo
+from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.views import RunRow
@@ -82,11 +83,12 @@ class Runs:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views, store.graphs)
+        self._reader = Reader(store.views, store.graphs, store.listing)
         self._graphs = Graphs(store)
 
     def page(self, **asked: Unpack[PageAsked]) -> Page:
-        """Runs, newest first; give the page's `after` for the next ones."""
+        """Runs, newest first, that fit all of the filters; give the page's `after` for the next ones. A page that had
+        to pass over very many others is `partial`: it may have few runs, or none, though more follow."""
         return self._reader.page(**asked)
 
     def find(self, given: UUID | str) -> UUID:

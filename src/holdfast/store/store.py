@@ -13,6 +13,7 @@ from holdfast.store.intake import Intake
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
 from holdfast.store.limits import Limits
+from holdfast.store.listing import Listing
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
@@ -51,6 +52,7 @@ class Store:
         self.tokens = Tokens(ground)
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)
+        self.listing = Listing(ground, self.lanes)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""

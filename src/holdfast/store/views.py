@@ -14,7 +14,7 @@ NODES_PAGE = 1000
 
 
 class RunRow(NamedTuple):
-    """A run's row as `run_info` and `list_runs` give it."""
+    """A run's row as `run_info` and pages of runs give it."""
 
     id: str
     queue: str
@@ -159,23 +159,6 @@ class Views(Part):
         """State, result and error of a run, for whoever waits for its end."""
         rows = self._one("read", "run_end", id=id)
         return rows[0] if rows else None
-
-    def runs(
-        self,
-        *,
-        state: str | None,
-        task: str | None,
-        queue: str | None,
-        tenant: str | None,
-        tag: str | None,
-        size: int,
-        after: str | None,
-    ) -> list[RunRow]:
-        """A page of runs, newest first."""
-        rows = self._one(
-            "read", "list_runs", state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=size, after=after
-        )
-        return [RunRow._make(row) for row in rows]
 
     def steps(self, id: str) -> list[StepRow]:
         """What a durable function has recorded, in order, since its last restart."""
