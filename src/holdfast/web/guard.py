@@ -7,7 +7,7 @@ changes something must come from our own pages: its Origin is our Host. (A progr
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -35,8 +35,12 @@ HEADERS = {
 class Guard:
     """Stands before the whole site."""
 
-    def __init__(self, site: ASGIApp, hosts: Iterable[str], *, loopback_only: bool) -> None:
+    def __init__(
+        self, site: ASGIApp, hosts: Iterable[str], *, loopback_only: bool, close: Callable[[], None] = lambda: None
+    ) -> None:
         self._site = site
+        self.close = close
+        """Close its connections to the database; who serves it by itself needn't."""
         self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
         self._loopback_only = loopback_only
 

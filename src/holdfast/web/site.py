@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
 
 from holdfast.app import Holdfast
 from holdfast.control import Control
@@ -33,7 +33,7 @@ READ_SECONDS = 5.0
 OPERATIONS = (*runs.OPERATIONS, *others.OPERATIONS)
 
 
-def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()) -> ASGIApp:
+def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()) -> Guard:
     """The dashboard and the API of an app, to be served, or mounted in another ASGI application.
 
     `token`, or `$HOLDFAST_TOKEN`, has all rights; `holdfast token create` makes others. `unlocked`: as long as there
@@ -42,10 +42,15 @@ def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False
     """
     control = _control(app)
     place = Place(app, control, Visitors(control, token or os.environ.get("HOLDFAST_TOKEN") or None, unlocked=unlocked))
-    site = Starlette(
-        routes=[*_api_routes(place), *page_routes(place)], exception_handlers={HTTPException: _refused_by_router}
-    )
-    return Guard(site, ["localhost", *hosts], loopback_only=unlocked)
+
+    @asynccontextmanager
+    async def until_it_ends(_site: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(control.close)
+
+    routes = [*_api_routes(place), *page_routes(place)]
+    site = Starlette(routes=routes, exception_handlers={HTTPException: _refused_by_router}, lifespan=until_it_ends)
+    return Guard(site, ["localhost", *hosts], loopback_only=unlocked, close=control.close)
 
 
 def _control(app: Holdfast) -> Control:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from holdfast.control.steps import StepInfo, WaitInfo
 from holdfast.control.why import Reason
 from holdfast.errors import UnknownTask
 from holdfast.model.clock import Duration
+from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo, RunState
 from holdfast.task.task import Task
@@ -23,22 +25,32 @@ LARGEST_PAGE = 200
 
 
 class RunsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which runs, and how many at most."""
+    """Which runs, and how many at most. `state` may be given several times; `error` is a part of the error's text."""
 
-    state: RunState | None = None
+    state: list[RunState] = []
     task: str | None = None
     queue: str | None = None
     tenant: str | None = None
     tag: str | None = None
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+    finished_from: datetime | None = None
+    finished_to: datetime | None = None
+    error: str | None = None
+    id_prefix: str | None = None
+    parent: UUID | None = None
+    family: UUID | None = None
     limit: int = 50
     after: str | None = None
 
 
 class RunsPage(msgspec.Struct):
-    """Some runs, newest first; `after` asks for the next ones."""
+    """Some runs, newest first; `after` asks for the next ones. `partial`: there may be few, or none, though more
+    follow, because very many others were passed over."""
 
     runs: list[RunInfo[Any]]
     after: str | None
+    partial: bool
 
 
 class NewRun(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -130,12 +142,10 @@ def _list(call: Call) -> RunsPage:
     asked: RunsQuery = call.query
     own = call.visitor.tenant
     if own is not None and asked.tenant not in (None, own):
-        return RunsPage([], None)
-    page = call.control.runs.page(
-        state=asked.state, task=asked.task, queue=asked.queue, tenant=own or asked.tenant, tag=asked.tag,
-        limit=page_size(asked.limit), after=asked.after,
-    )  # fmt: skip
-    return RunsPage(list(page), page.after)
+        return RunsPage([], None, False)
+    filters: PageAsked = msgspec.structs.asdict(asked)  # type: ignore[assignment]
+    page = call.control.runs.page(**{**filters, "tenant": own or asked.tenant, "limit": page_size(asked.limit)})
+    return RunsPage(list(page), page.after, page.partial)
 
 
 def _enqueue(call: Call) -> Made:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.errors import ConfigError
 from holdfast.web.pages.render import link
 from holdfast.web.pages.table import Page, Visit
 
 PAGE = 50
-FILTERS = ("state", "task", "queue", "tenant", "tag")
+TEXTS = ("task", "queue", "tenant", "tag", "error", "id_prefix", "parent", "family")
+TIMES = ("created_from", "created_to", "finished_from", "finished_to")
 
 
 def _list(visit: Visit) -> dict[str, Any]:
-    given = {name: visit.query.get(name, "").strip() for name in FILTERS}
-    asked: dict[str, Any] = {name: value or None for name, value in given.items()}
-    if visit.visitor.tenant is not None:
-        asked["tenant"] = visit.visitor.tenant
-    found = visit.control.runs.page(**asked, limit=PAGE, after=visit.query.get("after") or None)
+    given: dict[str, Any] = {name: visit.query.get(name, "").strip() for name in (*TEXTS, *TIMES)}
+    given["state"] = [state for state in visit.query.getlist("state") if state]
+    found = visit.control.runs.page(**filter_of(visit, given), limit=PAGE, after=visit.query.get("after") or None)
     return {
         "runs": found,
         "given": given,
+        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", *TIMES)),
         "filtered": any(given.values()),
         "following": link("/runs", **given, after=found.after) if found.after else None,
         "first": link("/runs", **given) if visit.query.get("after") else None,
         "live": None if visit.query.get("after") else "/api/v1/live",
     }
+
+
+def filter_of(visit: Visit, given: dict[str, Any]) -> Any:
+    """What was typed as a filter of runs that the visitor may see."""
+    asked: dict[str, Any] = {name: given[name] or None for name in ("task", "queue", "tag", "error", "id_prefix")}
+    asked["state"] = given["state"] or None
+    asked["tenant"] = visit.visitor.tenant or given["tenant"] or None
+    asked |= {name: _time(given[name], name) for name in TIMES if given[name]}
+    asked |= {name: visit.control.runs.find(given[name]) for name in ("parent", "family") if given[name]}
+    return asked
+
+
+def _time(text: str, name: str) -> datetime:
+    """A time as browsers write it, which is meant in UTC unless it says otherwise."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        what = name.replace("_", " ")
+        raise ConfigError(f"{what} must be a time like 2026-11-16T08:00, not {text[:60]!r}") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 PAGES = (Page(path="/runs", template="runs.html", section="runs", do=_list),)
