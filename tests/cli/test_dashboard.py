@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,25 +15,26 @@ import pytest
 
 
 def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
-    made = json.loads(shell("token", "create", "--operate", "--tenant", "acme", "--name", "ada", "--json", *empty).stdout)
+    asked = ("--operate", "--tenant", "acme", "--name", "ada")
+    made = json.loads(shell("token", "create", *asked, "--json", "--url", empty).stdout)
     assert (made["may"], made["tenant"], made["name"]) == ("operate", "acme", "ada")
-    listed = shell("token", "list", *empty).stdout
+    listed = shell("token", "list", "--url", empty).stdout
     assert made["id"] in listed
     assert made["token"] not in listed
-    assert "revoked" in shell("token", "revoke", made["id"], *empty).stdout
-    assert "before" in shell("token", "revoke", made["id"], *empty).stdout
-    assert json.loads(shell("token", "list", "--json", *empty).stdout)[0]["revoked_at"] is not None
+    assert "revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
+    assert "before" in shell("token", "revoke", made["id"], "--url", empty).stdout
+    assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
 def test_a_token_must_say_what_it_is_for(shell, empty):
-    result = shell("token", "create", *empty)
+    result = shell("token", "create", "--url", empty)
     assert (result.exit_code, "--read or --operate" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "ops.example.org"])
 def test_another_address_than_this_machines_own_needs_a_token(shell, empty, host, monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
-    result = shell("dashboard", "--host", host, *empty)
+    result = shell("dashboard", "--host", host, "--url", empty)
     assert (result.exit_code, "a token is needed" in result.stderr) == (2, True)
 
 
@@ -41,9 +43,15 @@ def test_a_database_without_tables_names_migrate(shell, database_url):
     assert result.exit_code == 2
 
 
+def test_a_port_that_is_taken_is_told_in_one_line(shell, empty):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = shell("dashboard", "--port", str(taken.getsockname()[1]), "--url", empty)
+    assert (result.exit_code, "give another --port" in result.stderr) == (2, True)
+
+
 def test_it_serves_until_it_is_told_to_stop(shell, empty):
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TOKEN"}
-    command = [sys.executable, "-m", "holdfast.cli", "dashboard", "--port", "0", *empty]
+    command = [sys.executable, "-m", "holdfast.cli", "dashboard", "--port", "0", "--url", empty]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as served:
         assert served.stderr is not None
         address = re.search(r"http://\S+/", served.stderr.readline())

@@ -168,7 +168,7 @@ def test_a_graph_is_drawn_with_links_to_its_nodes(shop, open_visitor, fill):
     page = Reader(open_visitor.get(f"/runs/{runs['graph'].id}").text)
     links = {given.get("href") for tag, given in page.tags if tag == "a"}
     assert {f"/runs/{node.id}" for node in runs["graph"].nodes().values()} <= links
-    assert sum(tag == "path" for tag, _ in page.tags) == 3
+    assert sum("arrow" in (given.get("class") or "") for _, given in page.tags) == 3
 
 
 def test_every_field_and_button_has_a_name(shop, open_visitor, fill):

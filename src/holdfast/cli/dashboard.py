@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.control.tokens import TokenInfo
 
+STOP_SECONDS = 2
+"""Whoever still listens to changes then isn't waited for."""
 COLUMNS = (
     Column("TOKEN", whole=True),
     Column("NAME"),
@@ -60,9 +63,14 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
             f"{host} can be reached by others, so a token is needed: set $HOLDFAST_TOKEN, or make one with "
             "`holdfast token create --operate`; or leave --host out"
         )
-    note(f"the dashboard of {app.store.database.shown} is at http://{_in_address(host)}:{port}/ ; Ctrl-C stops it")
     served = site(app, token=token, unlocked=local, hosts=hosts)
-    uvicorn.run(served, host=host, port=port, log_level="warning", server_header=False, proxy_headers=False)
+    settings = uvicorn.Config(
+        served, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
+    )
+    with _listen(host, port) as listening:
+        at = f"{_in_address(host)}:{listening.getsockname()[1]}"
+        note(f"the dashboard of {app.store.database.shown} is at http://{at}/ and stops with Ctrl-C")
+        uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _app_of(given: Given) -> Holdfast:
@@ -86,6 +94,16 @@ def _has_tokens(app: Holdfast) -> bool:
     from holdfast.control import Control
 
     return Control(app.store).tokens.exist()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The port, before anybody is told that it is ours."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(
+            f"{_in_address(host)}:{port} can't be listened at: {error.strerror}; give another --port or --host"
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:
