@@ -278,6 +278,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "run_info": (ONE, "runs_pkey"),
     "run_more": (ONE, "runs_pkey"),
     "runs_between": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),
+    "pick_ended": ({}, "runs_pkey"),
     "fitting_runs": (LIST, "runs_pkey"),
     "newest_runs": (LIST, "runs_pkey"),
     "newest_unwell": (LIST | {"state": "failed"}, "holdfast_runs_unwell"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from holdfast.control.bulk import Bulk
 from holdfast.control.check import Check
+from holdfast.control.counts import Counting
 from holdfast.control.events import Events
 from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
@@ -27,6 +29,8 @@ class Control:
         self._store = store
         known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
+        self.bulk = Bulk(store)
+        self.counts = Counting(store)
         self.graphs = Graphs(store)
         self.events = Events(store)
         self.queues = Queues(store)

@@ -167,24 +167,29 @@ class Runs:
         """What a run waits for."""
         return waits_of(self._store.views.waits(str(id)))
 
-    def cancel(self, id: UUID, reason: str | None = None) -> bool:
-        """End a run; False when it had ended before."""
-        return self._store.operators.cancel(str(id), cancelled(reason))
+    def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
+        """End a run; False when it had ended before. `by` says who did it."""
+        return self._store.operators.cancel(str(id), cancelled(reason, by))
 
-    def retry(self, id: UUID) -> bool:
-        """Send a failed or cancelled run back to ready; False when it is unfinished anyway."""
-        return self._store.operators.retry(str(id))
+    def retry(self, id: UUID, by: str | None = None) -> bool:
+        """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
+        return self._store.operators.retry(str(id), by)
 
     def fork(
-        self, id: UUID, from_step: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None
+        self,
+        id: UUID,
+        from_step: str | None = None,
+        args: Sequence[Any] | Mapping[str, Any] | None = None,
+        by: str | None = None,
     ) -> UUID:
         """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
-        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out."""
+        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out.
+        `by` says who did it."""
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text)
+        self._store.forks.fork(str(id), str(fork), from_step, text, by)
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:

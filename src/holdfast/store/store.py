@@ -6,6 +6,7 @@ from holdfast.database import Database
 from holdfast.model.clock import Clock, database_clock
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
+from holdfast.store.counting import Counting
 from holdfast.store.events import Events
 from holdfast.store.forks import Forks
 from holdfast.store.graphs import Graphs
@@ -51,6 +52,7 @@ class Store:
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)
         self.listing = Listing(ground, self.lanes)
+        self.counting = Counting(ground)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""
