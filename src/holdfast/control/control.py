@@ -14,6 +14,7 @@ from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.schedules import Schedules
+from holdfast.control.stats import Statistics
 from holdfast.control.tasks import Tasks
 from holdfast.control.upkeep import Upkeep
 from holdfast.control.why import Whys
@@ -31,6 +32,7 @@ class Control:
         self.runs = Runs(store, known)
         self.bulk = Bulk(store)
         self.counts = Counting(store)
+        self.stats = Statistics(store)
         self.graphs = Graphs(store)
         self.events = Events(store)
         self.queues = Queues(store)

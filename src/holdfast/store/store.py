@@ -19,6 +19,7 @@ from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
 from holdfast.store.schedules import Schedules
+from holdfast.store.tallies import Tallies
 from holdfast.store.timers import Timers
 from holdfast.store.transactions import Transactions
 from holdfast.store.triggers import Triggers
@@ -53,6 +54,7 @@ class Store:
         self.views = Views(ground)
         self.listing = Listing(ground, self.lanes)
         self.counting = Counting(ground)
+        self.tallies = Tallies(ground)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""
