@@ -278,6 +278,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "run_info": (ONE, "runs_pkey"),
     "run_more": (ONE, "runs_pkey"),
     "runs_between": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),
+    "pick_ended": ({}, "runs_pkey"),
+    "tally": (RECENT | {"span": 60_000_000, "since": NOW, "until": NOW + 1}, "holdfast_runs_finished"),
     "fitting_runs": (LIST, "runs_pkey"),
     "newest_runs": (LIST, "runs_pkey"),
     "newest_unwell": (LIST | {"state": "failed"}, "holdfast_runs_unwell"),

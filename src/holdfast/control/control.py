@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from holdfast.control.bulk import Bulk
 from holdfast.control.check import Check
+from holdfast.control.counts import Counting
 from holdfast.control.events import Events
 from holdfast.control.gates import Gates
 from holdfast.control.graphs import Graphs
@@ -13,6 +15,7 @@ from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.schedules import Schedules
+from holdfast.control.stats import Statistics
 from holdfast.control.tasks import Tasks
 from holdfast.control.tokens import Tokens
 from holdfast.control.upkeep import Upkeep
@@ -29,6 +32,9 @@ class Control:
         self._store = store
         known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
+        self.bulk = Bulk(store)
+        self.counts = Counting(store)
+        self.stats = Statistics(store)
         self.graphs = Graphs(store)
         self.gates = Gates(store)
         self.events = Events(store)

@@ -177,12 +177,12 @@ class Runs:
         return hashlib.sha256(repr(self._store.views.pulse(str(id))).encode()).hexdigest()[:16]
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
-        """End a run; False when it had ended before. `by`, here and elsewhere: who does it, kept in its history."""
-        return self._store.operators.cancel(str(id), cancelled(reason), _who(by))
+        """End a run; False when it had ended before. `by` says who did it."""
+        return self._store.operators.cancel(str(id), cancelled(reason, by))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
-        """Send a failed or cancelled run back to ready; False when it is unfinished anyway."""
-        return self._store.operators.retry(str(id), _who(by))
+        """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
+        return self._store.operators.retry(str(id), by)
 
     def fork(
         self,
@@ -192,12 +192,13 @@ class Runs:
         by: str | None = None,
     ) -> UUID:
         """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
-        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out."""
+        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out.
+        `by` says who did it."""
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, _who(by))
+        self._store.forks.fork(str(id), str(fork), from_step, text, by)
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -211,10 +212,6 @@ class Runs:
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
-        """Send an unfinished run a message, which it receives in order, once."""
+        """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text, _who(by))
-
-
-def _who(by: str | None) -> str | None:
-    return None if by is None else check_name(by, "by")
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, by)

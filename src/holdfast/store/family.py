@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from holdfast.model.failure import cancelled
 from holdfast.store.part import BATCH, Do, batch, record
 
@@ -149,9 +147,9 @@ def cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
     return [end for some in chunks(children) for end in cancel(do, hold(do, some), reason)]
 
 
-def cancel(do: Do, runs: dict[str, HeldRun], error: str, by: str | None = None) -> list[Ended]:
-    """End locked runs as cancelled, or let them undo first; those that had ended are left alone. `by`: who did it."""
-    return _end_from_outside(do, runs, "cancelled", error, by=by)
+def cancel(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
+    """End locked runs as cancelled, or let them undo first; those that had ended are left alone."""
+    return _end_from_outside(do, runs, "cancelled", error)
 
 
 def fail_overdue(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
@@ -159,19 +157,16 @@ def fail_overdue(do: Do, runs: dict[str, HeldRun], error: str) -> list[Ended]:
     return _end_from_outside(do, runs, "failed", error, overdue=True)
 
 
-def _end_from_outside(
-    do: Do, runs: dict[str, HeldRun], kind: str, error: str, *, overdue: bool = False, by: str | None = None
-) -> list[Ended]:
+def _end_from_outside(do: Do, runs: dict[str, HeldRun], kind: str, error: str, *, overdue: bool = False) -> list[Ended]:
     """Runs are ended by somebody else than their worker. That ends an attempt, which `since` says, only where one was
     under way."""
     rows = do("end_runs", rows=ids(runs), state=kind, error=error, overdue=int(overdue))
     records, ends = [], []
-    data = error if by is None else msgspec.json.encode({**msgspec.json.decode(error), "by": by}).decode()
     for id, n, attempt, session, claimed_at, final, _ in rows:
         run = runs[str(id)]
         what = kind if final else "undoing"
         since = claimed_at if run.state == "running" else None
-        records.append(record(run.id, n, what, attempt, session=session, since=since, data=data))
+        records.append(record(run.id, n, what, attempt, session=session, since=since, data=error))
         end = run.ended(what)
         ends.append(end._replace(place=None) if run.state == "blocked" else end)  # kept back: nobody moves up for it
     do("add_history", rows=batch(records))

@@ -40,7 +40,8 @@ class Forks(Part):
             for some in chunks(kept):
                 do("add_past", rows=batch(some))
             data = {"from": id, "from_step": from_step, "steps": len(kept)} | ({} if by is None else {"by": by})
-            do("add_history", rows=batch([record(fork, 1, "forked", 0, data=msgspec.json.encode(data).decode())]))
+            told = msgspec.json.encode(data).decode()
+            do("add_history", rows=batch([record(fork, 1, "forked", 0, data=told)]))
 
         self._together("client", work)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from uuid import UUID
 
 import msgspec
 
-from holdfast.database import Conflict, Duplicate
+from holdfast.database import Conflict, DataFault, Duplicate
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL
-from holdfast.store.family import HeldRun, cancel, hold_with_parents
+from holdfast.store.family import HeldRun, cancel, hold, hold_with_parents
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.retrying import retry
 from holdfast.store.settling import settle
@@ -19,23 +20,33 @@ from holdfast.store.waking import take_message, wake
 
 
 class Operators(Part):
-    """Cancel, retry, send."""
+    """Cancel and retry, one run or many; send."""
 
-    def cancel(self, id: str, error: str, by: str | None = None) -> bool:
+    def cancel(self, id: str, error: str) -> bool:
         """End an unfinished run as cancelled, or let it undo first, and its children with it; False when it had ended
-        before. `by`, here and elsewhere: who did it, for its history."""
+        before."""
 
         def work(do: Do) -> bool:
             run = _hold(do, id)
-            ends = cancel(do, {id: run}, error, by)
+            ends = cancel(do, {id: run}, error)
             settle(do, ends)
             return bool(ends)
 
         return self._together("client", work)
 
+    def cancel_many(self, ids: Sequence[str], error: str) -> int:
+        """The same for a batch of runs, in one transaction; how many of them ended by it, or began to undo."""
+
+        def work(do: Do) -> int:
+            ends = cancel(do, hold_with_parents(do, ids), error)
+            settle(do, ends)
+            return len(ends)
+
+        return self._together("client", work)
+
     def retry(self, id: str, by: str | None = None) -> bool:
         """A failed or cancelled run goes back to ready, with the children that ended so with it; False when it is
-        unfinished anyway."""
+        unfinished anyway. `by`: who wants it."""
 
         def work(do: Do) -> bool:
             run = _hold(do, id)
@@ -58,6 +69,30 @@ class Operators(Part):
             return self._together("client", work)
         except Duplicate:  # a run of its unique name was being made meanwhile: now it can be seen
             return self._together("client", work)
+
+    def retry_many(self, ids: Sequence[str], by: str | None = None) -> int:
+        """The same for a batch of runs, in one transaction; how many of them are tried again. Those that can't be
+        (nodes of graphs, which are retried with these; those whose unique name another run has) are passed over."""
+
+        def work(do: Do) -> int:
+            held = hold_with_parents(do, ids)
+            ended = [run.id for run in held.values() if run.state in ("failed", "cancelled") and run.node is None]
+            released = retry(do, ended, by) if ended else None
+            if released is None:
+                return 0
+            settle(do, [], released)
+            return sum(run.state not in FINAL for run in hold(do, ended).values())
+
+        try:
+            return self._together("client", work)
+        except DataFault:  # several of them have the same unique name: only one can be retried
+            return sum(self._retry_alone(id, by) for id in ids)
+
+    def _retry_alone(self, id: str, by: str | None) -> bool:
+        try:
+            return self.retry(id, by)
+        except (KeyConflict, GraphError, RunFinished, RunNotFound):
+            return False
 
     def send(self, id: str, topic: str, payload: str, by: str | None = None) -> None:
         """A message to an unfinished run: to the receive that waits for it, or to a later one. It is in the run's

@@ -6,6 +6,7 @@ from holdfast.database import Database
 from holdfast.model.clock import Clock, database_clock
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
+from holdfast.store.counting import Counting
 from holdfast.store.events import Events
 from holdfast.store.forks import Forks
 from holdfast.store.graphs import Graphs
@@ -18,6 +19,7 @@ from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
 from holdfast.store.schedules import Schedules
+from holdfast.store.tallies import Tallies
 from holdfast.store.timers import Timers
 from holdfast.store.tokens import Tokens
 from holdfast.store.transactions import Transactions
@@ -53,6 +55,8 @@ class Store:
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)
         self.listing = Listing(ground, self.lanes)
+        self.counting = Counting(ground)
+        self.tallies = Tallies(ground)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""

@@ -60,5 +60,5 @@ def _data(kind: str, text: str | None) -> dict[str, Any]:
         return {"reason": kept.get("message") or None} | ({"by": kept["by"]} if "by" in kept else {})
     if kind in _PLAIN:
         return dict(kept)
-    by = kept.pop("by", None)  # a gate that somebody let fail, a run that was cancelled and undoes first
+    by = kept.pop("by", None)  # a gate that somebody let fail
     return {"error": kept} if by is None else {"error": kept, "by": by}

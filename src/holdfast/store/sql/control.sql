@@ -28,6 +28,16 @@ select count(*) from {schema}runs where expires_at is not null and expires_at <=
 -- How many runs ended longer ago than that.
 select count(*) from {schema}runs where finished_at <= {now} - cast(:age as bigint) and session is null
 
+-- name: pick_ended
+-- Those of these runs that have ended and are nobody's child, whether they have a family, and whether anyone in it is at work.
+with old as materialized (
+    select id from {schema}runs where id {among(:rows, id uuid)} and finished_at is not null and session is null and parent is null
+    order by id {lock_free}
+)
+select old.id, (select 1 from {schema}runs d where d.root = old.id limit 1),
+    (select 1 from {schema}runs d where d.root = old.id and (d.finished_at is null or d.session is not null) limit 1)
+from old order by old.id
+
 -- name: pick_older
 -- Runs that ended longer ago than that, in small batches by id, whether they have a family, and whether anyone in it is at work. Children
 -- go with their root.

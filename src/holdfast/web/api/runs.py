@@ -14,7 +14,6 @@ from holdfast.control.steps import StepInfo, WaitInfo
 from holdfast.control.why import Reason
 from holdfast.errors import UnknownTask
 from holdfast.model.clock import Duration
-from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo, RunState
 from holdfast.task.task import Task
@@ -143,8 +142,8 @@ def _list(call: Call) -> RunsPage:
     own = call.visitor.tenant
     if own is not None and asked.tenant not in (None, own):
         return RunsPage([], None, False)
-    filters: PageAsked = msgspec.structs.asdict(asked)  # type: ignore[assignment]
-    page = call.control.runs.page(**{**filters, "tenant": own or asked.tenant, "limit": page_size(asked.limit)})
+    given: Any = {**msgspec.structs.asdict(asked), "tenant": own or asked.tenant, "limit": page_size(asked.limit)}
+    page = call.control.runs.page(**given)
     return RunsPage(list(page), page.after, page.partial)
 
 
