@@ -141,6 +141,36 @@ def test_no_route_and_no_such_method_are_problems_too(open_visitor):
     assert open_visitor.get("/api/v1/runs/not-an-id").status == 404
 
 
+def test_many_runs_are_previewed_retried_and_cancelled_by_a_filter(shop, fill):
+    runs = fill()
+    shop.boom.options(tenant="other").enqueue("again")
+    shop.drain()
+    visitor = shop.visitor("operate", "acme")
+    asked = {"filter": {"task": "boom"}}
+    preview = visitor.post("/api/v1/bulk/preview", {"verb": "retry", **asked}).json
+    assert preview["count"] == {"value": 1, "exact": True}
+    assert [run["id"] for run in preview["sample"]] == [str(runs["failed"].id)]
+    retried = visitor.post("/api/v1/bulk/retry", asked).json["progress"]
+    assert (retried["looked_at"], retried["changed"], retried["after"]) == (1, 1, None)
+    assert runs["failed"].history()[-1].data == {"by": "operate acme"}
+    cancelled = visitor.post("/api/v1/bulk/cancel", {**asked, "reason": "enough"}).json["progress"]
+    assert cancelled["changed"] == 1
+    assert runs["failed"].history()[-1].data == {"reason": "enough", "by": "operate acme"}
+    assert visitor.post("/api/v1/bulk/cancel", {"filter": {"tenant": "other"}}).status == 403
+
+
+def test_counts_and_statistics_are_told(shop, open_visitor, fill):
+    fill()
+    counts = open_visitor.get("/api/v1/counts").json
+    assert counts["states"]["failed"] == {"value": 1, "exact": True}
+    (whole,) = open_visitor.get("/api/v1/stats").json["stats"]
+    assert (whole["failed"], whole["runs"] >= 3) == (1, True)
+    assert len(open_visitor.get("/api/v1/stats?span=minute&last=600").json["stats"]) == 10
+    by_task = open_visitor.get("/api/v1/stats?by=task").json["stats"]
+    assert "boom" in [each["name"] for each in by_task]
+    assert open_visitor.get("/api/v1/stats?last=1e12&span=minute").status == 422
+
+
 def test_metrics_count_what_the_store_has(shop, open_visitor):
     shop.add.options(queue='a "queue"').enqueue(1, 2)
     lines = open_visitor.get("/metrics").text.splitlines()

@@ -163,6 +163,34 @@ def test_queues_are_paused_from_the_overview(shop, fill):
     assert submit(browser, "/queues", queue="default", verb="resume") == (303, "/?did=resumed")
 
 
+def test_the_overview_groups_failures_and_shows_how_the_last_hour_went(shop, open_visitor, fill):
+    fill()
+    shop.boom.enqueue_many([("the same",)] * 3)
+    shop.drain()
+    page = Reader(open_visitor.get("/").text)
+    assert "3 ValueError the same boom" in page.text
+    assert "Ended per minute" in page.text
+    assert any(tag == "polyline" and given["points"] for tag, given in page.tags)
+    for_a_tenant = Reader(shop.visitor("read", "acme").get("/").text).text
+    assert "the same" not in for_a_tenant
+    assert "Queues" not in for_a_tenant
+
+
+def test_many_runs_are_retried_after_a_look_at_what_that_would_be(shop, fill):
+    fill()
+    shop.boom.enqueue_many([("the same",)] * 3)
+    shop.drain()
+    browser = shop.browser()
+    assert "4 runs would be tried again" in Reader(browser.get("/bulk?verb=retry&task=boom").text).text
+    status, to = submit(browser, "/bulk", query="verb=retry&task=boom")
+    assert (status, to) == (303, "/bulk?task=boom&verb=retry&changed=4")
+    page = Reader(browser.get(to).text).text
+    assert "4 runs were sent back to ready." in page
+    assert "Nothing is left to retry here." in page
+    assert submit(browser, "/bulk", query="verb=cancel&task=boom", reason="enough")[1].endswith("changed=4")
+    assert submit(browser, "/bulk", query="verb=prune")[0] == 422
+
+
 def test_a_graph_is_drawn_with_links_to_its_nodes(shop, open_visitor, fill):
     runs = fill()
     page = Reader(open_visitor.get(f"/runs/{runs['graph'].id}").text)

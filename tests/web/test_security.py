@@ -220,8 +220,8 @@ def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypa
     def broken(self: object) -> None:
         raise RuntimeError("secret words")
 
-    monkeypatch.setattr("holdfast.control.queues.Queues.list", broken)
-    for path in ("/api/v1/queues", "/"):
+    monkeypatch.setattr("holdfast.control.workers.Workers.list", broken)
+    for path in ("/api/v1/workers", "/"):
         answer = open_visitor.get(path)
         assert answer.status == 500
         assert "secret" not in answer.text

@@ -18,7 +18,7 @@ from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY
 from holdfast.database import open_database
 from holdfast.web.answers import json_answer
-from holdfast.web.api import others, runs
+from holdfast.web.api import many, others, runs
 from holdfast.web.api.live import Live
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
@@ -30,7 +30,7 @@ from holdfast.web.problems import Refusal
 from holdfast.web.visitors import Visitors
 
 READ_SECONDS = 5.0
-OPERATIONS = (*runs.OPERATIONS, *others.OPERATIONS)
+OPERATIONS = (*runs.OPERATIONS, *many.OPERATIONS, *others.OPERATIONS)
 
 
 def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()) -> Guard:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -37,6 +38,8 @@ class Live:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._listeners = 0
+        self._looked: dict[str | None, tuple[float, str]] = {}
+        self._looking = threading.Lock()
 
     async def run(self, request: Request) -> Response:
         """Changes of one run; its end ends the stream."""
@@ -52,14 +55,27 @@ class Live:
         """Changes of the newest runs, and of what queues hold."""
 
         def look(visitor: Visitor) -> tuple[Any, bool]:
-            control = self._place.control
-            page = control.runs.page(tenant=visitor.tenant, limit=50)
-            told = [(run.id, run.state, run.attempt, run.progress) for run in page]
-            queues = [] if visitor.tenant else [(each.name, each.paused, each.runs) for each in control.queues.list()]
-            workers = [] if visitor.tenant else [(each.session, each.state) for each in control.workers.list()]
-            return {"version": hashlib.sha256(_encode([told, queues, workers])).hexdigest()[:16]}, False
+            return {"version": self._version(visitor.tenant)}, False
 
         return await self._answer(request, look)
+
+    def _version(self, tenant: str | None) -> str:
+        """What is another one as soon as something has changed; looked for once for all who listen."""
+        with self._looking:
+            at, version = self._looked.get(tenant, (0.0, ""))
+            if time.monotonic() - at < LOOK_SECONDS / 2:
+                return version
+            control = self._place.control
+            told: list[Any] = [
+                (run.id, run.state, run.attempt, run.progress) for run in control.runs.page(tenant=tenant, limit=50)
+            ]
+            told.append([(gate.id, gate.until) for gate in control.gates.open(tenant, 100)])
+            if tenant is None:
+                told += [control.counts.overview(), control.queues.paused()]
+                told.append([(each.session, each.state, each.runs) for each in control.workers.list()])
+            version = hashlib.sha256(_encode(told)).hexdigest()[:16]
+            self._looked = {**dict(list(self._looked.items())[-MOST_LISTENERS:]), tenant: (time.monotonic(), version)}
+            return version
 
     async def _answer(self, request: Request, look: Callable[[Visitor], tuple[Any, bool]]) -> Response:
         try:

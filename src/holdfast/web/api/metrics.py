@@ -26,21 +26,25 @@ def exposition(control: Control) -> str:
 
 
 def _metrics(control: Control) -> Iterator[Metric]:
-    queues = control.queues.list()
+    counts = control.counts.overview()
     yield Metric(
         "holdfast_runs",
-        "Unfinished runs, by queue and state.",
-        [({"queue": each.name, "state": state}, count) for each in queues for state, count in each.runs.items()],
+        "Unfinished runs, by queue and state; of more than 100,000 in a state no more are counted.",
+        [
+            ({"queue": queue, "state": state}, count.value)
+            for queue, states in sorted(counts.queues.items())
+            for state, count in states.items()
+        ],
     )
     yield Metric(
-        "holdfast_oldest_ready_seconds",
-        "Seconds since the oldest ready run of a queue was made; 0 where none is ready.",
-        [({"queue": each.name}, each.oldest_ready or 0) for each in queues],
+        "holdfast_kept_runs",
+        "All runs that are kept, by state; where there are many, an estimate.",
+        [({"state": state}, count.value) for state, count in counts.states.items()],
     )
     yield Metric(
         "holdfast_queue_paused",
         "1 for queues that are paused.",
-        [({"queue": each.name}, int(each.paused)) for each in queues],
+        [({"queue": queue}, int(paused)) for queue, paused in control.queues.paused().items()],
     )
     states = Counter(worker.state for worker in control.workers.list())
     yield Metric(

@@ -1,32 +1,11 @@
-"""Overview, schedules, limits and workers, and the buttons on them."""
+"""Schedules, limits and workers, and the buttons on them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from holdfast.web.pages.render import link
 from holdfast.web.pages.table import Action, Page, Visit
-
-NEWEST = 8
-
-
-def _overview(visit: Visit) -> dict[str, Any]:
-    control, tenant = visit.control, visit.visitor.tenant
-    values: dict[str, Any] = {
-        "failed": control.runs.page(state="failed", tenant=tenant, limit=NEWEST),
-        "newest": control.runs.page(tenant=tenant, limit=NEWEST),
-        "gates": control.gates.open(tenant, 100),
-        "queues": None,
-        "live": "/api/v1/live",
-    }
-    if tenant is None:
-        queues = control.queues.list()
-        counts: Counter[str] = Counter()
-        for queue in queues:
-            counts.update(queue.runs)
-        values |= {"queues": queues, "counts": counts, "workers": control.workers.list(), "database": control.database}
-    return values
 
 
 def _schedules(visit: Visit) -> dict[str, Any]:
@@ -41,13 +20,6 @@ def _workers(visit: Visit) -> dict[str, Any]:
     return {"workers": visit.control.workers.list(), "live": "/api/v1/live"}
 
 
-def _queue(visit: Visit) -> str:
-    pause = visit.form.get("verb") == "pause"
-    change = visit.control.queues.pause if pause else visit.control.queues.resume
-    change([visit.form.get("queue", "")])
-    return link("/", did="paused" if pause else "resumed")
-
-
 def _schedule(visit: Visit) -> str:
     name, verb = visit.form.get("schedule", ""), visit.form.get("verb")
     if verb == "run":
@@ -59,12 +31,8 @@ def _schedule(visit: Visit) -> str:
 
 
 PAGES = (
-    Page(path="/", template="overview.html", section="overview", do=_overview),
     Page(path="/schedules", template="schedules.html", section="schedules", do=_schedules, whole=True),
     Page(path="/limits", template="limits.html", section="limits", do=_limits, whole=True),
     Page(path="/workers", template="workers.html", section="workers", do=_workers, whole=True),
 )
-ACTIONS = (
-    Action(path="/queues", do=_queue, whole=True),
-    Action(path="/schedules", do=_schedule, whole=True),
-)
+ACTIONS = (Action(path="/schedules", do=_schedule, whole=True),)

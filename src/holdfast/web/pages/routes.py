@@ -7,15 +7,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.web.answers import problem_answer
-from holdfast.web.pages import gates, others, run, runs
+from holdfast.web.pages import bulk, gates, others, overview, run, runs
 from holdfast.web.pages.files import FILES
 from holdfast.web.pages.login import login_routes
 from holdfast.web.pages.table import action_route, page_route
 from holdfast.web.place import Place
 from holdfast.web.problems import Refusal, problem_of
 
-PAGES = (*others.PAGES, *runs.PAGES, *run.PAGES, *gates.PAGES)
-ACTIONS = (*others.ACTIONS, *run.ACTIONS, *gates.ACTIONS)
+PAGES = (*overview.PAGES, *others.PAGES, *runs.PAGES, *bulk.PAGES, *run.PAGES, *gates.PAGES)
+ACTIONS = (*overview.ACTIONS, *others.ACTIONS, *bulk.ACTIONS, *run.ACTIONS, *gates.ACTIONS)
 
 
 def page_routes(place: Place) -> list[BaseRoute]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.datastructures import QueryParams
+
 from holdfast.errors import ConfigError
 from holdfast.web.pages.render import link
 from holdfast.web.pages.table import Page, Visit
@@ -15,18 +17,25 @@ TIMES = ("created_from", "created_to", "finished_from", "finished_to")
 
 
 def _list(visit: Visit) -> dict[str, Any]:
-    given: dict[str, Any] = {name: visit.query.get(name, "").strip() for name in (*TEXTS, *TIMES)}
-    given["state"] = [state for state in visit.query.getlist("state") if state]
+    given = given_in(visit.query)
     found = visit.control.runs.page(**filter_of(visit, given), limit=PAGE, after=visit.query.get("after") or None)
     return {
         "runs": found,
         "given": given,
         "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", *TIMES)),
         "filtered": any(given.values()),
+        "bulk": {verb: link("/bulk", **given, verb=verb) for verb in ("cancel", "retry")},
         "following": link("/runs", **given, after=found.after) if found.after else None,
         "first": link("/runs", **given) if visit.query.get("after") else None,
         "live": None if visit.query.get("after") else "/api/v1/live",
     }
+
+
+def given_in(query: QueryParams) -> dict[str, Any]:
+    """What stands in an address about which runs are meant."""
+    given: dict[str, Any] = {name: query.get(name, "").strip() for name in (*TEXTS, *TIMES)}
+    given["state"] = [state for state in query.getlist("state") if state]
+    return given
 
 
 def filter_of(visit: Visit, given: dict[str, Any]) -> Any:
