@@ -8,6 +8,7 @@ from typing import Self
 from holdfast.control.bulk import Bulk
 from holdfast.control.check import Check
 from holdfast.control.counts import Counting
+from holdfast.control.doctor import Doctor
 from holdfast.control.events import Events
 from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
@@ -24,7 +25,8 @@ from holdfast.task.registry import Registry
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` and `check` need the code's registry."""
+    """An operator's door to one database. Only `tasks` and `check` need the code's registry, and
+    `doctor` says more with it."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
@@ -43,6 +45,7 @@ class Control:
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)
         self.check = Check(store, known)
+        self.doctor = Doctor(store, known)
 
     @property
     def database(self) -> str:
