@@ -8,6 +8,7 @@ from typing import Self
 from holdfast.control.bulk import Bulk
 from holdfast.control.check import Check
 from holdfast.control.counts import Counting
+from holdfast.control.doctor import Doctor
 from holdfast.control.events import Events
 from holdfast.control.gates import Gates
 from holdfast.control.graphs import Graphs
@@ -26,7 +27,8 @@ from holdfast.task.registry import Registry
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` and `check` need the code's registry."""
+    """An operator's door to one database. Only `tasks` and `check` need the code's registry, and
+    `doctor` says more with it."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
@@ -47,6 +49,7 @@ class Control:
         self.tasks = Tasks(known)
         self.tokens = Tokens(store)
         self.check = Check(store, known)
+        self.doctor = Doctor(store, known)
 
     @property
     def database(self) -> str:

@@ -10,6 +10,7 @@ from holdfast.store.counting import Counting
 from holdfast.store.events import Events
 from holdfast.store.forks import Forks
 from holdfast.store.graphs import Graphs
+from holdfast.store.health import Health
 from holdfast.store.intake import Intake
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
@@ -56,6 +57,7 @@ class Store:
         self.views = Views(ground)
         self.listing = Listing(ground, self.lanes)
         self.counting = Counting(ground)
+        self.health = Health(ground)
         self.tallies = Tallies(ground)
 
     def prepare(self) -> list[str]:
