@@ -52,6 +52,7 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
     try:
         import uvicorn
 
+        from holdfast.telemetry.console import show_log
         from holdfast.web import dashboard as site
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
@@ -65,8 +66,14 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
         )
     served = site(app, token=token, unlocked=local, hosts=hosts)
     settings = uvicorn.Config(
-        served, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
+        served,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
     )
+    show_log(verbose=False)
     with _listen(host, port) as listening:
         at = f"{_in_address(host)}:{listening.getsockname()[1]}"
         note(f"the dashboard of {app.store.database.shown} is at http://{at}/ and stops with Ctrl-C")
