@@ -64,11 +64,12 @@ def charts_of(stats: Sequence[Stats]) -> Charts:
 
 
 def _points(values: Sequence[float | None], width: float, longest: float) -> str:
-    return " ".join(
+    points = [
         f"{(at + 0.5) * width:.1f},{HEIGHT - HEIGHT * value / longest:.1f}"
         for at, value in enumerate(values)
         if value is not None
-    )
+    ]
+    return " ".join(points * 2 if len(points) == 1 else points)  # a line from a point to itself is a dot
 
 
 def _round_up(value: float) -> float:
