@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.model.filters import RunFilter
 from tests.support.world import CANCELLED, SECOND
 
-EVERYTHING = {"state": None, "task": None, "queue": None, "tenant": None, "tag": None, "size": 100, "after": None}
 
-
-def page(world, **filters):
-    return [row.id for row in world.store.views.runs(**(EVERYTHING | filters))]
+def page(world, size=100, after=None, **filters):
+    return [row.id for row in world.store.listing.page(RunFilter.of(filters), size, after).rows]
 
 
 def test_a_page_has_the_newest_first(world):
@@ -69,7 +68,7 @@ def test_a_run_is_shown_with_its_names_and_times(world, clock):
 def test_a_page_shows_a_run_as_it_is_shown_alone(world):
     world.session("w")
     claim = world.running("w", tenant="acme")
-    assert world.store.views.runs(**EVERYTHING) == [world.store.views.run(claim.id)]
+    assert world.store.listing.page(RunFilter(), 100).rows == [world.store.views.run(claim.id)]
     assert world.store.views.run(claim.id).session == "w"
 
 

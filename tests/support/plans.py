@@ -154,6 +154,13 @@ VALUES: dict[str, Any] = {
     "size": 6,
 }
 
+LIST = {
+    **dict.fromkeys(("states", "task", "queue", "tag", "created_from", "created_to", "finished_from", "finished_to")),
+    **dict.fromkeys(("error", "parent", "family")),
+    "tenant": "t3", "before": IDS[90], "behind": IDS[0], "lane": 3,
+}  # fmt: skip
+RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
+
 # Statement, its own values, and an index that its plan must name.
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
@@ -273,6 +280,23 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "run_info": (ONE, "runs_pkey"),
     "run_more": (ONE, "runs_pkey"),
     "runs_between": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),
+    "pick_ended": ({}, "runs_pkey"),
+    "tally": (RECENT | {"span": 60_000_000, "since": NOW, "until": NOW + 1}, "holdfast_runs_finished"),
+    "fitting_runs": (LIST, "runs_pkey"),
+    "newest_runs": (LIST, "runs_pkey"),
+    "newest_unwell": (LIST | {"state": "failed"}, "holdfast_runs_unwell"),
+    "newest_of_lane": (LIST, "holdfast_runs_ended"),
+    "newest_of_tenant": (LIST, "holdfast_runs_tenant"),
+    "some_ready": ({}, "holdfast_runs_ready"),
+    "some_ready_of_lane": (LIST, "holdfast_runs_ready"),
+    "some_held": ({}, "holdfast_runs_held"),
+    "some_scheduled": ({}, "holdfast_runs_due"),
+    "some_running": ({}, "holdfast_runs_owned"),
+    "some_asleep": ({}, "holdfast_runs_asleep"),
+    "some_asleep_of_lane": (LIST, "holdfast_runs_asleep"),
+    "some_finished": (RECENT, "holdfast_runs_finished"),
+    "some_children": (CHILD, "holdfast_runs_children"),
+    "some_of_family": ({"family": PARENT}, "holdfast_runs_tree"),
     "run_history": (ONE, "history_pkey"),
     "run_steps": (ONE, "checkpoints_pkey"),
     "run_waits": (ONE, "waits_pkey"),

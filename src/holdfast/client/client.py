@@ -25,10 +25,11 @@ from holdfast.errors import (
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled, from_json
+from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.model.run import FINAL, Chunk, Page, PageAsked, RunInfo
+from holdfast.model.run import FINAL, Chunk, Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.permits import place_of
 from holdfast.store.reader import Reader
@@ -56,7 +57,7 @@ class Client:
         self._store = store
         self._declared: set[Limit] = set()
         self._registry = registry
-        self._reader = Reader(store.views, store.graphs, self.decode_result)
+        self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
         self._keep = keep
         self.graphs = Graphs(store, self._reader, keep, self.new_run)
 
@@ -172,7 +173,7 @@ class Client:
         return self._reader.info(id)
 
     def runs(self, **asked: Unpack[PageAsked]) -> Page:
-        return self._reader.page(**asked)
+        return self._reader.full_page(**asked)
 
     def history(self, id: UUID) -> list[Entry]:
         return self._reader.history(id)

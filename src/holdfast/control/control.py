@@ -5,14 +5,20 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from holdfast.control.bulk import Bulk
 from holdfast.control.check import Check
+from holdfast.control.counts import Counting
+from holdfast.control.doctor import Doctor
 from holdfast.control.events import Events
+from holdfast.control.gates import Gates
 from holdfast.control.graphs import Graphs
 from holdfast.control.limits import Limits
 from holdfast.control.queues import Queues
 from holdfast.control.runs import Runs
 from holdfast.control.schedules import Schedules
+from holdfast.control.stats import Statistics
 from holdfast.control.tasks import Tasks
+from holdfast.control.tokens import Tokens
 from holdfast.control.upkeep import Upkeep
 from holdfast.control.why import Whys
 from holdfast.control.workers import Workers
@@ -21,13 +27,18 @@ from holdfast.task.registry import Registry
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` and `check` need the code's registry."""
+    """An operator's door to one database. Only `tasks` and `check` need the code's registry, and
+    `doctor` says more with it."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
+        self.bulk = Bulk(store)
+        self.counts = Counting(store)
+        self.stats = Statistics(store)
         self.graphs = Graphs(store)
+        self.gates = Gates(store)
         self.events = Events(store)
         self.queues = Queues(store)
         self.schedules = Schedules(store)
@@ -36,12 +47,19 @@ class Control:
         self.whys = Whys(store)
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)
+        self.tokens = Tokens(store)
         self.check = Check(store, known)
+        self.doctor = Doctor(store, known)
 
     @property
     def database(self) -> str:
         """The database as it may be shown: without a password."""
         return self._store.database.shown
+
+    @property
+    def identity(self) -> str:
+        """What tells these tables from all others; known only to those who can read them."""
+        return self._store.identity()
 
     def close(self) -> None:
         self._store.close()

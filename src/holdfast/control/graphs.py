@@ -98,7 +98,7 @@ class Graphs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs)
+        self._reader = Reader(store.views, store.graphs, store.listing)
 
     def read(self, id: UUID) -> GraphInfo:
         """A graph with its nodes and gates; GraphError when the run is none."""

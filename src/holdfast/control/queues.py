@@ -51,6 +51,10 @@ class Queues:
             for row in self._all()
         ]
 
+    def paused(self) -> dict[str, bool]:
+        """Every queue, by name, and whether it is paused; counts nothing."""
+        return {row.name: bool(row.paused) for row in self._all()}
+
     def names(self) -> set[str]:
         """Every queue that a run was ever put into, or that was paused."""
         return {row.name for row in self._all()}

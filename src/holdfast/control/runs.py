@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +18,11 @@ from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled
+from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.model.run import Page, PageAsked, RunInfo
+from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.views import RunRow
@@ -81,11 +83,12 @@ class Runs:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views, store.graphs)
+        self._reader = Reader(store.views, store.graphs, store.listing)
         self._graphs = Graphs(store)
 
     def page(self, **asked: Unpack[PageAsked]) -> Page:
-        """Runs, newest first; give the page's `after` for the next ones."""
+        """Runs, newest first, that fit all of the filters; give the page's `after` for the next ones. A page that had
+        to pass over very many others is `partial`: it may have few runs, or none, though more follow."""
         return self._reader.page(**asked)
 
     def find(self, given: UUID | str) -> UUID:
@@ -165,24 +168,37 @@ class Runs:
         """What a run waits for."""
         return waits_of(self._store.views.waits(str(id)))
 
-    def cancel(self, id: UUID, reason: str | None = None) -> bool:
-        """End a run; False when it had ended before."""
-        return self._store.operators.cancel(str(id), cancelled(reason))
+    def history(self, id: UUID) -> list[Entry]:
+        """The whole story of a run."""
+        return self._reader.history(id)
 
-    def retry(self, id: UUID) -> bool:
-        """Send a failed or cancelled run back to ready; False when it is unfinished anyway."""
-        return self._store.operators.retry(str(id))
+    def pulse(self, id: UUID) -> str:
+        """A short text that is another one as soon as something has happened to the run or its children."""
+        return hashlib.sha256(repr(self._store.views.pulse(str(id))).encode()).hexdigest()[:16]
+
+    def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
+        """End a run; False when it had ended before. `by` says who did it."""
+        return self._store.operators.cancel(str(id), cancelled(reason, by))
+
+    def retry(self, id: UUID, by: str | None = None) -> bool:
+        """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
+        return self._store.operators.retry(str(id), by)
 
     def fork(
-        self, id: UUID, from_step: str | None = None, args: Sequence[Any] | Mapping[str, Any] | None = None
+        self,
+        id: UUID,
+        from_step: str | None = None,
+        args: Sequence[Any] | Mapping[str, Any] | None = None,
+        by: str | None = None,
     ) -> UUID:
         """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
-        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out."""
+        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out.
+        `by` says who did it."""
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text)
+        self._store.forks.fork(str(id), str(fork), from_step, text, by)
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -195,7 +211,7 @@ class Runs:
             raise ConfigError("the arguments of a fork must be a list or a mapping, not a text")
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
-    def send(self, id: UUID, topic: str, payload: Any = None) -> None:
-        """Send an unfinished run a message, which it receives in order, once."""
+    def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
+        """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text)
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, by)

@@ -49,7 +49,7 @@ class Whys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs)
+        self._reader = Reader(store.views, store.graphs, store.listing)
 
     def why(self, id: UUID) -> Why:
         """Why a run isn't running."""

@@ -219,6 +219,9 @@ class Database(ABC):
     dialect: Dialect
     shown: str
     """The URL as it may be shown: without a password."""
+    read_seconds: float | None = None
+    """How long one read may take, for those who answer many askers: reads then have a connection of their own, and what
+    takes longer is ended and refused. Set it before the first use."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}

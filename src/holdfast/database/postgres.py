@@ -220,7 +220,7 @@ class PostgresDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        name = "client" if purpose == "read" else purpose
+        name = "client" if purpose == "read" and self.read_seconds is None else purpose
         return self._line(name, lambda: self.connect(name, patience))
 
     def watch(self) -> Watch:
@@ -250,6 +250,8 @@ class PostgresDatabase(Database):
         }
         if purpose.startswith("author"):  # its time is the author's
             milliseconds = dict.fromkeys(milliseconds, 0)
+        if purpose == "read" and self.read_seconds is not None:
+            milliseconds["statement_timeout"] = int(self.read_seconds * 1000)
         settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
         defaults = {

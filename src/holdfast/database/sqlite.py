@@ -27,6 +27,7 @@ from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
 LOOK_SECONDS = 0.005
+LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
 LONGEST_TRANSACTION = 5.0
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
 PRAGMAS = ("synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off")
@@ -75,15 +76,18 @@ class Ran(NamedTuple):
 class SqliteConnection(Connection):
     """One apsw connection."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, longest: float | None = None) -> None:
         self._what = f"SQLite file {path}"
         self._over = False
+        self._longest = longest
         with _translated(self._what):
             self._apsw = apsw.Connection(path)
             self._apsw.set_busy_timeout(BUSY_MILLISECONDS)
             _use_wal(self._apsw)
             for pragma in PRAGMAS:
                 self._apsw.execute(f"PRAGMA {pragma}")
+            if longest is not None:
+                self._apsw.set_progress_handler(self._took_too_long, LOOK_STEPS)
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         self.refuse_if_over()
@@ -94,9 +98,17 @@ class SqliteConnection(Connection):
                 return [(self._apsw.changes(),)]
             return _unpack(rows[0][0]) if statement.packed else rows
         except apsw.Error as error:
+            if isinstance(error, apsw.InterruptError) and self._took_too_long():
+                raise StoreUnavailable(
+                    f"{self._what} ({statement.name}): it took longer than {self._longest:g} s and was ended"
+                ) from error
             raise _as_ours(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
+
+    def _took_too_long(self) -> bool:
+        since = self.busy_since
+        return self._longest is not None and since is not None and time.monotonic() - since > self._longest
 
     def script(self, text: str) -> None:
         with _translated(self._what):
@@ -267,7 +279,8 @@ class SqliteDatabase(Database):
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
         apart = purpose in ("heartbeat", "watch") or (purpose == "read" and not self.in_callers_transaction())
         name = "all" if self._in_memory else purpose if apart else "write"
-        return self._line(name, self._open)
+        longest = self.read_seconds if name == "read" else None
+        return self._line(name, lambda: self._open(longest))
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
@@ -302,10 +315,10 @@ class SqliteDatabase(Database):
     def watch(self) -> Watch:
         return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"))
 
-    def _open(self) -> SqliteConnection:
+    def _open(self, longest: float | None) -> SqliteConnection:
         if not self._in_memory:
             self._make_file()
-        return SqliteConnection(self._path)
+        return SqliteConnection(self._path, longest)
 
     def _make_file(self) -> None:
         """A new file is for its owner only; SQLite gives its -wal and -shm the same mode."""

@@ -27,6 +27,7 @@ from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
 from holdfast.engine.scheduler import Scheduler
 from holdfast.engine.session import Duty, Session, worker_name
+from holdfast.engine.tallier import Tallier
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
@@ -95,11 +96,12 @@ class Crew:
             store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
+        self.tallier = Tallier(store)
         self.listener = Listener(store, self._heard)
 
     @property
     def housekeepers(self) -> list[Loop]:
-        return [self.listener, self.recoverer, self.pruner, self.lookout, *self.clocks]
+        return [self.listener, self.recoverer, self.pruner, self.tallier, self.lookout, *self.clocks]
 
     @property
     def clocks(self) -> list[Loop]:

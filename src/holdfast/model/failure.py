@@ -40,11 +40,12 @@ def to_json(info: ErrorInfo) -> str:
     return msgspec.json.encode(parts).decode()
 
 
-def cancelled(reason: str | None) -> str:
-    """The text that is kept with a cancelled run."""
+def cancelled(reason: str | None, by: str | None = None) -> str:
+    """The text that is kept with a cancelled run, with who did it where that is known."""
     if reason is not None and not isinstance(reason, str):
         raise ConfigError(f"reason must be text, not {type(reason).__name__}")
-    return to_json(ErrorInfo("cancelled", "RunCancelled", reason or ""))
+    text = to_json(ErrorInfo("cancelled", "RunCancelled", reason or ""))
+    return text if by is None else msgspec.json.encode({**msgspec.json.decode(text), "by": _clean(by)}).decode()
 
 
 def from_json(text: str) -> ErrorInfo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from uuid import UUID
 
 from holdfast.errors import ErrorInfo
@@ -74,23 +74,14 @@ class RunInfo(Generic[R_co]):
         return self.state in FINAL
 
 
-class PageAsked(TypedDict, total=False):
-    """Which runs a page shall have: filters, how many at most, and the run after which to go on."""
-
-    state: str | None
-    task: str | None
-    queue: str | None
-    tenant: str | None
-    tag: str | None
-    limit: int
-    after: str | None
-
-
 class Page(list[RunInfo[Any]]):
-    """Some runs of a longer list. `after` asks for the next ones; None when these were the last."""
+    """Some runs of a longer list. `after` asks for the next ones; None when these were the last. `partial`: it has
+    fewer than were asked for, though there may be more, because very many others were passed over."""
 
     after: str | None
+    partial: bool
 
-    def __init__(self, runs: Iterable[RunInfo[Any]] = (), after: str | None = None) -> None:
+    def __init__(self, runs: Iterable[RunInfo[Any]] = (), after: str | None = None, *, partial: bool = False) -> None:
         super().__init__(runs)
         self.after = after
+        self.partial = partial

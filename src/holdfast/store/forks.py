@@ -23,7 +23,7 @@ _NOT_COPIED = ("write", "undone")
 class Forks(Part):
     """New runs with the past of others."""
 
-    def fork(self, id: str, fork: str, from_step: str | None, args: str | None) -> None:
+    def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
         """Make the run `fork` of the run `id`, with the checkpoints before a step, which is given by name or key;
         without one it begins at the beginning. A repeat after a lost answer changes nothing."""
 
@@ -39,8 +39,9 @@ class Forks(Part):
             kept = [_past(do, original, fork, step) for step in _without_unjoined(before)]
             for some in chunks(kept):
                 do("add_past", rows=batch(some))
-            data = msgspec.json.encode({"from": id, "from_step": from_step, "steps": len(kept)}).decode()
-            do("add_history", rows=batch([record(fork, 1, "forked", 0, data=data)]))
+            data = {"from": id, "from_step": from_step, "steps": len(kept)} | ({} if by is None else {"by": by})
+            told = msgspec.json.encode(data).decode()
+            do("add_history", rows=batch([record(fork, 1, "forked", 0, data=told)]))
 
         self._together("client", work)
 

@@ -5,8 +5,6 @@ Everything here runs inside a transaction of its caller's, which has locked the 
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,6 +15,7 @@ from holdfast.errors import BadArguments, ErrorInfo, KeyConflict, RunFinished
 from holdfast.model.codec import canonical_text, encode
 from holdfast.model.failure import from_json, to_json
 from holdfast.model.names import check_name
+from holdfast.model.who import this_user
 from holdfast.policy.schema import misfit, with_defaults
 from holdfast.store.family import Ended, HeldRun, ids
 from holdfast.store.part import Do, batch, record
@@ -45,13 +44,7 @@ def failed(gate: str, error: str, by: str | None) -> Outcome:
 
 
 def _who(by: str | None) -> str:
-    if by is not None:
-        return check_name(by, "by")
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no entry for it
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return this_user() if by is None else check_name(by, "by")
 
 
 def expire(do: Do, gates: Sequence[str]) -> list[Ended]:

@@ -48,6 +48,11 @@ class Ground:
     def before_fork(self) -> None:
         """Nothing."""
 
+    @property
+    def migrates(self) -> bool:
+        """Whether tables that aren't up to date are brought so."""
+        return self._migrate
+
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:  # where the thread that may have held it isn't any more
             self._preparing = threading.Lock()

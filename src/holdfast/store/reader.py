@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 from uuid import UUID
 
 from holdfast.errors import ConfigError, GraphError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json
+from holdfast.model.filters import PageAsked, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import check_name
-from holdfast.model.run import STATES, Page, Progress, RunInfo
+from holdfast.model.run import Page, Progress, RunInfo
 from holdfast.store.graphs import Graphs
+from holdfast.store.listing import Listing
 from holdfast.store.story import tell
 from holdfast.store.views import RunRow, Views
 
@@ -37,9 +38,10 @@ def read_plain(_task: str, text: str) -> Any:
 class Reader:
     """Reads runs; changes nothing."""
 
-    def __init__(self, views: Views, graphs: Graphs, read_result: ReadResult = read_plain) -> None:
+    def __init__(self, views: Views, graphs: Graphs, listing: Listing, read_result: ReadResult = read_plain) -> None:
         self._views = views
         self._graphs = graphs
+        self._listing = listing
         self._read_result = read_result
 
     def row(self, id: UUID) -> RunRow:
@@ -92,31 +94,29 @@ class Reader:
             scheduled_for=_slot(row.options),
         )
 
-    def page(
-        self,
-        *,
-        state: str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        tag: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> Page:
-        """Runs, newest first."""
-        if state is not None and state not in STATES:
-            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
+    def page(self, **asked: Unpack[PageAsked]) -> Page:
+        """Runs, newest first; where very many others would have to be passed over, a part of the page."""
+        wanted, limit, after = self._asked(asked)
+        listed = self._listing.page(wanted, limit, after)
+        return Page([self.info_of(row) for row in listed.rows], listed.after, partial=listed.partial)
+
+    def full_page(self, **asked: Unpack[PageAsked]) -> Page:
+        """The same, but as long as it takes to fill the page."""
+        wanted, limit, after = self._asked(asked)
+        rows: list[RunRow] = []
+        while True:
+            listed = self._listing.page(wanted, limit - len(rows), after)
+            rows += listed.rows
+            after = listed.after
+            if after is None or len(rows) == limit:
+                return Page([self.info_of(row) for row in rows], after)
+
+    def _asked(self, asked: PageAsked) -> tuple[RunFilter, int, str | None]:
+        """The filter, the size and the cursor, checked."""
+        limit, after = asked.pop("limit", 100), asked.pop("after", None)
         if not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
             raise ConfigError(f"limit must be between 1 and {LARGEST_PAGE}, but is {limit!r}; use after= for more")
-        for name, value in (("task", task), ("queue", queue), ("tenant", tenant), ("tag", tag)):
-            if value is not None:
-                check_name(value, name)
-        rows = self._views.runs(
-            state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=limit + 1,
-            after=None if after is None else str(run_id(after)),
-        )  # fmt: skip
-        page = rows[:limit]
-        return Page([self.info_of(row) for row in page], page[-1].id if len(rows) > limit else None)
+        return RunFilter.of(asked), limit, None if after is None else str(run_id(after))
 
     def history(self, id: UUID) -> list[Entry]:
         """The whole story of a run."""

@@ -28,22 +28,22 @@ class Retried(NamedTuple):
     kind: str | None
 
 
-def retry(do: Do, runs: Iterable[str]) -> Released | None:
+def retry(do: Do, runs: Iterable[str], by: str | None = None) -> Released | None:
     """Retry locked runs, and below them the children that ended badly; None when they weren't, else what followed for
-    graphs among them."""
-    retried = _reset(do, runs)
+    graphs among them. `by`: who wants it."""
+    retried = _reset(do, runs, by)
     if not retried:
         return None
-    released = [reopen(do, run.id) for run in retried if run.kind == "graph"]
-    return _together(released + _retry_children(do, retried))
+    released = [reopen(do, run.id, by) for run in retried if run.kind == "graph"]
+    return _together(released + _retry_children(do, retried, by))
 
 
-def reopen(do: Do, graph: str) -> Released:
+def reopen(do: Do, graph: str, by: str | None = None) -> Released:
     """A locked graph is tried again: its nodes that failed, were cancelled or skipped wait for their turn once more,
     and those whose turn it is are decided."""
     nodes = [str(id) for (id,) in do("nodes_to_retry", graph=graph)]
-    retried = [run for some in chunks(nodes) for run in _reset(do, some)]
-    below = _retry_children(do, retried)
+    retried = [run for some in chunks(nodes) for run in _reset(do, some, by)]
+    below = _retry_children(do, retried, by)
     for some in chunks(nodes):
         do("block_nodes", rows=ids(some))
     do("recount_nodes", graph=graph)
@@ -57,17 +57,18 @@ def _together(released: Sequence[Released]) -> Released:
     )
 
 
-def _reset(do: Do, runs: Iterable[str]) -> list[Retried]:
+def _reset(do: Do, runs: Iterable[str], by: str | None) -> list[Retried]:
     """Runs that ended badly are as new, but for what they have on record."""
     retried = [
         Retried(str(id), records, ending, generation, None if parent is None else str(parent), spawn_key, place, kind)
         for id, records, ending, generation, parent, spawn_key, place, kind, _ in do("retry_runs", rows=ids(runs))
     ]
-    do("add_history", rows=batch(record(run.id, run.records, "retried", 0) for run in retried))
+    data = None if by is None else msgspec.json.encode({"by": by}).decode()
+    do("add_history", rows=batch(record(run.id, run.records, "retried", 0, data=data) for run in retried))
     return retried
 
 
-def _retry_children(do: Do, retried: Sequence[Retried]) -> list[Released]:
+def _retry_children(do: Do, retried: Sequence[Retried], by: str | None) -> list[Released]:
     """What retried runs had undone is to be done again, and their children that ended badly are retried with them."""
     children = [run for run in retried if run.spawn_key is not None]
     if children:
@@ -76,7 +77,7 @@ def _retry_children(do: Do, retried: Sequence[Retried]) -> list[Released]:
     anew = [run for run in retried if run.ending is None]  # the others go on undoing
     if anew:
         do("drop_undone", rows=ids(run.id for run in anew))
-    tried = [retry(do, some) for some in chunks(_children_to_retry(do, [run for run in anew if run.kind is None]))]
+    tried = [retry(do, some, by) for some in chunks(_children_to_retry(do, [run for run in anew if run.kind is None]))]
     return [released for released in tried if released is not None]
 
 

@@ -6,18 +6,23 @@ from holdfast.database import Database
 from holdfast.model.clock import Clock, database_clock
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
+from holdfast.store.counting import Counting
 from holdfast.store.events import Events
 from holdfast.store.forks import Forks
 from holdfast.store.graphs import Graphs
+from holdfast.store.health import Health
 from holdfast.store.intake import Intake
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import Lanes
 from holdfast.store.limits import Limits
+from holdfast.store.listing import Listing
 from holdfast.store.operators import Operators
 from holdfast.store.part import Ground
 from holdfast.store.queues import Queues
 from holdfast.store.schedules import Schedules
+from holdfast.store.tallies import Tallies
 from holdfast.store.timers import Timers
+from holdfast.store.tokens import Tokens
 from holdfast.store.transactions import Transactions
 from holdfast.store.triggers import Triggers
 from holdfast.store.upkeep import Upkeep
@@ -47,12 +52,25 @@ class Store:
         self.operators = Operators(ground)
         self.limits = Limits(ground)
         self.queues = Queues(ground)
+        self.tokens = Tokens(ground)
         self.upkeep = Upkeep(ground)
         self.views = Views(ground)
+        self.listing = Listing(ground, self.lanes)
+        self.counting = Counting(ground)
+        self.health = Health(ground)
+        self.tallies = Tallies(ground)
 
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""
         return self._ground.prepare()
+
+    def identity(self) -> str:
+        """What tells these tables from those of another database or schema."""
+        return self._ground.identity()
+
+    def beside(self, database: Database) -> Store:
+        """A store with the same settings on other connections to the same tables."""
+        return Store(database, migrate=self._ground.migrates, clock=self._ground.clock)
 
     def be_patient_for(self, seconds: float) -> None:
         """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""

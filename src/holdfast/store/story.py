@@ -12,7 +12,7 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.history import Entry
 from holdfast.store.views import RunRow
 
-_PLAIN = ("waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early")
+_PLAIN = ("waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent")
 """Kinds whose data is no error."""
 
 
@@ -57,7 +57,7 @@ def _data(kind: str, text: str | None) -> dict[str, Any]:
     except msgspec.DecodeError:
         return {"unreadable": text}
     if kind == "cancelled":
-        return {"reason": kept.get("message") or None}
+        return {"reason": kept.get("message") or None} | ({"by": kept["by"]} if "by" in kept else {})
     if kind in _PLAIN:
         return dict(kept)
     by = kept.pop("by", None)  # a gate that somebody let fail

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from holdfast.store.family import ids
 from holdfast.store.part import Do, Part
 from holdfast.store.timers import prune_picked, sort_out
 
@@ -26,6 +29,16 @@ class Upkeep(Part):
     def count_older(self, age: int) -> int:
         """How many runs ended longer ago than so many microseconds."""
         return int(self._one("read", "count_older", age=age)[0][0])
+
+    def prune_these(self, runs: Sequence[str]) -> tuple[int, list[str]]:
+        """Delete those of these runs that have ended, with all below them: how many, and those whose families were too
+        large for one call. Children go with the top of their family only, and nobody goes while someone is at work."""
+
+        def work(do: Do) -> tuple[int, list[str]]:
+            picked = sort_out(do("pick_ended", rows=ids(runs)))
+            return prune_picked(do, picked), picked.families
+
+        return self._together("client", work)
 
     def prune_older(self, age: int, after: str = BEFORE_ALL) -> tuple[int, str | None]:
         """Delete runs that ended longer ago than that: how many, and what to give as `after` for the next ones."""

@@ -14,7 +14,7 @@ NODES_PAGE = 1000
 
 
 class RunRow(NamedTuple):
-    """A run's row as `run_info` and `list_runs` give it."""
+    """A run's row as `run_info` and pages of runs give it."""
 
     id: str
     queue: str
@@ -160,23 +160,6 @@ class Views(Part):
         rows = self._one("read", "run_end", id=id)
         return rows[0] if rows else None
 
-    def runs(
-        self,
-        *,
-        state: str | None,
-        task: str | None,
-        queue: str | None,
-        tenant: str | None,
-        tag: str | None,
-        size: int,
-        after: str | None,
-    ) -> list[RunRow]:
-        """A page of runs, newest first."""
-        rows = self._one(
-            "read", "list_runs", state=state, task=task, queue=queue, tenant=tenant, tag=tag, size=size, after=after
-        )
-        return [RunRow._make(row) for row in rows]
-
     def steps(self, id: str) -> list[StepRow]:
         """What a durable function has recorded, in order, since its last restart."""
         return [StepRow._make(row) for row in self._one("read", "run_steps", id=id)]
@@ -232,6 +215,14 @@ class Views(Part):
     def gates(self, graph: str) -> list[GateRow]:
         """The gates of a graph and of the graphs within it."""
         return [GateRow._make(row) for row in self._one("read", "graph_gates", graph=graph)]
+
+    def open_gates(self, tenant: str | None, size: int) -> list[Row]:
+        """Gates that wait for somebody: id, name, graph, the graph's name, tenant, when made, deadline, plan."""
+        return self._one("read", "open_gates", tenant=tenant, size=size)
+
+    def pulse(self, id: str) -> list[Row]:
+        """What changes about a run while it lives, and about its children: equal when nothing happened meanwhile."""
+        return self._one("read", "run_pulse", id=id) + self._one("read", "children_pulse", id=id)
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""

@@ -249,6 +249,17 @@ def supervisor_stopped() -> None:
     logger.info("stopped: no worker process is left")
 
 
+# The web side
+
+
+def request_failed(where: str, error: BaseException) -> None:
+    logger.error("%s couldn't be answered: %s: %s", where, type(error).__name__, error, exc_info=error)
+
+
+def acted(what: str, by: str) -> None:
+    logger.info("%s, by %s", what, by)
+
+
 # Words
 
 

@@ -23,3 +23,7 @@ returning id, records, ending, generation, parent, spawn_key, place, kind, {hint
 delete from {schema}checkpoints where run {among(:rows, id uuid)} and (run, generation, n) in (
     select u.run, u.generation, cast(u.value as int) from {schema}checkpoints u where u.run {among(:rows, id uuid)} and u.kind = 'undone'
 )
+
+-- name: number_record
+-- The number of the next record of a locked run.
+update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt

@@ -8,17 +8,6 @@ where r.id = cast(:id as {uuid})
 select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
 from {schema}runs where id = cast(:id as {uuid})
 
--- name: list_runs
--- A page of runs, newest first, by id, which sorts by the time it was made.
-select r.* from {schema}shown_runs r
-where (cast(:after as {uuid}) is null or r.id < cast(:after as {uuid}))
-and (cast(:state as text) is null or r.state = :state)
-and (cast(:task as text) is null or r.task = :task)
-and (cast(:queue as text) is null or r.queue = :queue)
-and (cast(:tenant as text) is null or r.tenant = :tenant)
-and (cast(:tag as text) is null or exists (select 1 from {each_text(r.tags)} where each.value = :tag))
-order by r.id desc limit cast(:size as bigint)
-
 -- name: run_history
 -- The kept records of a run, in order.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n

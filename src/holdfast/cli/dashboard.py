@@ -1,0 +1,213 @@
+"""The web side from the command line: `dashboard`, `token`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.output import Column, ago, note, show_json, show_line, show_table
+from holdfast.cli.root import Given, Verb, holdfast, pass_given
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.control.tokens import TokenInfo
+
+STOP_SECONDS = 2
+"""Whoever still listens to changes then isn't waited for."""
+COLUMNS = (
+    Column("TOKEN", whole=True),
+    Column("NAME"),
+    Column("MAY", whole=True),
+    Column("TENANT", drop=1),
+    Column("MADE", drop=2),
+    Column("REVOKED"),
+)
+
+
+@holdfast.command()
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen at.")
+@click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), help="The port.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME",
+    help="A name by which it is reached, beside localhost and addresses; may be given several times.",
+)  # fmt: skip
+@pass_given
+def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> None:
+    """Serve the dashboard, and the API under /api/v1, until it is stopped.
+
+    On this machine's own address and without any token everybody who can reach it may operate. Any other address needs
+    a token: $HOLDFAST_TOKEN, which has all rights, or one made by `holdfast token create`. It speaks plain HTTP: put
+    something that speaks TLS in front of it where others can listen.
+
+    \b
+    Examples:
+      holdfast dashboard --app shop.tasks:app
+      HOLDFAST_TOKEN=… holdfast dashboard --host 0.0.0.0 --allow-host ops.example.org
+    """
+    try:
+        import uvicorn
+
+        from holdfast.telemetry.console import show_log
+        from holdfast.web import dashboard as site
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
+    app = _app_of(given)
+    token = os.environ.get("HOLDFAST_TOKEN") or None
+    local = _is_loopback(host)
+    if not local and token is None and not _has_tokens(app):
+        raise ConfigError(
+            f"{host} can be reached by others, so a token is needed: set $HOLDFAST_TOKEN, or make one with "
+            "`holdfast token create --operate`; or leave --host out"
+        )
+    served = site(app, token=token, unlocked=local, hosts=hosts)
+    settings = uvicorn.Config(
+        served,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    show_log(verbose=False)
+    with _listen(host, port) as listening:
+        at = f"{_in_address(host)}:{listening.getsockname()[1]}"
+        note(f"the dashboard of {app.store.database.shown} is at http://{at}/ and stops with Ctrl-C")
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _app_of(given: Given) -> Holdfast:
+    """The app; where none is named, one without code on the database that is."""
+    from holdfast.app import Holdfast
+    from holdfast.cli.connect import changing, place_of
+
+    place = place_of(given)
+    if place.app is not None and given.url is None:
+        return place.app
+    with changing(given) as control:
+        if control.upkeep.tables().version == 0:
+            raise ConfigError(f"{control.database} has no tables yet: `holdfast migrate` makes them")
+    app = Holdfast(place.url, schema=place.schema, migrate=False)
+    if place.app is not None:
+        app.registry = place.app.registry
+    return app
+
+
+def _has_tokens(app: Holdfast) -> bool:
+    from holdfast.control import Control
+
+    return Control(app.store).tokens.exist()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The port, before anybody is told that it is ours."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(
+            f"{_in_address(host)}:{port} can't be listened at: {error.strerror}; give another --port or --host"
+        ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+@holdfast.group()
+def token() -> None:
+    """Tokens for the dashboard and the API: make, list, revoke.
+
+    \b
+    Examples:
+      holdfast token create --read --name grafana
+      holdfast token list
+      holdfast token revoke 3f9c0b12a7de
+    """
+
+
+@token.command(cls=Verb)
+@click.option("--read", "may", flag_value="read", help="It may look.")
+@click.option("--operate", "may", flag_value="operate", help="It may look, and change.")
+@click.option("--tenant", metavar="NAME", help="Only the runs of this tenant.  [default: all]")
+@click.option("--name", metavar="TEXT", help="Whose it is: so it stands in the history of what is done with it.")
+@pass_given
+def create(given: Given, may: str | None, tenant: str | None, name: str | None) -> None:
+    """Make a token, and print it: the only time that it can be read.
+
+    \b
+    Examples:
+      holdfast token create --read --name grafana
+      holdfast token create --operate --tenant acme --name ada
+    """
+    from holdfast.cli.connect import changing
+
+    if may is None:
+        raise click.UsageError("Say what it is for: --read or --operate.")
+    with changing(given) as control:
+        made = control.tokens.create(may, tenant, name)  # type: ignore[arg-type]
+    if given.json:
+        show_json({"token": made.token, **_shown(made.info)})
+        return
+    show_line(made.token)
+    note(f"token {made.info.id} may {may}{f' for tenant {tenant}' if tenant else ''}; it isn't shown again")
+
+
+@token.command("list", cls=Verb)
+@pass_given
+def list_(given: Given) -> None:
+    """List tokens, without their secrets.
+
+    \b
+    Examples:
+      holdfast token list
+    """
+    from holdfast.cli.connect import reading
+
+    with reading(given) as control:
+        found = control.tokens.list()
+    if given.json:
+        show_json([_shown(info) for info in found])
+    else:
+        show_table(COLUMNS, [_row(info) for info in found], "no tokens: make one, `holdfast token create --read`")
+
+
+@token.command(cls=Verb)
+@click.argument("id")
+@pass_given
+def revoke(given: Given, id: str) -> None:
+    """Let nobody use a token any more. ID is what `holdfast token list` shows.
+
+    \b
+    Examples:
+      holdfast token revoke 3f9c0b12a7de
+    """
+    from holdfast.cli.connect import changing
+
+    with changing(given) as control:
+        changed = control.tokens.revoke(id)
+    if given.json:
+        show_json({"id": id, "changed": changed})
+    else:
+        show_line(f"{id}  {'revoked' if changed else 'had been revoked before'}")
+
+
+def _shown(info: TokenInfo) -> dict[str, object]:
+    return {name: getattr(info, name) for name in ("id", "name", "may", "tenant", "created_at", "revoked_at")}
+
+
+def _row(info: TokenInfo) -> list[str]:
+    revoked = "-" if info.revoked_at is None else ago(info.revoked_at)
+    return [info.id, info.name, info.may, info.tenant or "-", ago(info.created_at), revoked]

@@ -1,0 +1,129 @@
+"""Changing many runs at once: cancel, retry and prune all that fit a filter, in batches of a transaction each.
+
+Look first with `preview`. What does the work is a generator: a batch is done each time it is asked for more, and it may
+be left at any time. What was done is done; asking again goes on with what is left, or with `after` where it was left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from holdfast.control.counts import Counting, Estimate
+from holdfast.model.failure import cancelled
+from holdfast.model.filters import RunFilter
+from holdfast.model.names import check_name
+from holdfast.model.run import FINAL, STATES, RunInfo, RunState
+from holdfast.store import Store
+from holdfast.store.reader import Reader, run_id
+
+BATCH = 200
+SAMPLE = 5
+
+Verb: TypeAlias = Literal["cancel", "retry", "prune"]
+
+STATES_OF: dict[Verb, frozenset[RunState]] = {
+    "cancel": frozenset(STATES) - FINAL - {"undoing"},
+    "retry": frozenset({"failed", "cancelled"}),
+    "prune": FINAL,
+}
+"""In which states runs are that a verb can be done to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a verb would be done to, and some of those, newest first."""
+
+    verb: Verb
+    count: Estimate
+    sample: list[RunInfo[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it has come."""
+
+    looked_at: int
+    """Runs that fitted the filter when they were found."""
+    changed: int
+    """Those to which it was done; of `prune`, all that were deleted, families too."""
+    after: str | None
+    """Where to go on; None at the end."""
+
+    @property
+    def passed_over(self) -> int:
+        """Those that had changed meanwhile, or to which it can't be done by themselves: nodes, children, runs whose
+        unique name another one has, families in which someone is still at work."""
+        return max(self.looked_at - self.changed, 0)
+
+
+class Bulk:
+    """Many runs at once. `by` says who does it, and stands in their histories."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._counting = Counting(store)
+
+    def preview(self, verb: Verb, asked: RunFilter) -> Preview:
+        """What would be changed; changes nothing."""
+        narrowed = narrow(verb, asked)
+        if narrowed is None:
+            return Preview(verb, Estimate(0), [])
+        rows = self._store.listing.page(narrowed, SAMPLE).rows
+        return Preview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
+
+    def cancel(
+        self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
+    ) -> Iterator[Progress]:
+        """End all unfinished runs that fit."""
+        error = cancelled(reason, _who(by))
+        return self._batches("cancel", asked, after, lambda runs: self._store.operators.cancel_many(runs, error))
+
+    def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[Progress]:
+        """Send all failed and cancelled runs that fit back to ready."""
+        who = _who(by)
+        return self._batches("retry", asked, after, lambda runs: self._store.operators.retry_many(runs, who))
+
+    def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[Progress]:
+        """Delete all ended runs that fit, with all below them, whatever time they were to be kept. Nothing tells of
+        them any more."""
+        return self._batches("prune", asked, after, self._prune)
+
+    def _prune(self, runs: Sequence[str]) -> int:
+        count, left = self._store.upkeep.prune_these(runs)
+        while left:
+            more, left = self._store.upkeep.prune_these(left)
+            count += more
+            if not more:
+                break
+        return count
+
+    def _batches(
+        self, verb: Verb, asked: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
+    ) -> Iterator[Progress]:
+        narrowed = narrow(verb, asked)
+        cursor = None if after is None else str(run_id(after))
+        looked_at = changed = 0
+        while narrowed is not None:
+            page = self._store.listing.page(narrowed, BATCH, cursor)
+            if page.rows:
+                changed += act([row.id for row in page.rows])
+                looked_at += len(page.rows)
+            cursor = page.after
+            yield Progress(looked_at, changed, cursor)
+            if cursor is None:
+                return
+        yield Progress(0, 0, None)
+
+
+def narrow(verb: Verb, asked: RunFilter) -> RunFilter | None:
+    """Those that fit and to which the verb can be done; None when there can't be any."""
+    can = STATES_OF[verb]
+    states = tuple(state for state in STATES if state in can and (not asked.states or state in asked.states))
+    return replace(asked, states=states) if states else None
+
+
+def _who(by: str | None) -> str | None:
+    return None if by is None else check_name(by, "by")

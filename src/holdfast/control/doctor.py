@@ -1,0 +1,105 @@
+"""Looks at a database and says what isn't well with it, what that means, and what to do. Changes nothing.
+
+The facts come from the store; what they mean is in `symptoms.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.control import symptoms
+from holdfast.control.symptoms import Finding
+from holdfast.control.tasks import Tasks
+from holdfast.control.workers import Workers
+from holdfast.database.migrate import newest
+from holdfast.errors import SchemaAhead
+from holdfast.model.clock import SECOND
+from holdfast.model.run import GRAPH_QUEUE
+from holdfast.store import Store
+from holdfast.task.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was looked at, and what was found, the worst first."""
+
+    looked_at: list[str]
+    findings: list[Finding]
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(finding.level != "wrong" for finding in self.findings)
+
+
+class Doctor:
+    """Only settings of tasks need the code's registry."""
+
+    def __init__(self, store: Store, registry: Registry, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+
+    def examine(self) -> Examination:
+        """Look at everything."""
+        tables = list(self._tables())
+        looks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
+        if not tables:
+            looks |= self._of_server if self._store.health.on_postgres else self._of_file
+            looks |= {"workers and runs": self._work, "unknown tasks": self._lanes}
+        self._registry.load()
+        if self._registry.names():
+            looks["settings"] = lambda: symptoms.of_tasks(Tasks(self._registry).list())
+        found = [finding for look in looks.values() for finding in look()]
+        return Examination(list(looks), sorted(found, key=lambda finding: finding.level, reverse=True))
+
+    @property
+    def _of_server(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+        health = self._store.health
+        return {
+            "clocks": self._clocks,
+            "server": lambda: symptoms.of_server(health.server(), Workers(self._store).list()),
+            "old snapshots": lambda: symptoms.of_holders(health.holders()),
+            "bloat": lambda: symptoms.of_bloat(health.bloat()),
+        }
+
+    @property
+    def _of_file(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+        return {"file": lambda: symptoms.of_file(self._store.health.file())}
+
+    def _tables(self) -> Iterator[Finding]:
+        try:
+            yield from symptoms.of_tables(self._store.upkeep.version(), newest())
+        except SchemaAhead as error:
+            yield Finding(
+                "schema", "wrong", str(error), "this code is older than the tables and refuses to work on them",
+                "install the newer release here too",
+            )  # fmt: skip
+
+    def _clocks(self) -> Iterator[Finding]:
+        """The nearest of a few looks: an answer may take its time."""
+        differences = []
+        for _ in range(3):
+            before = self._clock()
+            theirs = self._store.tallies.now() / SECOND
+            differences.append(theirs - (before + self._clock()) / 2)
+        yield from symptoms.of_clocks(min(differences, key=abs))
+
+    def _work(self) -> Iterator[Finding]:
+        due = self._store.timers.due()
+        overdue = 0.0 if due.scheduled is None else -due.scheduled / SECOND
+        yield from symptoms.of_workers(Workers(self._store).list(), sum(self._ready().values()), overdue)
+
+    def _lanes(self) -> Iterator[Finding]:
+        paused = {queue.name for queue in self._store.queues.all() if queue.paused}
+        yield from symptoms.of_lanes(self._ready(), Workers(self._store).list(), paused)
+
+    def _ready(self) -> dict[tuple[str, str], int]:
+        """Ready runs by queue and task; counted no further than to a bound."""
+        counted = self._store.counting.unfinished().get("ready")
+        lanes = self._store.lanes.refresh()
+        by_lane = {} if counted is None else counted.by_lane
+        found = {lanes[lane]: runs for lane, runs in by_lane.items() if lane in lanes}
+        return {pair: runs for pair, runs in found.items() if pair[0] != GRAPH_QUEUE}

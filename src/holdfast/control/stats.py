@@ -1,0 +1,142 @@
+"""How things went: throughput, failure rate, waiting and running times, per task and queue, by minute or hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import SECOND, Duration, to_datetime, to_micros
+from holdfast.model.run import GRAPH_QUEUE
+from holdfast.policy.histogram import Histogram, merged, percentile
+from holdfast.store import Store
+from holdfast.store.tallies import HOUR, MINUTE, Tally
+
+By: TypeAlias = Literal["all", "task", "queue"]
+Span: TypeAlias = Literal["minute", "hour"]
+
+SPANS: dict[Span, int] = {"minute": MINUTE, "hour": HOUR}
+MOST_SPANS = 1500
+LIVE = 10 * MINUTE
+"""How far back minutes that nobody has counted yet are counted when they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Percentiles of durations, in seconds, right to about a tenth; None where nothing was measured."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Runs that ended within a time. `name`: the task or the queue; None for all together."""
+
+    name: str | None
+    since: datetime
+    seconds: float
+    runs: int
+    failed: int
+    cancelled: int
+    wait: Times
+    """From when runs were made until they first began; a delay counts."""
+    run: Times
+    """From then until they ended; retries and waits count."""
+
+    @property
+    def throughput(self) -> float:
+        """Runs a second."""
+        return self.runs / self.seconds if self.seconds else 0.0
+
+    @property
+    def failure_rate(self) -> float:
+        """The part of the runs that failed, from 0 to 1."""
+        return self.failed / self.runs if self.runs else 0.0
+
+
+class Statistics:
+    """What became of runs, as housekeeping has counted it; the last minutes are counted when they are asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def over_time(
+        self, *, last: Duration = timedelta(hours=1), span: Span = "minute", by: By = "all", name: str | None = None
+    ) -> list[Stats]:
+        """Each span of the last while, the oldest first, one entry for each task or queue that had ends in it; with a
+        `name` of that one only. With `by="all"` spans without any are there too."""
+        size = SPANS[span]
+        since, until = self._window(last, size)
+        groups: dict[tuple[int, str | None], list[Tally]] = {}
+        if by == "all":
+            groups = {(at, None): [] for at in range(since, until, size)}
+        for key, tally in self._named(self._tallies(since, until, size), by, name):
+            groups.setdefault((tally.at // size * size, key), []).append(tally)
+        ordered = sorted(groups, key=lambda key: (key[0], key[1] or ""))
+        return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
+
+    def summary(self, *, last: Duration = timedelta(hours=1), by: By = "all", name: str | None = None) -> list[Stats]:
+        """The last while as a whole, by name."""
+        size = MINUTE if to_micros(last, "last") <= 24 * HOUR else HOUR
+        since, until = self._window(last, size)
+        groups: dict[str | None, list[Tally]] = {None: []} if by == "all" else {}
+        for key, tally in self._named(self._tallies(since, until, size), by, name):
+            groups.setdefault(key, []).append(tally)
+        names = sorted(groups, key=lambda key: key or "")
+        return [_stats(key, since, until - since, groups[key]) for key in names]
+
+    def _window(self, last: Duration, size: int) -> tuple[int, int]:
+        """From when to when, in whole spans, the one under way included."""
+        length = to_micros(last, "last")
+        spans = max(-(-length // size), 1)
+        if spans > MOST_SPANS:
+            raise ConfigError(f"{spans:,} spans are too many: ask for at most {MOST_SPANS:,}, or for hours")
+        until = (self._store.tallies.now() // size + 1) * size
+        return until - spans * size, until
+
+    def _tallies(self, since: int, until: int, size: int) -> list[Tally]:
+        """What was counted, and the rest: minutes that nobody has counted yet."""
+        tallies = self._store.tallies
+        hours_until = since if size == MINUTE else min(max(tallies.counted_until(HOUR), since), until)
+        counted = min(max(tallies.counted_until(MINUTE), hours_until), until)
+        fresh = max(counted, until - size - LIVE)
+        return [
+            *(tallies.read(HOUR, since, hours_until) if size == HOUR else ()),
+            *tallies.read(MINUTE, hours_until, counted),
+            *tallies.live(fresh, until),
+        ]
+
+    def _named(self, found: Iterable[Tally], by: By, name: str | None) -> Sequence[tuple[str | None, Tally]]:
+        """Tallies by the name of what they are of; without those of graphs and gates, which no worker runs."""
+        lanes = self._store.lanes.refresh()
+        named: list[tuple[str | None, Tally]] = []
+        for tally in found:
+            queue, task = lanes.get(tally.lane, (GRAPH_QUEUE, ""))
+            key = {"all": None, "task": task, "queue": queue}[by]
+            if queue != GRAPH_QUEUE and name in (None, key):
+                named.append((key, tally))
+        return named
+
+
+def _stats(name: str | None, at: int, length: int, some: Sequence[Tally]) -> Stats:
+    by_state: dict[str, int] = {}
+    for tally in some:
+        by_state[tally.state] = by_state.get(tally.state, 0) + tally.runs
+    return Stats(
+        name=name,
+        since=to_datetime(at),
+        seconds=length / SECOND,
+        runs=sum(by_state.values()),
+        failed=by_state.get("failed", 0),
+        cancelled=by_state.get("cancelled", 0),
+        wait=_times(merged(tally.waits for tally in some)),
+        run=_times(merged(tally.takes for tally in some)),
+    )
+
+
+def _times(histogram: Histogram) -> Times:
+    return Times(*(percentile(histogram, percent) for percent in (50, 95, 99)))

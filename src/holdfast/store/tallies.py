@@ -1,0 +1,136 @@
+"""How many runs ended, and how long they waited and took, by minute and by hour, counted when that is over.
+
+Each minute is read once, by the index of ends, some time after it was over, so that what commits late is in it; an hour
+is made of its minutes. Whoever counts a span twice writes the same: the first one stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.model.clock import SECOND
+from holdfast.policy.histogram import Histogram, merged
+from holdfast.store.part import Part, batch
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+LATE = MINUTE
+"""How long after its end a minute is counted: no statement of ours takes longer to commit."""
+BACK = HOUR
+"""How far back uncounted minutes are made up for."""
+KEPT = {MINUTE: 72 * HOUR, HOUR: 90 * 24 * HOUR}
+
+
+class Tally(NamedTuple):
+    """Runs of a lane that ended in one state within a span, which begins at `at`."""
+
+    at: int
+    lane: int
+    state: str
+    runs: int
+    waits: Histogram
+    takes: Histogram
+
+
+class Tallies(Part):
+    """Counts of the past."""
+
+    def count(self) -> int:
+        """Count what is over and wasn't counted yet; how many minutes that were."""
+        now = self.now("housekeeping")
+        until = (now - LATE) // MINUTE * MINUTE
+        since = max(self._next(MINUTE) or 0, until - BACK)
+        if since >= until:
+            return 0
+        self._add(MINUTE, self.live(since, until, "housekeeping"))
+        self._add(MINUTE, [_nothing(until - MINUTE)])  # so that it counts as counted
+        self._count_hours(until)
+        for span, age in KEPT.items():
+            self._one("housekeeping", "prune_tallies", span=span, age=age)
+        return (until - since) // MINUTE
+
+    def _count_hours(self, until: int) -> None:
+        """Hours of which all minutes are counted."""
+        end = until // HOUR * HOUR
+        since = max(self._next(HOUR) or 0, end - KEPT[MINUTE])
+        for at in range(since // HOUR * HOUR, end, HOUR):
+            minutes = self.read(MINUTE, at, at + HOUR, "housekeeping")
+            if minutes:
+                self._add(HOUR, [*_together(at, minutes), _nothing(at)])
+
+    def _next(self, span: int) -> int | None:
+        """Where the first span that wasn't counted begins."""
+        ((last,),) = self._one("housekeeping", "last_tally", span=span)
+        return None if last is None else int(last) + span
+
+    def now(self, line: str = "read") -> int:
+        """The database's time."""
+        return int(self._one(line, "read_clock")[0][0])
+
+    def live(self, since: int, until: int, line: str = "read") -> list[Tally]:
+        """Minutes that are counted now, from the runs themselves."""
+        rows = self._one(line, "tally", span=MINUTE, since=since, until=until)
+        found: dict[tuple[int, int, str], Tally] = {}
+        for at, lane, state, waited, took, runs in rows:
+            key = (int(at), int(lane), state)
+            before = found.get(key) or Tally(*key, 0, {}, {})
+            for histogram, step in ((before.waits, waited), (before.takes, took)):
+                if step is not None:
+                    histogram[int(step)] = histogram.get(int(step), 0) + runs
+            found[key] = before._replace(runs=before.runs + runs)
+        return list(found.values())
+
+    def read(self, span: int, since: int, until: int, line: str = "read") -> list[Tally]:
+        """What was counted of spans that begin within that time."""
+        rows = self._one(line, "read_tallies", span=span, since=since, until=until)
+        return [_tally(row) for row in rows if row[1]]
+
+    def counted_until(self, span: int) -> int:
+        """Up to when all is counted, as far as it will be."""
+        ((last,),) = self._one("read", "last_tally", span=span)
+        return 0 if last is None else int(last) + span
+
+    def _add(self, span: int, tallies: Iterable[Tally]) -> None:
+        rows: list[dict[str, Any]] = [
+            {
+                "span": span, "at": tally.at, "lane": tally.lane, "state": tally.state, "runs": tally.runs,
+                "waits": _packed(tally.waits), "takes": _packed(tally.takes),
+            }
+            for tally in tallies
+        ]  # fmt: skip
+        for at in range(0, len(rows), 500):
+            self._one("housekeeping", "add_tallies", rows=batch(rows[at : at + 500]))
+
+
+def _nothing(at: int) -> Tally:
+    """Stands for a span of which nothing else may be on record."""
+    return Tally(at, 0, "done", 0, {}, {})
+
+
+def _together(at: int, tallies: Sequence[Tally]) -> list[Tally]:
+    """One tally of all those that are of one lane and state."""
+    groups: dict[tuple[int, str], list[Tally]] = {}
+    for tally in tallies:
+        groups.setdefault((tally.lane, tally.state), []).append(tally)
+    return [
+        Tally(
+            at, lane, state, sum(each.runs for each in some),
+            merged(each.waits for each in some), merged(each.takes for each in some),
+        )
+        for (lane, state), some in groups.items()
+    ]  # fmt: skip
+
+
+def _packed(histogram: Histogram) -> str:
+    return msgspec.json.encode(sorted(histogram.items())).decode()
+
+
+def _tally(row: Row) -> Tally:
+    at, lane, state, runs, waits, takes = row
+    return Tally(
+        int(at), int(lane), state, int(runs), dict(msgspec.json.decode(waits)), dict(msgspec.json.decode(takes))
+    )

@@ -1,0 +1,147 @@
+"""Counts, statistics and acts on many runs by the API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from holdfast.control.bulk import Preview, Progress
+from holdfast.control.counts import Counts
+from holdfast.control.stats import By, Span, Stats
+from holdfast.model.filters import RunFilter
+from holdfast.model.run import RunState
+from holdfast.web.api.runs import tenant_of
+from holdfast.web.api.table import Call, Operation
+
+BULK_SECONDS = 5.0
+"""After so long an act on many runs answers how far it has come."""
+
+
+class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Over which time, in seconds, in which spans, and of what."""
+
+    last: float = 3600
+    span: Span | None = None
+    by: By = "all"
+    name: str | None = None
+
+
+class StatsAnswer(msgspec.Struct):
+    """How things went: one entry for the whole time, or for each span of it; and by task or queue, where asked."""
+
+    stats: list[Stats]
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Runs that fit all that is given."""
+
+    state: list[RunState] = []
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    tag: str | None = None
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+    finished_from: datetime | None = None
+    finished_to: datetime | None = None
+    error: str | None = None
+    id_prefix: str | None = None
+    parent: UUID | None = None
+    family: UUID | None = None
+
+
+class Many(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """To which runs it is done. `after` goes on where an answer's `progress` says that it was left."""
+
+    filter: Filter
+    reason: str | None = None
+    after: str | None = None
+
+
+class PreviewAsked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What would be done, and to which runs."""
+
+    verb: Literal["cancel", "retry", "prune"]
+    filter: Filter
+
+
+class Far(msgspec.Struct):
+    """How far it has come within some seconds; ask again with its `after` as long as there is one."""
+
+    progress: Progress
+
+
+def _counts(call: Call) -> Counts:
+    return call.control.counts.overview()
+
+
+def _stats(call: Call) -> StatsAnswer:
+    asked: StatsQuery = call.query
+    stats = call.control.stats
+    if asked.span is None:
+        return StatsAnswer(stats.summary(last=asked.last, by=asked.by, name=asked.name))
+    return StatsAnswer(stats.over_time(last=asked.last, span=asked.span, by=asked.by, name=asked.name))
+
+
+def _filter(call: Call, asked: Filter) -> RunFilter:
+    given: Any = msgspec.structs.asdict(asked)
+    return RunFilter.of({**given, "tenant": tenant_of(call, asked.tenant)})  # type: ignore[typeddict-item]
+
+
+def _preview(call: Call) -> Preview:
+    return call.control.bulk.preview(call.body.verb, _filter(call, call.body.filter))
+
+
+def _cancel(call: Call) -> Far:
+    asked: Many = call.body
+    steps = call.control.bulk.cancel(
+        _filter(call, asked.filter), reason=asked.reason, by=call.visitor.by, after=asked.after
+    )
+    return Far(until_late(steps))
+
+
+def _retry(call: Call) -> Far:
+    asked: Many = call.body
+    return Far(until_late(call.control.bulk.retry(_filter(call, asked.filter), by=call.visitor.by, after=asked.after)))
+
+
+def until_late(steps: Iterator[Progress]) -> Progress:
+    """Do batches until the time for an answer has come."""
+    end = time.monotonic() + BULK_SECONDS
+    far = Progress(0, 0, None)
+    for progress in steps:
+        far = progress
+        if time.monotonic() > end:
+            break
+    return far
+
+
+OPERATIONS = (
+    Operation(
+        method="GET", path="/counts", name="count_runs", summary="How many runs there are, by state, queue and task.",
+        do=_counts, answer=Counts, whole=True,
+    ),
+    Operation(
+        method="GET", path="/stats", name="read_stats",
+        summary="Throughput, failures, waiting and running times, over a while or by spans of it.",
+        do=_stats, query=StatsQuery, answer=StatsAnswer, whole=True,
+    ),
+    Operation(
+        method="POST", path="/bulk/preview", name="preview_bulk", summary="What an act on many runs would be done to.",
+        do=_preview, body=PreviewAsked, answer=Preview,
+    ),
+    Operation(
+        method="POST", path="/bulk/cancel", name="cancel_many", summary="Cancel all unfinished runs that fit a filter.",
+        do=_cancel, body=Many, answer=Far,
+    ),
+    Operation(
+        method="POST", path="/bulk/retry", name="retry_many", summary="Retry all failed and cancelled runs that fit.",
+        do=_retry, body=Many, answer=Far,
+    ),
+)  # fmt: skip
+"""What can be asked about many runs at once, and done to them."""

@@ -1,0 +1,113 @@
+"""A run's attempts, waits and steps over time, as bars: what a picture of them needs, in per mille of its width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.control.runs import RunDetails
+from holdfast.model.history import Entry
+from holdfast.web.pages.words import exact, span
+
+WIDTH = 1000.0
+LEAST = 2.0
+MOST_ROWS = 60
+TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of time. `kind` is a state, or `step`."""
+
+    kind: str
+    left: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """A line of the picture."""
+
+    label: str
+    bars: list[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The picture: lines of bars, and the marks below them."""
+
+    rows: list[TimeRow]
+    ticks: list[tuple[float, str]]
+    left_out: int
+
+
+class _Scale:
+    def __init__(self, begin: datetime, end: datetime) -> None:
+        self.begin = begin
+        self.end = max(end, begin + timedelta(milliseconds=1))
+        self.seconds = (self.end - self.begin).total_seconds()
+
+    def bar(self, kind: str, since: datetime, until: datetime, what: str) -> Bar:
+        left = self._place(since)
+        width = max(self._place(until) - left, LEAST)
+        took = span((until - since).total_seconds())
+        return Bar(kind, min(left, WIDTH - LEAST), width, f"{what}: {took}, from {exact(since)}")
+
+    def _place(self, at: datetime) -> float:
+        share = (at - self.begin).total_seconds() / self.seconds
+        return round(min(max(share, 0.0), 1.0) * WIDTH, 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        return [(WIDTH * at / TICKS, f"+{span(self.seconds * at / TICKS)}") for at in range(TICKS + 1)]
+
+
+def timeline_of(run: RunDetails, now: datetime) -> Timeline | None:
+    """The picture of a run; None when nothing has happened yet that could be drawn."""
+    info = run.info
+    ends = [entry.at for entry in run.history]
+    end = max([*ends, info.finished_at or now]) if ends else now
+    scale = _Scale(info.created_at, end)
+    attempts = list(_attempts(run.history, scale, end))
+    if not attempts:
+        return None
+    steps = [step for step in run.steps if step.took is not None]
+    rows = [*attempts]
+    for step in steps:
+        since = step.at - timedelta(seconds=step.took or 0)
+        kind = "failed" if step.error is not None else "step"
+        rows.append(TimeRow(step.label, [scale.bar(kind, since, step.at, step.label)]))
+    return Timeline(rows[:MOST_ROWS], scale.ticks(), max(len(rows) - MOST_ROWS, 0))
+
+
+def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[TimeRow]:
+    """A line per attempt: at work, and waiting between."""
+    bars: list[Bar] = []
+    number = 0
+    since: datetime | None = None
+    waiting: datetime | None = None
+    for entry in history:
+        if entry.kind in ("started", "resumed"):
+            if entry.kind == "started" and bars:
+                yield TimeRow(f"attempt {number}", bars)
+                bars, waiting = [], None
+            if waiting is not None:
+                bars.append(scale.bar("waiting", waiting, entry.at, "waited"))
+                waiting = None
+            number, since = entry.attempt, entry.at
+        elif since is not None and entry.kind not in ("drift", "sent", "let_go"):
+            bars.append(scale.bar(_end_of(entry.kind), since, entry.at, f"attempt {number}, then {entry.kind}"))
+            since, waiting = None, entry.at if entry.kind == "waiting" else None
+    if since is not None:
+        bars.append(scale.bar("running", since, end, f"attempt {number}, at work"))
+    elif waiting is not None:
+        bars.append(scale.bar("waiting", waiting, end, "waits"))
+    if bars:
+        yield TimeRow(f"attempt {number}", bars)
+
+
+def _end_of(kind: str) -> str:
+    if kind in ("retrying", "timed_out", "crashed", "failed", "undoing"):
+        return "failed"
+    return kind if kind in ("cancelled", "done") else "running"

@@ -1,0 +1,62 @@
+"""`holdfast dashboard` and `holdfast token`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+
+def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
+    asked = ("--operate", "--tenant", "acme", "--name", "ada")
+    made = json.loads(shell("token", "create", *asked, "--json", "--url", empty).stdout)
+    assert (made["may"], made["tenant"], made["name"]) == ("operate", "acme", "ada")
+    listed = shell("token", "list", "--url", empty).stdout
+    assert made["id"] in listed
+    assert made["token"] not in listed
+    assert "revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
+    assert "before" in shell("token", "revoke", made["id"], "--url", empty).stdout
+    assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
+
+
+def test_a_token_must_say_what_it_is_for(shell, empty):
+    result = shell("token", "create", "--url", empty)
+    assert (result.exit_code, "--read or --operate" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "ops.example.org"])
+def test_another_address_than_this_machines_own_needs_a_token(shell, empty, host, monkeypatch):
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    result = shell("dashboard", "--host", host, "--url", empty)
+    assert (result.exit_code, "a token is needed" in result.stderr) == (2, True)
+
+
+def test_a_database_without_tables_names_migrate(shell, database_url):
+    result = shell("dashboard", "--url", database_url)
+    assert result.exit_code == 2
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(shell, empty):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = shell("dashboard", "--port", str(taken.getsockname()[1]), "--url", empty)
+    assert (result.exit_code, "give another --port" in result.stderr) == (2, True)
+
+
+def test_it_serves_until_it_is_told_to_stop(shell, empty):
+    environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TOKEN"}
+    command = [sys.executable, "-m", "holdfast.cli", "dashboard", "--port", "0", "--url", empty]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as served:
+        assert served.stderr is not None
+        address = re.search(r"http://\S+/", served.stderr.readline())
+        assert address is not None
+        with urllib.request.urlopen(address[0] + "runs", timeout=60) as answer:
+            assert (answer.status, b"No runs yet" in answer.read()) == (200, True)
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(60) in (0, -signal.SIGTERM)

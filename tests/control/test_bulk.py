@@ -1,0 +1,135 @@
+"""Many runs at once, by filter: what would be changed, doing it in batches, who did it; and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.control import bulk
+from holdfast.control.counts import Estimate
+from holdfast.model.filters import RunFilter
+from holdfast.store import counting
+from tests.support.world import CANCELLED, DAY
+
+
+def last(steps):
+    return list(steps)[-1]
+
+
+def failed(world, count, **more):
+    """Runs that failed, in the order in which they were made."""
+    ids = world.add_many(count, **more)
+    fail_all(world)
+    return ids
+
+
+def fail_all(world):
+    while claims := world.claim("w", 10):
+        for claim in claims:
+            assert world.end("w", claim, "failed", state="failed", error='{"message":"broken"}')
+
+
+@pytest.fixture
+def session(world):
+    return world.session("w")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(bulk, "BATCH", 4)
+
+
+def test_a_preview_counts_and_shows_some_and_changes_nothing(control, world):
+    mine = world.add_many(12, tenant="acme")
+    world.add_many(3, tenant="other")
+    seen = control.bulk.preview("cancel", RunFilter(tenant="acme"))
+    assert seen.count == Estimate(12, exact=True)
+    assert [str(run.id) for run in seen.sample] == mine[::-1][:5]
+    assert control.bulk.preview("retry", RunFilter(tenant="acme")).count == Estimate(0)
+    assert {world.state(id) for id in mine} == {"ready"}
+
+
+def test_all_that_fit_are_cancelled_in_batches_and_their_histories_say_who_did_it(control, world, small):
+    mine = world.add_many(10, tenant="acme")
+    others = world.add_many(3, tenant="other")
+    steps = list(control.bulk.cancel(RunFilter(tenant="acme"), reason="moved", by="ada"))
+    assert [step.changed for step in steps] == [4, 8, 10]
+    assert steps[-1].after is None
+    assert {world.state(id) for id in mine} == {"cancelled"}
+    assert {world.state(id) for id in others} == {"ready"}
+    entry = control.runs.details(control.runs.find(mine[0])).history[-1]
+    assert (entry.kind, entry.data) == ("cancelled", {"reason": "moved", "by": "ada"})
+
+
+def test_what_was_left_in_the_middle_goes_on_where_it_was_left(control, world, small):
+    mine = world.add_many(10)
+    begun = control.bulk.cancel(RunFilter())
+    first = next(begun)
+    begun.close()
+    assert [world.state(id) for id in mine] == ["ready"] * 6 + ["cancelled"] * 4
+    assert last(control.bulk.cancel(RunFilter(), after=first.after)).changed == 6
+    assert last(control.bulk.cancel(RunFilter())).looked_at == 0
+
+
+def test_failed_runs_are_retried_but_none_twice_by_one_call(control, world, session, small):
+    mine = failed(world, 6)
+    steps = []
+    for step in control.bulk.retry(RunFilter(error="BROKEN"), by="ada"):
+        steps.append(step)
+        fail_all(world)  # again, at once
+    assert (steps[-1].looked_at, steps[-1].changed) == (6, 6)
+    entries = [entry for entry in control.runs.details(control.runs.find(mine[0])).history if entry.kind == "retried"]
+    assert [entry.data for entry in entries] == [{"by": "ada"}]
+
+
+def test_of_runs_with_one_unique_name_only_one_is_retried(control, world, session):
+    for _ in range(3):
+        world.store.operators.cancel(world.add(unique="one"), CANCELLED)
+    free = failed(world, 2)
+    step = last(control.bulk.retry(RunFilter(states=("failed", "cancelled"))))
+    assert (step.looked_at, step.changed, step.passed_over) == (5, 3, 2)
+    assert {world.state(id) for id in free} == {"ready"}
+
+
+def test_ended_runs_are_pruned_with_their_families_and_others_stay(control, world, session, small):
+    parent = world.running("w")
+    children = world.spawn("w", parent, 3)
+    unfinished = world.add("other")
+    world.store.operators.cancel(parent.id, CANCELLED)
+    assert last(control.bulk.prune(RunFilter())).changed == 0, "a worker is still at it"
+    world.store.attempts.let_go("w", [(parent.id, parent.fence)])
+    gone = failed(world, 5)
+    step = last(control.bulk.prune(RunFilter()))
+    assert (step.looked_at, step.changed) == (9, 9)
+    assert [str(run.id) for run in control.runs.page()] == [unfinished]
+    assert world.sql("select run from {schema}history") == []
+    assert len({*gone, *children, parent.id}) == 9
+
+
+def test_a_verb_does_nothing_to_states_that_it_isnt_for(control, world):
+    id = world.add()
+    assert last(control.bulk.retry(RunFilter(states=("ready",)))).looked_at == 0
+    assert last(control.bulk.prune(RunFilter(states=("ready",)))).looked_at == 0
+    assert world.state(id) == "ready"
+
+
+def test_counts_say_how_many_there_are_by_state_queue_and_task(control, world, session):
+    failed(world, 2)
+    world.add_many(3, task="t", queue="q")
+    world.add("t", queue="q", delay=DAY)
+    world.running("w")
+    counts = control.counts.overview()
+    assert counts.total == Estimate(7)
+    assert {state: count.value for state, count in counts.states.items()} == {
+        "ready": 3, "scheduled": 1, "running": 1, "failed": 2, "done": 0,
+    }  # fmt: skip
+    assert counts.queues["q"] == {"ready": Estimate(3), "scheduled": Estimate(1)}
+    assert counts.tasks["task"] == {"running": Estimate(1)}
+
+
+def test_counts_that_went_only_so_far_say_so(control, world, monkeypatch):
+    monkeypatch.setattr(counting, "MOST", 5)
+    world.add_many(8)
+    counts = control.counts.overview()
+    assert counts.states["ready"] == Estimate(5, exact=False)
+    assert counts.states["done"].exact is False
+    assert counts.total.exact is False

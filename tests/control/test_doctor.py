@@ -1,0 +1,234 @@
+"""The doctor: what is wrong is found, by name, with what it means and what to do; what is well isn't."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from holdfast.control import symptoms
+from holdfast.control.doctor import Doctor
+from holdfast.control.tasks import TaskInfo
+from holdfast.control.workers import WorkerInfo
+from holdfast.model.clock import to_datetime
+from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
+from holdfast.task.registry import Registry
+from tests.support.waiting import wait_until
+from tests.support.world import DAY, SECOND, World
+
+SERVER = ServerFacts(100, 20, "on", "on", "on", "on", 0, 0.0, "16.1", 2)
+FILE = FileFacts("3.54.1", "wal", 2**20, 0, 0, 0o600)
+WORKER = WorkerInfo("s", "web1", "working", 30.0, to_datetime(0), None, 10, 0, ["task"])
+
+
+@pytest.fixture
+def doctor(world):
+    world.store.prepare()
+    return Doctor(world.store, Registry(), lambda: world.clock() / SECOND)
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    """A world on PostgreSQL only."""
+    world = World(postgres_url)
+    world.store.prepare()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def on_postgres(postgres):
+    return Doctor(postgres.store, Registry(), lambda: postgres.clock() / SECOND)
+
+
+def codes(examination):
+    """What was found, but for what is true of every server in the tests."""
+    return [finding.code for finding in examination.findings if finding.code != "durability"]
+
+
+def the(examination, code):
+    (found,) = [finding for finding in examination.findings if finding.code == code]
+    assert found.what
+    assert found.means
+    assert found.do
+    return found
+
+
+def test_of_a_database_that_is_well_nothing_is_said(doctor):
+    examination = doctor.examine()
+    assert codes(examination) == []
+    assert {"schema", "workers and runs", "unknown tasks"} <= set(examination.looked_at)
+
+
+def test_tables_that_arent_there_or_are_behind_are_wrong(world):
+    bare = Doctor(world.another_store(migrate=False), Registry())
+    found = bare.examine()
+    assert (codes(found), found.well) == (["schema"], False)
+    world.store.prepare()
+    world.sql("update {schema}meta set value = '3' where name = 'schema'")
+    assert "version 3" in the(bare.examine(), "schema").what
+
+
+def test_tables_that_are_ahead_are_wrong(world, doctor):
+    world.sql("update {schema}meta set value = '99' where name = 'oldest_code'")
+    assert "newer" in the(doctor.examine(), "schema").do
+
+
+def test_ready_runs_without_a_worker_are_wrong(world, doctor):
+    world.add_many(3)
+    found = doctor.examine()
+    assert the(found, "no_worker").data == {"ready": 3}
+    assert not found.well
+
+
+def test_runs_of_the_dead_that_nobody_takes_over_are_wrong(world, doctor, clock):
+    world.session("w")
+    world.running("w")
+    clock.advance(100)
+    assert the(doctor.examine(), "stuck").data["runs"] == 1
+
+
+def test_a_scheduled_run_that_nobody_promotes_is_wrong(world, doctor, clock):
+    world.add(delay=10 * SECOND)
+    clock.advance(200)
+    world.session("w")
+    assert the(doctor.examine(), "overdue").data == {"seconds": 190}
+
+
+def say(world, session, info):
+    world.store.workers.open(session, f"worker {session}", DAY, info)
+
+
+def test_tasks_and_queues_that_no_worker_serves_are_named(world, doctor):
+    say(world, "w", '{"queues": ["default", "quiet"], "concurrency": 5, "tasks": ["known"]}')
+    world.add("known")
+    world.add_many(2, task="unknown")
+    world.add("known", queue="elsewhere")
+    world.add("known", queue="quiet")
+    world.store.queues.pause(["quiet"])
+    found = doctor.examine()
+    assert the(found, "unknown_task").data == {"task": "unknown", "queue": "default", "runs": 2}
+    assert the(found, "no_queue").data == {"queue": "elsewhere", "runs": 1}
+    assert the(found, "paused").level == "note"
+    assert found.findings[-1].level == "note", "the worst first"
+
+
+def test_the_server_of_the_tests_is_known_to_forget(on_postgres):
+    assert "synchronous_commit" in the(on_postgres.examine(), "durability").data["settings"]
+
+
+def test_clocks_that_differ_are_told(postgres):
+    for ahead, level in ((0.0, None), (5.0, "note"), (-600.0, "wrong")):
+        doctor = Doctor(postgres.store, Registry(), lambda ahead=ahead: postgres.clock() / SECOND - ahead)
+        found = [finding.level for finding in doctor.examine().findings if finding.code == "clock"]
+        assert found == ([] if level is None else [level])
+
+
+def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_postgres, monkeypatch):
+    monkeypatch.setattr(symptoms, "OLD_SNAPSHOT", 0.0)
+    with psycopg.connect(postgres.url, application_name="nightly report") as report:
+        report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        report.execute("select count(*) from holdfast.runs")
+        found = [f for f in on_postgres.examine().findings if f.data.get("application") == "nightly report"]
+        (culprit,) = found
+        assert culprit.code == "snapshot"
+        assert culprit.data["pid"] == report.info.backend_pid
+        assert culprit.data["state"] == "idle in transaction"
+        assert "select count(*) from holdfast.runs" in culprit.what
+        assert str(report.info.backend_pid) in culprit.do
+        assert culprit.data["seconds"] >= 0
+    monkeypatch.undo()
+    assert "snapshot" not in codes(on_postgres.examine()), "and a young one is none"
+
+
+def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
+    postgres.session("w", lease=1e6)
+    assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
+    watch = postgres.store.database.watch()
+    watch.wait(0.01, threading.Event())
+    assert "listener" not in codes(on_postgres.examine())
+    watch.close()
+
+
+def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
+    monkeypatch.setattr(symptoms, "MANY_DEAD", 10)
+    postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
+    postgres.add_many(30)
+    for _ in range(3):
+        postgres.sql("update {schema}runs set priority = priority + 1")
+    postgres.sql("select pg_stat_force_next_flush()")
+    found = wait_until(lambda: [f for f in on_postgres.examine().findings if f.code == "bloat"])
+    assert found[0].data["table"] == "runs"
+    assert found[0].data["dead"] >= 60
+
+
+def test_connections_are_counted(on_postgres, monkeypatch):
+    monkeypatch.setattr(symptoms, "FULL", 0.0)
+    assert the(on_postgres.examine(), "connections").data["connections"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "workers", "code"),
+    [
+        (SERVER, [WORKER], None),
+        (SERVER._replace(standby=1), [], "standby"),
+        (SERVER._replace(fsync="off"), [], "durability"),
+        (SERVER._replace(autovacuum="off"), [], "autovacuum"),
+        (SERVER._replace(connections=81), [], "connections"),
+        (SERVER._replace(listeners=50), [WORKER] * 21, "connections"),
+        (SERVER, [WORKER] * 3, "listener"),
+        (SERVER, [replace(WORKER, state="dead")] * 3, None),
+        (SERVER._replace(notifications=0.6), [], "notifications"),
+    ],
+)
+def test_what_servers_are_like(facts, workers, code):
+    assert [finding.code for finding in symptoms.of_server(facts, workers)] == ([] if code is None else [code])
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (FILE, None),
+        (FILE._replace(journal_mode="delete"), "journal"),
+        (FILE._replace(wal_size=2**30), "wal"),
+        (FILE._replace(size=2**30, free=2**29 + 1), "free"),
+        (FILE._replace(mode=0o644), "permissions"),
+        (FILE._replace(journal_mode="memory", mode=None), None),
+    ],
+)
+def test_what_files_are_like(facts, code):
+    assert [finding.code for finding in symptoms.of_file(facts)] == ([] if code is None else [code])
+
+
+def test_facts_of_a_real_file(tmp_path):
+    world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    world.add()
+    facts = world.store.health.file()
+    assert (facts.journal_mode, facts.mode) == ("wal", 0o600)
+    assert facts.size > 0
+    assert facts.wal_size > 0
+    world.close()
+
+
+def test_prepared_transactions_and_slots_hold_snapshots_too():
+    holders = [
+        Holder("prepared", None, "gid-7", "ada", 900 * SECOND, None, None),
+        Holder("slot", None, "standby1", None, None, "inactive", None),
+        Holder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
+    ]
+    prepared, slot = symptoms.of_holders(holders)
+    assert "gid-7" in prepared.do
+    assert "standby1" in slot.do
+
+
+def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
+    tables = [Bloat("runs", 10, 200_000, None), Bloat("history", 300_000, 200_000, 5 * SECOND)]
+    assert [finding.data["table"] for finding in symptoms.of_bloat(tables)] == ["runs"]
+
+
+def test_settings_of_tasks_that_contradict_each_other_are_told():
+    task = TaskInfo("shop.charge", (), "default", 0, "loop", 3, 30.0, 3600.0, None)
+    wrong = replace(task, name="shop.refund", timeout=60.0, deadline=60.0)
+    assert [finding.data["task"] for finding in symptoms.of_tasks([task, wrong])] == ["shop.refund"]

@@ -1,0 +1,114 @@
+"""Throughput, failures and times, by minute and hour: what is shown is what happened, counted before or not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.engine.tallier import Tallier
+from holdfast.errors import ConfigError
+from holdfast.policy.histogram import merged, middle_of, percentile, step_of
+from holdfast.store.tallies import HOUR, MINUTE
+
+
+def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
+    """A run that waited and took so many seconds."""
+    world.add(task)
+    clock.advance(wait)
+    (claim,) = world.claim("w", 1, [task])
+    clock.advance(took)
+    assert world.end("w", claim, kind, state=kind)
+
+
+@pytest.fixture
+def session(world):
+    return world.session("w", lease=1e6)
+
+
+def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, world, clock, session):
+    clock.now -= clock.now % MINUTE
+    for kind in ("done", "done", "failed"):
+        ended(world, clock, kind)
+    clock.advance(120)
+    ended(world, clock)
+    live = control.stats.over_time(last=300)
+    assert [stats.runs for stats in live] == [0, 0, 3, 0, 1]
+    assert (live[2].failed, live[2].failure_rate, live[2].throughput) == (1, 1 / 3, 3 / 60)
+    assert live[2].wait.p50 == pytest.approx(1, rel=0.12)
+    assert live[2].run.p99 == pytest.approx(2, rel=0.12)
+    assert live[1].run.p50 is None
+    world.store.tallies.count()
+    assert control.stats.over_time(last=300) == live
+    assert world.rows("tallies") > 0
+
+
+def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, clock, session):
+    ended(world, clock)
+    clock.advance(180)
+    assert world.store.tallies.count() > 0
+    kept = world.sql("select * from {schema}tallies")
+    assert world.store.tallies.count() == 0
+    assert world.sql("select * from {schema}tallies") == kept
+
+
+def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, session):
+    clock.now -= clock.now % MINUTE
+    ended(world, clock)
+    clock.advance(60)
+    world.store.tallies.count()
+    assert world.sql("select runs from {schema}tallies where runs > 0") == []
+    clock.advance(60)
+    world.store.tallies.count()
+    assert world.sql("select runs from {schema}tallies where runs > 0") == [(1,)]
+
+
+def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, session):
+    clock.now -= clock.now % HOUR
+    for _ in range(3):
+        ended(world, clock)
+        clock.advance(600)
+        Tallier(world.store).tick()
+    clock.advance(3600)
+    world.store.tallies.count()
+    world.sql("delete from {schema}runs")
+    hours = control.stats.over_time(last=timedelta(hours=3), span="hour")
+    assert [stats.runs for stats in hours] == [0, 3, 0]
+    clock.advance(4 * 24 * 3600)
+    world.store.tallies.count()
+    assert world.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE) == []
+    (week,) = control.stats.summary(last=timedelta(days=7))
+    assert week.runs == 3
+
+
+def test_tasks_and_queues_are_told_apart(control, world, clock, session):
+    ended(world, clock, task="a")
+    ended(world, clock, "failed", task="b")
+    ended(world, clock, task="b")
+    by_task = {stats.name: (stats.runs, stats.failed) for stats in control.stats.summary(by="task")}
+    assert by_task == {"a": (1, 0), "b": (2, 1)}
+    assert [(stats.name, stats.runs) for stats in control.stats.summary(by="queue")] == [("default", 3)]
+    assert [stats.runs for stats in control.stats.summary(by="task", name="b")] == [2]
+
+
+def test_where_nothing_happened_nothing_is_shown(control, world):
+    assert control.stats.summary(by="task") == []
+    (all_of_it,) = control.stats.summary()
+    assert (all_of_it.runs, all_of_it.failure_rate, all_of_it.wait.p50) == (0, 0.0, None)
+    with pytest.raises(ConfigError, match="too many"):
+        control.stats.over_time(last=timedelta(days=30))
+
+
+@pytest.mark.parametrize("micros", [0, 1, 999, 1000, 1500, 10_000, 1_000_000, 61_000_000, 86_400_000_000])
+def test_the_database_counts_by_the_steps_of_the_policy(world, micros):
+    text = "select cast(floor(5 * ln(1 + cast(:took as bigint) / 1000.0)) as int)"
+    ((step,),) = world.sql(text, took=micros)
+    assert step == step_of(micros)
+
+
+def test_percentiles_are_right_to_about_a_tenth():
+    durations = [n * 10_000 for n in range(1, 1001)]
+    histogram = merged({step_of(micros): 1} for micros in durations)
+    for percent in (50, 95, 99):
+        assert percentile(histogram, percent) == pytest.approx(percent / 10, rel=0.12)
+    assert middle_of(0) < 0.001

@@ -1,0 +1,196 @@
+"""Pages of runs by filter: the same runs as a look at every row would give, however small the portions are."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.model.clock import to_datetime
+from holdfast.model.filters import RunFilter
+from holdfast.store import listing
+from holdfast.store.part import batch
+from tests.support.world import SECOND
+
+COUNT = 400
+PER_RUN = 60 * SECOND
+ERRORS = (None, '{"code":"error","type":"ValueError","message":"no \\"Funds\\" at 100%"}', '{"message":"time_out!"}')
+INSERT = """
+insert into {schema}runs (id, lane, priority, state, due_at, session, max_crashes, args, keep, created_at, finished_at,
+    error, tenant, tags, root, parent, ending, kind)
+select cast(each.id as {uuid}), each.lane, 0, each.state, each.due_at, each.session, 3, '[]', 1, each.created_at,
+    each.finished_at, each.error, each.tenant, each.tags, cast(each.root as {uuid}), cast(each.root as {uuid}),
+    each.ending, each.kind
+from {each(:rows, COLUMNS)}
+""".replace(
+    "COLUMNS",
+    "id uuid, lane bigint, state text, due_at bigint, session text, created_at bigint, finished_at bigint, error text,"
+    " tenant text, tags text, root uuid, ending text, kind text",
+)
+STORED = (
+    "ready",
+    "scheduled",
+    "running",
+    "waiting",
+    "blocked",
+    "done",
+    "done",
+    "done",
+    "failed",
+    "cancelled",
+    "skipped",
+)
+
+
+def id_at(micros: int, n: int) -> str:
+    return str(UUID(int=(micros // 1000) << 80 | 0x7 << 76 | 0b10 << 62 | n))
+
+
+@pytest.fixture
+def many(world):
+    """Some hundred runs of all kinds, one a minute, as the rows that went in."""
+    chance = random.Random(7)
+    lanes = [world.lane(task, queue) for task in ("t1", "t2") for queue in ("q1", "q2")]
+    rows = []
+    for n in range(COUNT):
+        created_at = world.clock() + n * PER_RUN
+        state = chance.choice(STORED)
+        ended = state in ("done", "failed", "cancelled", "skipped")
+        unfinished = state in ("ready", "scheduled", "waiting")
+        rows.append(
+            {
+                "id": id_at(created_at, n), "lane": chance.choice(lanes), "state": state, "created_at": created_at,
+                "due_at": created_at if state == "scheduled" else None, "session": "w" if state == "running" else None,
+                "finished_at": created_at + chance.randrange(100) * PER_RUN if ended else None,
+                "error": None if state == "done" else chance.choice(ERRORS),
+                "tenant": chance.choice((None, "acme", "other")), "tags": chance.choice((None, '["red"]', '["a","b"]')),
+                "root": chance.choice(rows[:5])["id"] if n > 5 and n % 3 == 0 else None,
+                "ending": "failed" if unfinished and n % 7 == 0 else None,
+                "kind": "graph" if state == "waiting" and n % 2 == 0 else None,
+            }
+        )  # fmt: skip
+    world.sql(INSERT, rows=batch(rows))
+    return rows
+
+
+def everything(world):
+    """Every run as it is shown, newest first, without any of the listing's own ways."""
+    found = world.sql("select id, state, task, queue from {schema}shown_runs order by id desc")
+    return {str(id): (state, task, queue) for id, state, task, queue in found}
+
+
+def fits(asked, row, shown):
+    state, task, queue = shown
+    between = (
+        (asked.created_from, asked.created_to, row["created_at"]),
+        (asked.finished_from, asked.finished_to, row["finished_at"]),
+    )
+    for low, high, at in between:
+        if (low or high) and at is None:
+            return False
+        if (low and to_datetime(at) < low) or (high and to_datetime(at) >= high):
+            return False
+    return (
+        (not asked.states or state in asked.states)
+        and asked.task in (None, task)
+        and asked.queue in (None, queue)
+        and asked.tenant in (None, row["tenant"])
+        and (asked.tag is None or f'"{asked.tag}"' in (row["tags"] or ""))
+        and (asked.error is None or asked.error.lower() in (row["error"] or "").replace("\\", "").lower())
+        and (asked.id_prefix is None or row["id"].replace("-", "").startswith(asked.id_prefix))
+        and (asked.parent is None or row["root"] == str(asked.parent))
+        and (asked.family is None or str(asked.family) in (row["root"], row["id"]))
+    )
+
+
+def random_filter(chance, many):
+    """Between none and three things asked for."""
+    start = to_datetime(many[0]["created_at"])
+    time = lambda: start + timedelta(minutes=chance.randrange(COUNT + 100))  # noqa: E731
+    makers = {
+        "states": lambda: tuple(
+            chance.sample(("ready", "running", "waiting", "undoing", "failed", "done", "skipped"), 2)
+        ),
+        "task": lambda: chance.choice(("t1", "t2", "unknown")),
+        "queue": lambda: chance.choice(("q1", "q2")),
+        "tenant": lambda: chance.choice(("acme", "nobody")),
+        "tag": lambda: chance.choice(("red", "b", "re")),
+        "created_from": time,
+        "created_to": time,
+        "finished_from": time,
+        "finished_to": time,
+        "error": lambda: chance.choice(("valueerror", 'no "funds"', "100%", "time_out!", "100_")),
+        "id_prefix": lambda: chance.choice(many)["id"].replace("-", "")[: chance.randrange(6, 13)],
+        "parent": lambda: UUID(chance.choice(many[:5])["id"]),
+        "family": lambda: UUID(chance.choice(many[:5])["id"]),
+    }
+    return RunFilter(**{name: makers[name]() for name in chance.sample(sorted(makers), chance.randrange(4))})
+
+
+@pytest.mark.parametrize(("walk", "few"), [(10_000, 2_000), (40, 10), (25, 100)])
+def test_pages_have_what_a_look_at_every_row_finds(world, many, monkeypatch, walk, few):
+    """Whether the walk ends early, whether heaps count as small or not: no run is missed, and none comes twice."""
+    monkeypatch.setattr(listing, "WALK", walk)
+    monkeypatch.setattr(listing, "FEW", few)
+    monkeypatch.setattr(listing, "PORTIONS", (5, 30))
+    chance = random.Random(walk)
+    rows = {row["id"]: row for row in many}
+    shown = everything(world)
+    for _ in range(30):
+        asked = random_filter(chance, many)
+        expected = [id for id in shown if fits(asked, rows[id], shown[id])]
+        assert all_pages(world, asked, chance.choice((7, 20, 1000))) == expected, asked
+
+
+def all_pages(world, asked, size):
+    found, after = [], None
+    while True:
+        page = world.store.listing.page(asked, size, after)
+        assert len(page.rows) <= size
+        assert page.partial == (page.after is not None and len(page.rows) < size) or len(page.rows) == size
+        found += [row.id for row in page.rows]
+        if page.after is None:
+            return found
+        assert after is None or page.after < after, "it goes on"
+        after = page.after
+
+
+def test_a_page_that_passes_over_too_many_is_partial_and_says_where_to_go_on(world, many, monkeypatch):
+    monkeypatch.setattr(listing, "WALK", 100)
+    first = world.store.listing.page(RunFilter(tag="nobody has it"), 10)
+    assert (first.rows, first.partial) == ([], True)
+    passed = [row["id"] for row in many if row["id"] >= first.after]
+    assert len(passed) == 100
+    assert world.store.listing.page(RunFilter(tag="red"), 5).partial is False
+
+
+def test_a_task_that_no_run_ever_had_is_known_at_once(world, many, monkeypatch):
+    monkeypatch.setattr(listing, "WALK", 100)
+    assert world.store.listing.page(RunFilter(task="unknown"), 10) == ([], None, False)
+
+
+def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypatch):
+    """By an index of their own: no walk."""
+    monkeypatch.setattr(listing, "WALK", 1)
+    failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
+    page = world.store.listing.page(RunFilter(states=("failed",)), 10)
+    assert ([row.id for row in page.rows], page.partial) == (failed[:10], False)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"state": "flying"}, "no state 'flying'"),
+        ({"state": ["done", "flying"]}, "no state 'flying'"),
+        ({"id_prefix": "xyz"}, "no beginning of a run id"),
+        ({"error": ""}, "must not be empty"),
+        ({"tenant": "a\0"}, "control character"),
+        ({"created_from": 5}, "must be a datetime"),
+    ],
+)
+def test_filters_that_cant_be_meant_are_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        RunFilter.of(given)

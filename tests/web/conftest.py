@@ -1,0 +1,117 @@
+"""An app with runs of every kind in its database, and visitors of its web side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Graph, Holdfast, Retry
+from holdfast.control import Control
+from holdfast.web import dashboard
+from tests.support.web import HOST, Visitor
+
+NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+@dataclass
+class Approval:
+    """What a gate asks for."""
+
+    ok: bool
+    amount: int = 0
+    note: str = ""
+
+
+class Shop:
+    """One app with its runs, by what they are."""
+
+    def __init__(self, url: str) -> None:
+        self.app = app = Holdfast(url)
+
+        @app.task(name="add")
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @app.task(name="boom", retry=Retry(max_attempts=1))
+        def boom(text: str) -> None:
+            raise ValueError(text)
+
+        @app.task(name="listen")
+        async def listen(ctx: Context) -> Any:
+            first = await ctx.step(add.fn, 1, 2, name="first")
+            return [first, await ctx.receive("topic")]
+
+        self.add, self.boom, self.listen = add, boom, listen
+        self.control = Control(app.store, app.registry)
+        self._sites: list[Any] = []
+
+    def graph(self, **more: Any) -> Any:
+        graph = Graph("etl", **more)
+        first = graph.add(self.add, 1, 2, name="extract")
+        gate = graph.gate("approve", after=[first], type=Approval)
+        graph.add(self.add, first.output, 1, after=[gate], name="load")
+        return self.app.submit(graph)
+
+    def drain(self) -> None:
+        self.app.worker(concurrency=4).drain()
+
+    def site(self, **settings: Any) -> Any:
+        """The web side; its connections are closed after the test."""
+        self._sites.append(dashboard(self.app, **settings))
+        return self._sites[-1]
+
+    def close(self) -> None:
+        for site in self._sites:
+            site.close()
+        self.app.close()
+
+    def visitor(self, may: Any = "operate", tenant: str | None = None) -> Visitor:
+        """A program with a token of its own."""
+        return Visitor(self.site(), self.control.tokens.create(may, tenant, f"{may} {tenant}").token)
+
+    def browser(self, may: Any = "operate", tenant: str | None = None) -> Visitor:
+        """Somebody who has logged in."""
+        visitor = Visitor(self.site())
+        token = self.control.tokens.create(may, tenant, f"{may} {tenant}").token
+        answer = visitor.submit("/login", {"token": token})
+        assert answer.status == 303, answer.text
+        visitor.cookie = answer.headers["set-cookie"].partition(";")[0]
+        return visitor
+
+
+@pytest.fixture
+def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    shop = Shop(database_url)
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def open_visitor(shop: Shop) -> Visitor:
+    """Somebody on this machine, where nobody has made a token."""
+    return Visitor(shop.site(unlocked=True))
+
+
+@pytest.fixture
+def fill(shop: Shop) -> Callable[[], dict[str, Any]]:
+    """Runs of every kind, and who they are."""
+
+    def fill() -> dict[str, Any]:
+        runs = {
+            "done": shop.add.options(tags=["t"], tenant="acme").enqueue(1, 2),
+            "failed": shop.boom.options(tenant="acme").enqueue(NASTY),
+            "waiting": shop.listen.options(tenant="acme").enqueue(),
+            "other": shop.add.options(tenant="other").enqueue(3, 4),
+            "graph": shop.graph(tenant="acme"),
+        }
+        shop.drain()
+        return runs
+
+    return fill
+
+
+__all__ = ["HOST", "NASTY", "Shop"]

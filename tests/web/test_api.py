@@ -1,0 +1,261 @@
+"""The REST API: what it answers, how it says no, and that its document tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+
+from holdfast.policy.schema import misfit
+from holdfast.web.api.table import PREFIX
+from holdfast.web.site import OPERATIONS
+from tests.support.web import Visitor
+
+
+def test_a_run_is_enqueued_once_per_key_and_its_result_can_be_read(shop, open_visitor):
+    asked = {"task": "add", "kwargs": {"a": 1, "b": 2}, "key": "k", "tags": ["t"], "priority": 3}
+    made = open_visitor.post("/api/v1/runs", asked)
+    assert (made.status, made.json["task"]) == (201, "add")
+    assert open_visitor.post("/api/v1/runs", asked).json == made.json
+    conflict = open_visitor.post("/api/v1/runs", asked | {"kwargs": {"a": 1, "b": 3}})
+    assert (conflict.status, conflict.json["code"]) == (409, "key_conflict")
+    shop.drain()
+    read = open_visitor.get(f"/api/v1/runs/{made.json['id']}").json
+    assert (read["info"]["state"], read["info"]["result"], read["info"]["priority"]) == ("done", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"task": "add", "args": ["one", 2]}, 422),
+        ({"task": "nowhere"}, 422),
+        ({"task": "add", "args": [1, 2], "delay": -1}, 422),
+        ({"task": "add", "args": [1, 2], "delay": 1e300}, 422),
+        ({"task": "add", "args": [1, 2], "priority": 10**30}, 422),
+        ({"task": "add", "args": [1, 2], "colour": "red"}, 422),
+        ({"task": "x\0y", "remote": True}, 422),
+        ({"task": "", "remote": True}, 422),
+        ({}, 422),
+        ([], 422),
+    ],
+)
+def test_what_can_not_be_enqueued_is_refused_with_a_problem(open_visitor, asked, status):
+    answer = open_visitor.post("/api/v1/runs", asked)
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert {"type", "title", "status", "detail", "code"} <= answer.json.keys()
+
+
+def test_a_task_whose_code_lives_elsewhere_can_be_enqueued(shop, open_visitor):
+    made = open_visitor.post("/api/v1/runs", {"task": "far.away", "args": [1], "remote": True, "queue": "far"})
+    info = shop.app.get_run(made.json["id"]).info()
+    assert (info.task, info.queue, info.state) == ("far.away", "far", "ready")
+
+
+def test_a_body_that_is_no_json_or_too_large_is_refused(open_visitor, monkeypatch):
+    kind = {"content-type": "application/json"}
+    assert open_visitor.ask("POST", "/api/v1/events", b"{no", kind).status == 400
+    monkeypatch.setattr("holdfast.web.answers.LARGEST_BODY", 100)
+    assert open_visitor.ask("POST", "/api/v1/events", b" " * 101, kind).status == 413
+
+
+def test_lists_have_filters_and_go_on_where_they_ended(shop, open_visitor):
+    ids = [str(run.id) for run in shop.add.enqueue_many([(n, n) for n in range(5)])]
+    first = open_visitor.get("/api/v1/runs?limit=3").json
+    second = open_visitor.get(f"/api/v1/runs?limit=3&after={first['after']}").json
+    assert sorted(run["id"] for run in first["runs"] + second["runs"]) == sorted(ids)
+    assert second["after"] is None
+    shop.drain()
+    assert len(open_visitor.get("/api/v1/runs?state=done&state=failed&task=add").json["runs"]) == 5
+    assert open_visitor.get("/api/v1/runs?state=failed").json["runs"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=201", "limit=x", "state=odd", "colour=red", "task=a&task=b", "after=zz", "created_from=noon"],
+)
+def test_a_query_that_makes_no_sense_is_refused(open_visitor, query):
+    assert open_visitor.get(f"/api/v1/runs?{query}").status in (404, 422)
+
+
+def test_a_run_is_cancelled_retried_and_forked_and_history_says_who(shop, fill):
+    runs = fill()
+    visitor = shop.visitor("operate")
+    at = f"/api/v1/runs/{runs['waiting'].id}"
+    assert visitor.post(f"{at}/cancel", {"reason": "enough"}).json == {"changed": True}
+    assert visitor.post(f"{at}/cancel").json == {"changed": False}
+    assert visitor.post(f"{at}/retry").json == {"changed": True}
+    assert visitor.post(f"{at}/messages", {"topic": "topic", "payload": 5}).status == 200
+    fork = visitor.post(f"{at}/fork", {"from_step": "first"})
+    assert fork.status == 201
+    told = {entry["kind"]: entry["data"] for entry in visitor.get(f"{at}/history").json["entries"]}
+    assert told["cancelled"] == {"reason": "enough", "by": "operate None"}
+    assert told["retried"] == {"by": "operate None"}
+    assert told["sent"] == {"by": "operate None", "topic": "topic"}
+    forked = visitor.get(f"/api/v1/runs/{fork.json['id']}/history").json["entries"][1]
+    assert (forked["kind"], forked["data"]["by"]) == ("forked", "operate None")
+
+
+def test_steps_reasons_and_graphs_are_told(shop, open_visitor, fill):
+    runs = fill()
+    steps = open_visitor.get(f"/api/v1/runs/{runs['waiting'].id}/steps").json
+    assert ([step["name"] for step in steps["steps"]], steps["waits"][0]["kind"]) == (["first"], "message")
+    why = open_visitor.get(f"/api/v1/runs/{runs['waiting'].id}/why").json
+    assert [reason["code"] for reason in why["reasons"]] == ["message"]
+    graph = open_visitor.get(f"/api/v1/runs/{runs['graph'].id}/graph").json
+    assert {node["name"]: node["state"] for node in graph["nodes"]}["extract"] == "done"
+    assert open_visitor.get(f"/api/v1/runs/{runs['done'].id}/graph").status == 409
+
+
+def test_a_gate_is_found_and_completed_once_if_the_output_fits(shop, open_visitor, fill):
+    runs = fill()
+    (gate,) = open_visitor.get("/api/v1/gates").json["gates"]
+    assert (gate["name"], gate["graph"]) == ("approve", str(runs["graph"].id))
+    at = f"/api/v1/runs/{gate['graph']}/gates/approve"
+    assert open_visitor.post(f"{at}/complete", {"output": {"ok": "maybe"}}).status == 422
+    assert open_visitor.post(f"{at}/complete", {"output": {"ok": True}}).json == {"changed": True}
+    assert open_visitor.post(f"{at}/complete", {"output": {"ok": True}}).json == {"changed": False}
+    assert open_visitor.post(f"{at}/fail", {"error": "no"}).status == 409
+    assert open_visitor.post(at.replace("approve", "nowhere") + "/fail", {"error": "no"}).status == 404
+    assert open_visitor.get("/api/v1/gates").json["gates"] == []
+
+
+def test_queues_are_paused_and_resumed(shop, open_visitor, fill):
+    fill()
+    assert open_visitor.post("/api/v1/queues/default/pause").json == {"changed": True}
+    assert [queue["paused"] for queue in open_visitor.get("/api/v1/queues").json["queues"]] == [True]
+    assert open_visitor.post("/api/v1/queues/default/resume").json == {"changed": True}
+
+
+def test_schedules_that_are_not_there_are_not_found(open_visitor):
+    assert open_visitor.get("/api/v1/schedules").json == {"schedules": []}
+    for verb in ("pause", "resume", "run"):
+        assert open_visitor.post(f"/api/v1/schedules/nightly/{verb}").status == 404
+    assert open_visitor.get("/api/v1/schedules/nightly").status == 404
+
+
+def test_no_route_and_no_such_method_are_problems_too(open_visitor):
+    assert open_visitor.get("/api/v1/nowhere").json["code"] == "no_route"
+    assert open_visitor.post("/api/v1/workers").status == 405
+    assert open_visitor.get("/api/v1/runs/not-an-id").status == 404
+
+
+def test_many_runs_are_previewed_retried_and_cancelled_by_a_filter(shop, fill):
+    runs = fill()
+    shop.boom.options(tenant="other").enqueue("again")
+    shop.drain()
+    visitor = shop.visitor("operate", "acme")
+    asked = {"filter": {"task": "boom"}}
+    preview = visitor.post("/api/v1/bulk/preview", {"verb": "retry", **asked}).json
+    assert preview["count"] == {"value": 1, "exact": True}
+    assert [run["id"] for run in preview["sample"]] == [str(runs["failed"].id)]
+    retried = visitor.post("/api/v1/bulk/retry", asked).json["progress"]
+    assert (retried["looked_at"], retried["changed"], retried["after"]) == (1, 1, None)
+    assert runs["failed"].history()[-1].data == {"by": "operate acme"}
+    cancelled = visitor.post("/api/v1/bulk/cancel", {**asked, "reason": "enough"}).json["progress"]
+    assert cancelled["changed"] == 1
+    assert runs["failed"].history()[-1].data == {"reason": "enough", "by": "operate acme"}
+    assert visitor.post("/api/v1/bulk/cancel", {"filter": {"tenant": "other"}}).status == 403
+
+
+def test_counts_and_statistics_are_told(shop, open_visitor, fill):
+    fill()
+    counts = open_visitor.get("/api/v1/counts").json
+    assert counts["states"]["failed"] == {"value": 1, "exact": True}
+    (whole,) = open_visitor.get("/api/v1/stats").json["stats"]
+    assert (whole["failed"], whole["runs"] >= 3) == (1, True)
+    assert len(open_visitor.get("/api/v1/stats?span=minute&last=600").json["stats"]) == 10
+    by_task = open_visitor.get("/api/v1/stats?by=task").json["stats"]
+    assert "boom" in [each["name"] for each in by_task]
+    assert open_visitor.get("/api/v1/stats?last=1e12&span=minute").status == 422
+
+
+def test_metrics_count_what_the_store_has(shop, open_visitor):
+    shop.add.options(queue='a "queue"').enqueue(1, 2)
+    lines = open_visitor.get("/metrics").text.splitlines()
+    assert r'holdfast_runs{queue="a \"queue\"",state="ready"} 1' in lines
+    assert 'holdfast_workers{state="working"} 0' in lines
+
+
+def test_the_document_names_every_operation_and_what_it_takes_and_gives(open_visitor):
+    document = open_visitor.get("/api/v1/openapi.json").json
+    named = {operation["operationId"] for path in document["paths"].values() for operation in path.values()}
+    assert named == {operation.name for operation in OPERATIONS}
+    assert document["servers"] == [{"url": PREFIX}]
+    text = json.dumps(document)
+    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert name in document["components"]["schemas"]
+
+
+def test_answers_are_as_the_document_says(shop, open_visitor, fill):
+    runs = fill()
+    document = open_visitor.get("/api/v1/openapi.json").json
+    for path, operations in document["paths"].items():
+        if "get" not in operations or "{schedule}" in path:
+            continue
+        run = runs["graph" if path.endswith(("graph", "gates")) else "waiting"].id
+        answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)))
+        schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert misfit(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
+
+
+def test_the_site_can_be_mounted_below_a_path(shop):
+    visitor = Visitor(shop.site(unlocked=True), root="/ops")
+    assert visitor.get("/api/v1/openapi.json").json["servers"] == [{"url": "/ops/api/v1"}]
+    assert 'href="/ops/runs"' in visitor.get("/").text
+
+
+def test_a_run_that_was_never_made_is_not_found(open_visitor):
+    answer = open_visitor.get(f"/api/v1/runs/{uuid4()}")
+    assert (answer.status, answer.json["code"]) == (404, "run_not_found")
+
+
+class Listener:
+    """Listens to a stream until it has heard enough, doing something after the first event."""
+
+    def __init__(self, visitor: Visitor, path: str) -> None:
+        self.visitor, self.path = visitor, path
+        self.heard: list[str] = []
+
+    async def hear(self, enough: int, then=None) -> list[str]:
+        scope = {
+            "type": "http", "method": "GET", "path": self.path, "query_string": b"", "root_path": "",
+            "headers": [(b"host", b"localhost")],
+        }  # fmt: skip
+        done = asyncio.Event()
+
+        async def receive():
+            await done.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            for line in message.get("body", b"").decode().splitlines():
+                if line.startswith("event: "):
+                    self.heard.append(line.removeprefix("event: "))
+                    if len(self.heard) == 1 and then is not None:
+                        await asyncio.to_thread(then)
+                    if len(self.heard) == enough:
+                        done.set()
+
+        stream = asyncio.create_task(self.visitor.site(scope, receive, send))
+        await asyncio.wait_for(stream, 60)
+        return self.heard
+
+
+async def test_who_listens_to_a_run_hears_that_it_changes_and_that_it_is_over(shop, open_visitor, monkeypatch):
+    monkeypatch.setattr("holdfast.web.api.live.LOOK_SECONDS", 0.01)
+    run = await shop.add.aenqueue(1, 2)
+    heard = await Listener(open_visitor, f"/api/v1/runs/{run.id}/live").hear(3, shop.drain)
+    assert (heard[0], heard[1], heard[-1]) == ("now", "changed", "over")
+
+
+async def test_who_listens_to_all_hears_of_new_runs(shop, open_visitor, monkeypatch):
+    monkeypatch.setattr("holdfast.web.api.live.LOOK_SECONDS", 0.01)
+    heard = await Listener(open_visitor, "/api/v1/live").hear(2, lambda: shop.add.enqueue(1, 2))
+    assert heard == ["now", "changed"]
+
+
+def test_only_so_many_may_listen(open_visitor, monkeypatch):
+    monkeypatch.setattr("holdfast.web.api.live.MOST_LISTENERS", 0)
+    assert open_visitor.get("/api/v1/live").status == 503

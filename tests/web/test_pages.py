@@ -1,0 +1,220 @@
+"""The dashboard's pages as they come from the server: what they show, and what their forms do."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.support.web import Visitor
+from tests.web.conftest import NASTY
+
+PLAIN = ["/", "/runs", "/gates", "/schedules", "/limits", "/workers"]
+
+
+class Reader(HTMLParser):
+    """The elements of a page, and what a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_an_empty_page_tells_what_to_do(open_visitor, path):
+    answer = open_visitor.get(path)
+    assert answer.status == 200
+    assert re.search(r"<pre|No run has failed", answer.text), "nothing to type"
+
+
+def test_what_users_wrote_is_text_everywhere(shop, open_visitor, fill):
+    runs = fill()
+    nasty = NASTY.replace("\n", "")
+    run = shop.app.remote(nasty, queue=nasty[:20]).options(tenant=nasty, tags=[nasty], unique=nasty).enqueue(nasty)
+    open_visitor.post(f"/api/v1/runs/{runs['waiting'].id}/cancel", {"reason": nasty})
+    paths = [*PLAIN, f"/runs/{run.id}", f"/runs/{runs['failed'].id}", f"/runs/{runs['waiting'].id}"]
+    paths += [f"/runs?task={nasty}", f"/runs?error={nasty}", f"/find?id={nasty}"]
+    for path in paths:
+        page = Reader(open_visitor.get(path).text)
+        assert [tag for tag, given in page.tags if tag == "script" and "src" not in given] == [], path
+        assert [given for _, given in page.tags if any(name.startswith("on") for name in given)] == [], path
+        assert {given.get("src") for tag, given in page.tags if tag == "img"} <= {
+            given.get("href") for tag, given in page.tags if tag == "link"
+        }, path
+    assert nasty in Reader(open_visitor.get(f"/runs/{runs['failed'].id}").text).text
+
+
+def test_a_run_shows_what_happened_to_it(shop, open_visitor, fill):
+    runs = fill()
+    failed = Reader(open_visitor.get(f"/runs/{runs['failed'].id}").text).text
+    assert "ValueError" in failed
+    assert "Retry" in failed
+    waiting = Reader(open_visitor.get(f"/runs/{runs['waiting'].id}").text).text
+    assert "Why it is where it is" in waiting
+    assert "topic" in waiting
+    done = Reader(open_visitor.get(f"/runs/{runs['done'].id}").text).text
+    assert "Result 3" in done
+
+
+def test_long_values_are_folded(shop, open_visitor):
+    run = shop.app.remote("far").enqueue("x" * 1000, short=1)
+    text = open_visitor.get(f"/runs/{run.id}").text
+    assert re.search(r"<details class=\"value\"><summary>Arguments", text)
+
+
+def test_the_filters_of_a_list_stand_in_its_address(shop, open_visitor, fill):
+    runs = fill()
+    failed, done = str(runs["failed"].id), str(runs["done"].id)
+    for query in ("state=failed", "task=boom", "error=onerror", f"id_prefix={failed}", "state=failed&tenant=acme"):
+        text = open_visitor.get(f"/runs?{query}").text
+        assert failed in text, query
+        assert done not in text, query
+    assert done in open_visitor.get("/runs?tag=t&queue=default&created_from=2020-01-01T00:00").text
+    assert done not in open_visitor.get("/runs?created_to=2020-01-01T00:00").text
+    assert str(runs["graph"].nodes()["load"].id) in open_visitor.get(f"/runs?parent={runs['graph'].id}").text
+    for wrong in ("state=odd", "created_from=noon", "id_prefix=xyz"):
+        assert open_visitor.get(f"/runs?{wrong}").status == 422
+
+
+def test_a_long_list_goes_on(shop, open_visitor):
+    ids = [str(run.id) for run in shop.add.enqueue_many([(n, n) for n in range(60)])]
+    first = open_visitor.get("/runs?task=add").text
+    following = re.search(r'href="([^"]+)" rel="next"', first)
+    assert following is not None
+    second = open_visitor.get(html.unescape(following[1])).text
+    assert all((id in first) != (id in second) for id in ids)
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(shop, fill):
+    runs = fill()
+    visitor = shop.visitor("read", "acme")
+    answer = visitor.get(f"/find?id={runs['done'].id}")
+    assert (answer.status, answer.headers["location"]) == (303, f"/runs/{runs['done'].id}")
+    assert str(runs["other"].id) not in visitor.get(f"/find?id={str(runs['other'].id)[:8]}").text
+    assert "no such run" in visitor.get(f"/find?id={runs['other'].id}").text
+
+
+def submit(visitor: Visitor, path: str, **form: str):
+    answer = visitor.submit(path, {"form_key": visitor.form_key(), **form})
+    return answer.status, answer.headers.get("location", answer.text)
+
+
+def test_the_forms_of_a_run_do_what_they_say(shop, fill):
+    runs = fill()
+    browser = shop.browser()
+    at = f"/runs/{runs['waiting'].id}"
+    assert submit(browser, f"{at}/send", topic="topic", payload="{no")[0] == 422
+    assert submit(browser, f"{at}/cancel", reason="enough") == (303, f"{at}?did=cancelled")
+    assert submit(browser, f"{at}/cancel") == (303, f"{at}?did=had-ended")
+    assert submit(browser, f"{at}/retry") == (303, f"{at}?did=retried")
+    assert submit(browser, f"{at}/send", topic="topic", payload='{"n": 5}') == (303, f"{at}?did=sent")
+    shop.drain()
+    assert runs["waiting"].info().result == [3, {"n": 5}]
+    status, to = submit(browser, f"{at}/fork", from_step="first")
+    assert (status, to.endswith("?did=forked")) == (303, True)
+    page = Reader(browser.get(to).text).text
+    assert "This is the new run." in page
+    assert "by: operate None" in page
+
+
+def test_a_gate_is_opened_by_its_form(shop, fill):
+    runs = fill()
+    browser = shop.browser()
+    at, gate = f"/runs/{runs['graph'].id}/gate", {"gate": "approve", "back": "gates"}
+    page = Reader(browser.get("/gates").text)
+    names = [given["name"] for _, given in page.tags if (given.get("name") or "").startswith("field:")]
+    assert names == ["field:ok", "field:amount", "field:note"]
+    assert submit(browser, at, **gate, **{"field:ok": "true", "field:amount": "many"})[0] == 422
+    filled = {"field:ok": "true", "field:amount": "5", "field:note": "fine"}
+    assert submit(browser, at, **gate, **filled) == (303, "/gates?did=gate")
+    assert submit(browser, at, **gate, **filled) == (303, "/gates?did=gate-before")
+    assert submit(browser, at, gate="nowhere")[0] == 404
+    shop.drain()
+    assert runs["graph"].result(timeout=10)["approve"] == {"ok": True, "amount": 5, "note": "fine"}
+
+
+def test_a_gate_is_let_fail_by_its_form(shop, fill):
+    runs = fill()
+    browser = shop.browser()
+    at = f"/runs/{runs['graph'].id}"
+    assert submit(browser, f"{at}/gate", gate="approve", outcome="fail", error="too dear") == (303, f"{at}?did=gate")
+    assert "too dear" in browser.get(f"/runs/{runs['graph'].nodes()['approve'].id}").text
+
+
+def test_queues_are_paused_from_the_overview(shop, fill):
+    fill()
+    browser = shop.browser()
+    assert submit(browser, "/queues", queue="default", verb="pause") == (303, "/?did=paused")
+    assert "Resume queue default" in browser.get("/").text
+    assert submit(browser, "/queues", queue="default", verb="resume") == (303, "/?did=resumed")
+
+
+def test_the_overview_groups_failures_and_shows_how_the_last_hour_went(shop, open_visitor, fill):
+    fill()
+    shop.boom.enqueue_many([("the same",)] * 3)
+    shop.drain()
+    page = Reader(open_visitor.get("/").text)
+    assert "3 ValueError the same boom" in page.text
+    assert "Ended per minute" in page.text
+    assert any(tag == "polyline" and given["points"] for tag, given in page.tags)
+    for_a_tenant = Reader(shop.visitor("read", "acme").get("/").text).text
+    assert "the same" not in for_a_tenant
+    assert "Queues" not in for_a_tenant
+
+
+def test_many_runs_are_retried_after_a_look_at_what_that_would_be(shop, fill):
+    fill()
+    shop.boom.enqueue_many([("the same",)] * 3)
+    shop.drain()
+    browser = shop.browser()
+    assert "4 runs would be tried again" in Reader(browser.get("/bulk?verb=retry&task=boom").text).text
+    status, to = submit(browser, "/bulk", query="verb=retry&task=boom")
+    assert (status, to) == (303, "/bulk?task=boom&verb=retry&changed=4")
+    page = Reader(browser.get(to).text).text
+    assert "4 runs were sent back to ready." in page
+    assert "Nothing is left to retry here." in page
+    assert submit(browser, "/bulk", query="verb=cancel&task=boom", reason="enough")[1].endswith("changed=4")
+    assert submit(browser, "/bulk", query="verb=prune")[0] == 422
+
+
+def test_a_graph_is_drawn_with_links_to_its_nodes(shop, open_visitor, fill):
+    runs = fill()
+    page = Reader(open_visitor.get(f"/runs/{runs['graph'].id}").text)
+    links = {given.get("href") for tag, given in page.tags if tag == "a"}
+    assert {f"/runs/{node.id}" for node in runs["graph"].nodes().values()} <= links
+    assert sum("arrow" in (given.get("class") or "") for _, given in page.tags) == 3
+
+
+def test_every_field_and_button_has_a_name(shop, open_visitor, fill):
+    runs = fill()
+    for path in (*PLAIN, f"/runs/{runs['waiting'].id}", f"/runs/{runs['graph'].id}", "/login"):
+        page = Reader(open_visitor.get(path).text)
+        labelled = {given.get("for") for tag, given in page.tags if tag == "label"}
+        ids = [given["id"] for _, given in page.tags if given.get("id")]
+        assert len(ids) == len(set(ids)), path
+        for tag, given in page.tags:
+            if tag in ("input", "select", "textarea") and given.get("type") != "hidden":
+                assert given.get("id") in labelled, (path, given)
+
+
+def test_reading_works_where_it_is_mounted_and_links_stay_there(shop, fill):
+    runs = fill()
+    visitor = Visitor(shop.site(unlocked=True), root="/ops")
+    for path in (*PLAIN, f"/runs/{runs['graph'].id}"):
+        page = Reader(visitor.get(path).text)
+        links = [given.get("href") or given.get("src") or given.get("action") for _, given in page.tags]
+        assert [link for link in links if link and not link.startswith(("/ops/", "#"))] == [], path

@@ -1,0 +1,240 @@
+"""Who may come in, and to what: every route of the API, every page and every form, by their tables."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+import pytest
+
+from holdfast.web.api.table import PREFIX
+from holdfast.web.pages.routes import ACTIONS, PAGES
+from holdfast.web.site import OPERATIONS
+from tests.support.web import HOST, Visitor
+
+MORE = [("GET", path) for path in ("/metrics", "/api/v1/openapi.json", "/api/v1/live", "/api/v1/runs/{id}/live")]
+
+
+def filled(path: str, id: object) -> str:
+    """An address of a route, with some run's id and other names in it."""
+    return re.sub(r"\{\w+(:path)?\}", "name", path.replace("{id}", str(id)))
+
+
+def routes(id: object) -> list[tuple[str, str]]:
+    """Everything that can be asked for, but the login and the files."""
+    api = [(each.method, filled(PREFIX + each.path, id)) for each in OPERATIONS]
+    pages = [("GET", filled(each.path, id)) for each in PAGES] + [("POST", filled(each.path, id)) for each in ACTIONS]
+    return api + pages + [(method, filled(path, id)) for method, path in MORE]
+
+
+def ask(visitor: Visitor, method: str, path: str, **headers: str):
+    if method == "GET":
+        return visitor.get(path, **headers)
+    return visitor.post(path, {}, **headers) if path.startswith(PREFIX) else visitor.submit(path, {}, **headers)
+
+
+def test_without_a_token_every_route_says_401_as_soon_as_there_is_one(shop):
+    stranger = Visitor(shop.site(unlocked=True))
+    shop.control.tokens.create("read")
+    answers = {route: ask(stranger, *route).status for route in routes(uuid4())}
+    assert {route: status for route, status in answers.items() if status != 401} == {}
+
+
+def test_a_wrong_a_revoked_and_a_cookie_made_up_are_no_tokens(shop):
+    visitor = shop.visitor()
+    assert visitor.get("/api/v1/runs").status == 200
+    wrong = visitor.token[:-1] + ("A" if visitor.token[-1] != "A" else "B")
+    for token in (wrong, "", "hf_", f"hf_{'0' * 12}_{'a' * 43}", "nonsense", visitor.token[:30]):
+        assert Visitor(visitor.site, token).get("/api/v1/runs").status == 401
+    for cookie in ("holdfast_login=", "holdfast_login=env.", f"holdfast_login={visitor.token}"):
+        assert Visitor(visitor.site, cookie=cookie).get("/").status == 401
+    shop.control.tokens.revoke(shop.control.tokens.list()[0].id)
+    assert visitor.get("/api/v1/runs").status == 401
+
+
+def test_the_token_of_the_process_has_all_rights(shop, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
+    site = shop.site(unlocked=True)
+    assert Visitor(site).get("/").status == 401
+    assert Visitor(site, "another word").get("/").status == 401
+    assert Visitor(site, "a word of my own").post("/api/v1/events", {"name": "e"}).json == {"changed": True}
+
+
+def test_with_a_token_for_reading_nothing_can_be_changed(shop, fill):
+    runs = fill()
+    visitor = shop.visitor("read")
+    changing = [route for route in routes(runs["waiting"].id) if route[0] == "POST"]
+    assert {ask(visitor, *route).status for route in changing} == {403}
+    assert "Cancel" not in visitor.get(f"/runs/{runs['waiting'].id}").text
+
+
+def test_runs_of_other_tenants_are_not_there(shop, fill):
+    runs = fill()
+    visitor = shop.visitor("operate", "acme")
+    foreign, own = runs["other"].id, runs["waiting"].id
+    about_a_run = [route for route in routes(foreign) if str(foreign) in route[1]]
+    bodies = {"messages": {"topic": "t"}, "fail": {"error": "e"}}
+    for method, path in about_a_run:
+        if method == "POST" and path.startswith(PREFIX):
+            answer = visitor.post(path, bodies.get(path.rpartition("/")[2], {}))
+            assert (path, answer.status) == (path, 404)
+        elif method == "GET":
+            assert (path, visitor.get(path).status) == (path, 404)
+    assert visitor.get(f"/api/v1/runs/{own}").status == 200
+    listed = {run["tenant"] for run in visitor.get("/api/v1/runs").json["runs"]}
+    assert listed == {"acme"}
+    assert visitor.get("/api/v1/runs?tenant=other").json["runs"] == []
+    assert str(foreign) not in visitor.get("/runs?tenant=other").text
+    assert str(foreign) not in visitor.get("/").text
+
+
+def test_what_is_about_all_tenants_is_not_for_one(shop):
+    visitor = shop.visitor("operate", "acme")
+    whole = [(each.method, filled(PREFIX + each.path, uuid4())) for each in OPERATIONS if each.whole]
+    whole += [("GET", each.path) for each in PAGES if each.whole] + [("GET", "/metrics")]
+    assert {ask(visitor, *route).status for route in whole} == {403}
+
+
+def test_what_a_tenant_makes_is_its_own(shop):
+    visitor = shop.visitor("operate", "acme")
+    made = visitor.post("/api/v1/runs", {"task": "add", "args": [1, 2]})
+    assert visitor.get(f"/api/v1/runs/{made.json['id']}").json["info"]["tenant"] == "acme"
+    assert visitor.post("/api/v1/runs", {"task": "add", "args": [1, 2], "tenant": "other"}).status == 403
+    assert visitor.post("/api/v1/events", {"name": "e", "tenant": "other"}).status == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8787", "localhost.evil.example", "", "192.0.2.1", "[::1"]
+)
+def test_a_foreign_host_is_refused(open_visitor, host):
+    assert open_visitor.get("/", host=host).status == 421
+    assert open_visitor.get("/api/v1/runs", host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8787", "[::1]:8787"])
+def test_a_host_of_this_machine_is_taken(open_visitor, host):
+    assert open_visitor.get("/api/v1/runs", host=host).status == 200
+
+
+def test_names_that_were_given_are_taken_and_other_addresses_only_with_tokens(shop):
+    visitor = shop.visitor()
+    named = Visitor(shop.site(hosts=["ops.example.org"]), visitor.token)
+    assert named.get("/", host="ops.example.org").status == 200
+    assert named.get("/", host="192.0.2.1").status == 200
+    assert named.get("/", host="other.example.org").status == 421
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost", f"ftp://{HOST}", "http://[::1"])
+def test_what_comes_from_another_site_changes_nothing(open_visitor, origin):
+    for route in [route for route in routes(uuid4()) if route[0] == "POST"]:
+        assert ask(open_visitor, *route, origin=origin).status == 403
+    assert open_visitor.submit("/login", {"token": "x"}, origin=origin).status == 403
+
+
+def test_a_browser_that_says_cross_site_changes_nothing(open_visitor):
+    answer = open_visitor.post("/api/v1/events", {"name": "e"}, sec_fetch_site="cross-site")
+    assert (answer.status, answer.json["code"]) == (403, "cross_site")
+
+
+def test_a_form_needs_an_origin_and_the_key_of_the_login(shop, fill):
+    id = fill()["waiting"].id
+    browser, stranger = shop.browser(), shop.browser()
+    forms = ({}, {"form_key": ""}, {"form_key": "0" * 64}, {"form_key": stranger.form_key()})
+    for form in forms:
+        assert browser.submit(f"/runs/{id}/cancel", form).status == 403
+    bare = {"content-type": "application/x-www-form-urlencoded"}
+    assert browser.ask("POST", f"/runs/{id}/cancel", f"form_key={browser.form_key()}".encode(), bare).status == 403
+    assert shop.app.get_run(id).info().state == "waiting"
+    assert browser.submit(f"/runs/{id}/cancel", {"form_key": browser.form_key()}).status == 303
+    assert shop.app.get_run(id).info().state == "cancelled"
+
+
+def test_the_api_takes_changes_with_a_bearer_token_only(shop):
+    browser = shop.browser()
+    answer = browser.post("/api/v1/events", {"name": "e"}, origin=f"http://{HOST}")
+    assert (answer.status, answer.json["code"]) == (403, "no_bearer")
+    assert browser.get("/api/v1/runs").status == 200
+
+
+def test_the_api_takes_json_only_so_that_no_form_of_another_site_fits(open_visitor):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        answer = open_visitor.ask("POST", "/api/v1/events", b'{"name": "e"}', {"content-type": kind})
+        assert answer.status == 422
+
+
+def test_a_login_gives_a_cookie_that_only_this_site_can_use(shop):
+    visitor = Visitor(shop.site())
+    token = shop.control.tokens.create("read").token
+    answer = visitor.submit("/login", {"token": token, "following": "/runs"})
+    assert (answer.status, answer.headers["location"]) == (303, "/runs")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert token not in cookie
+    assert visitor.submit("/login", {"token": "wrong"}).status == 401
+
+
+@pytest.mark.parametrize("following", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
+def test_a_login_leads_nowhere_else(shop, following):
+    token = shop.control.tokens.create("read").token
+    answer = Visitor(shop.site()).submit("/login", {"token": token, "following": following})
+    assert answer.headers["location"] == "/"
+
+
+def test_logging_out_takes_the_cookie_away(shop, fill):
+    fill()
+    browser = shop.browser()
+    answer = browser.submit("/logout", {"form_key": browser.form_key()})
+    assert 'holdfast_login=""' in answer.headers["set-cookie"]
+
+
+def test_every_answer_tells_browsers_to_be_careful(open_visitor):
+    for path in ("/", "/runs", "/login", "/api/v1/runs", "/nowhere", "/static/style.css", "/metrics"):
+        headers = open_visitor.get(path).headers
+        assert "script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_pages_have_no_script_or_style_of_their_own(shop, open_visitor, fill):
+    runs = fill()
+    for path in ("/", "/runs", "/gates", f"/runs/{runs['graph'].id}", f"/runs/{runs['failed'].id}", "/login"):
+        text = open_visitor.get(path).text
+        assert not re.search(r"<script(?! type=\"module\" src=)|<style| style=| on\w+=\"", text), path
+
+
+def test_secrets_are_not_shown(shop, monkeypatch, fill):
+    monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
+    fill()
+    visitor = Visitor(shop.site(), "a word of my own")
+    kept = shop.app.store.tokens.all()
+    for method, path in routes(visitor.any_run()):
+        if method == "GET" and not path.endswith("/live"):
+            text = visitor.get(path).text
+            assert "a word of my own" not in text
+            assert not any(row.hash in text for row in kept)
+
+
+def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypatch):
+    def broken(self: object) -> None:
+        raise RuntimeError("secret words")
+
+    monkeypatch.setattr("holdfast.control.workers.Workers.list", broken)
+    for path in ("/api/v1/workers", "/"):
+        answer = open_visitor.get(path)
+        assert answer.status == 500
+        assert "secret" not in answer.text
+        assert "Traceback" not in answer.text
+
+
+def test_a_database_that_is_away_is_told_without_its_words(shop, open_visitor, monkeypatch):
+    from holdfast.errors import StoreUnavailable
+
+    def away(self: object) -> None:
+        raise StoreUnavailable("postgresql://user@host can't be reached")
+
+    monkeypatch.setattr("holdfast.control.queues.Queues.list", away)
+    answer = open_visitor.get("/api/v1/queues")
+    assert (answer.status, answer.json["code"]) == (503, "store_unavailable")
+    assert "host" not in answer.json["detail"].replace("hostname", "")
