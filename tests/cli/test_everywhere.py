@@ -18,8 +18,8 @@ from holdfast.cli.commands import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send", "emit",
-    "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
+    "bench", "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
+    "emit", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
 }  # fmt: skip
 READING = [
     ["runs"],

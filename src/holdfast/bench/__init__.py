@@ -1,4 +1,5 @@
-"""Measurements: jobs a second, how soon they start, whether a large table slows them down. Run by `./dev bench`.
+"""Measurements: how fast Holdfast is, what it costs, whether that lasts, and how others compare.
 
-A measure is one small module with a `Measure` in it, listed in `command.py`; the rest here is what measures share.
+Run by `./dev bench` and by `holdfast bench`. A measure is one small module with a `Measure` in it, listed in
+`options.py`; `peers` has the others; the rest here is what measures share.
 """

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from holdfast.bench.measure import Failed, note
+
+Command: TypeAlias = Sequence[str]
 
 STOP_SECONDS = 10.0
 
@@ -22,23 +26,29 @@ class WorkerSetting:
     concurrency: int = 100
     queues: Sequence[str] = ()
 
-    def arguments(self) -> list[str]:
-        return ["--concurrency", str(self.concurrency), *[part for name in self.queues for part in ("--queue", name)]]
+    def commands(self, url: str, scratch: Path) -> list[Command]:
+        queues = [part for name in self.queues for part in ("--queue", name)]
+        return [ours("work", url, scratch, "--concurrency", str(self.concurrency), *queues)] * self.workers
 
 
-def start(verb: str, url: str, scratch: Path, name: str, *more: str) -> subprocess.Popen[bytes]:
-    """Start a process of ours, in a session of its own: Ctrl-C is for us, and we pass it on in our way."""
-    command = [sys.executable, "-m", "holdfast.bench.process", verb, "--url", url, "--scratch", str(scratch), *more]
+def ours(verb: str, url: str, scratch: Path, *more: str) -> Command:
+    """The command of a process of ours."""
+    return [sys.executable, "-m", "holdfast.bench.process", verb, "--url", url, "--scratch", str(scratch), *more]
+
+
+def start(command: Command, scratch: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own: Ctrl-C is for us, and we pass it on in our way. It ends by itself when
+    its input does, that is when we are no more."""
     with (scratch / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes], patience: float = STOP_SECONDS) -> None:
     """Wait for a process that was told to stop; kill it if it doesn't."""
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
-        note(f"process {process.pid} didn't stop within {STOP_SECONDS:.0f} s and is killed")
+        note(f"process {process.pid} didn't stop within {patience:.0f} s and is killed")
         process.kill()
         process.wait()
     finally:
@@ -51,14 +61,14 @@ class Workers:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, url: str, setting: WorkerSetting) -> None:
-        for number in range(setting.workers):
-            self._processes.append(start("work", url, self._scratch, f"worker-{number}", *setting.arguments()))
+    def start(self, commands: Sequence[Command]) -> None:
+        for number, command in enumerate(commands):
+            self.processes.append(start(command, self._scratch, f"worker-{number}"))
 
     def check_alive(self) -> None:
-        if any(process.poll() is not None for process in self._processes):
+        if any(process.poll() is not None for process in self.processes):
             raise Failed(f"a worker ended by itself: {self.said()}")
 
     def said(self) -> str:
@@ -68,33 +78,36 @@ class Workers:
         return " | ".join(lines) or "it wrote nothing"
 
     def stop(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.terminate()
-        for process in self._processes:
+        for process in self.processes:
             end(process)
 
 
 @contextmanager
-def working(url: str, scratch: Path, setting: WorkerSetting) -> Iterator[Workers]:
+def working(commands: Sequence[Command], scratch: Path) -> Iterator[Workers]:
     """Workers that run for the length of the block."""
     workers = Workers(scratch)
     try:
-        workers.start(url, setting)
+        workers.start(commands)
         yield workers
     finally:
         workers.stop()
 
 
-def send(url: str, scratch: Path, count: int, seconds: float) -> None:
-    """Enqueue single jobs from another process, with pauses, and wait until it has ended."""
-    process = start("send", url, scratch, "sender", "--count", str(count))
+def finish(command: Command, scratch: Path, name: str, seconds: float) -> dict[str, Any]:
+    """Run a process to its end; what it told last, if that is JSON."""
+    process = start(command, scratch, name)
     try:
         code = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        raise Failed(f"sending {count} jobs took more than {seconds:.0f} s") from None
+        raise Failed(f"the {name} took more than {seconds:.0f} s") from None
     finally:
         process.kill()
         end(process)
+    lines = (scratch / f"{name}.log").read_text(errors="replace").strip().splitlines()
     if code != 0:
-        lines = (scratch / "sender.log").read_text(errors="replace").strip().splitlines()
-        raise Failed(f"the sender ended with {code}: {lines[-1] if lines else 'it wrote nothing'}")
+        raise Failed(f"the {name} ended with {code}: {lines[-1] if lines else 'it wrote nothing'}")
+    told = [line for line in lines if line.startswith("{")]
+    answer: dict[str, Any] = json.loads(told[-1]) if told else {}
+    return answer

@@ -1,146 +1,120 @@
-"""The command: reads the options, opens the databases, takes all cases round by round, and reports."""
+"""The command: opens the databases, takes all cases round by round, and tells what was found."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NoReturn
+from pathlib import Path
 
-from holdfast.bench.graphs import Graphs
-from holdfast.bench.growth import Growth
-from holdfast.bench.hosts import Host, PostgresHost, Unusable, about, open_hosts
-from holdfast.bench.jobs import Jobs
-from holdfast.bench.latency import Latency
-from holdfast.bench.limits import Limits
-from holdfast.bench.measure import Case, Failed, Figures, Measure, note
-from holdfast.bench.peers import Peers, Result
+from holdfast.bench import flame, profile
+from holdfast.bench.hosts import Host, Unusable, about, open_hosts
+from holdfast.bench.measure import OURS, Case, Failed, Figures, Measure, note
+from holdfast.bench.options import MEASURES, options_of, parse
+from holdfast.bench.peers.cases import Peers
+from holdfast.bench.publish import publish, read
 from holdfast.bench.report import Report
-from holdfast.bench.steps import Steps
-
-MEASURES: tuple[Measure, ...] = (Jobs(), Steps(), Graphs(), Latency(), Growth(), Limits())
-REPETITIONS = 3
-MOST_PEER_WORKERS = 2
-AT_LEAST_ONE = ("reps", "count", "workers", "concurrency", "size")
-EXAMPLES = """\
-examples:
-  ./dev bench jobs                           both databases, three repetitions
-  ./dev bench jobs --peers raw               beside the hand-written SQL, back to back
-  ./dev bench steps --peers raw              durable steps, 500 runs at once and one alone
-  ./dev bench graphs                         nodes a second, and whether large graphs are as fast as small ones
-  ./dev bench latency --sqlite --json        one database, all values
-  ./dev bench limits --workers 2             what limits cost
-  ./dev bench growth --postgres postgresql://me@host/postgres --size 200000
-"""
+from holdfast.bench.results import Results
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"bench: {message}; see --help\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def main(arguments: Sequence[str] | None = None, prog: str = "./dev bench") -> int:
+    options = parse(arguments, prog)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.files is not None:
+            return _publish_files(options.files)
         with ExitStack() as stack:
-            report = run(options, stack)
+            results = run(options, stack)
+        return _tell(results, options)
     except Unusable as error:
         note(f"bench: {error}")
         return 1
     except KeyboardInterrupt:
         note("bench: stopped")
         return 130
-    print(report.as_json() if options.json else report.as_table())
-    return 1 if report.failed else 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="./dev bench", description="Measures Holdfast.", epilog=EXAMPLES, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    measures = parser.add_subparsers(required=True, metavar="MEASURE", dest="name")
-    for measure in MEASURES:
-        own = measures.add_parser(
-            measure.name, help=measure.purpose, description=f"Measures {measure.purpose}.", allow_abbrev=False
-        )
-        _add_common(own, measure)
-        measure.arguments(own)
-        own.set_defaults(measure=measure)
-    options = parser.parse_args(arguments)
-    _complete(options, parser)
-    return options
+def _publish_files(files: Sequence[Path]) -> int:
+    for path in publish([read(file) for file in files]):
+        note(f"bench: wrote {path}")
+    return 0
 
 
-def _add_common(parser: argparse.ArgumentParser, measure: Measure) -> None:
-    add = parser.add_argument
-    add("--postgres", nargs="?", const="", metavar="URL", help="on PostgreSQL; without a URL on a server of our own")
-    add("--sqlite", action="store_true", help="on SQLite (default: on both databases)")
-    add("--reps", type=int, help=f"repetitions (default: {REPETITIONS}; 1 with --quick)")
-    add("--count", type=int, help=f"runs in a repetition (default: {measure.count:,})")
-    add("--quick", action="store_true", help="small sizes: to see that it works, not to publish")
-    add("--json", action="store_true", help="print JSON instead of a table")
-    if measure.has_peers:
-        add("--peers", type=_names, default=[], metavar="NAMES", help="others to measure as well, such as raw,pgqueuer")
-    else:
-        parser.set_defaults(peers=[])
+def _tell(results: Results, options: argparse.Namespace) -> int:
+    if options.json not in (None, "-"):
+        Path(options.json).write_text(results.as_json() + "\n")
+    print(results.as_json() if options.json == "-" else results.as_table())
+    if getattr(options, "publish", False):
+        for path in publish([results.as_data()]):
+            note(f"bench: wrote {path}")
+    return 1 if results.failed else 0
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise argparse.ArgumentTypeError("give at least one name, such as raw")
-    return names
-
-
-def _complete(options: argparse.Namespace, parser: Parser) -> None:
-    """Fill in what wasn't said, and refuse what can't be."""
-    measure: Measure = options.measure
-    if options.postgres is None and not options.sqlite:
-        options.postgres, options.sqlite = "", True
-    if options.reps is None:
-        options.reps = 1 if options.quick else REPETITIONS
-    if options.count is None:
-        options.count = measure.quick_count if options.quick else measure.count
-    for name in AT_LEAST_ONE:
-        value = getattr(options, name, None)
-        if value is not None and value < 1:
-            parser.error(f"--{name} must be at least 1, but is {value}")
-    if options.peers and getattr(options, "workers", 1) > MOST_PEER_WORKERS:
-        parser.error(f"--peers are measured with at most {MOST_PEER_WORKERS} workers")
-
-
-def run(options: argparse.Namespace, stack: ExitStack) -> Report:
+def run(options: argparse.Namespace, stack: ExitStack) -> Results:
     """Everything from the first database to the last repetition."""
-    measure: Measure = options.measure
-    if options.peers:
-        _peers(options, None).check()
+    peers = Peers(options.peers) if options.peers else None
     hosts = open_hosts(options.postgres, options.sqlite, stack)
-    common = {"reps": options.reps, "quick": options.quick, "peers": options.peers}
-    report = Report(measure, about(hosts), {**measure.settings(options), **common})
-    cases = [case for host in hosts for case in measure.cases(host, options, stack)]
-    server = next((host.url for host in hosts if isinstance(host, PostgresHost)), None)
-    peers = _peers(options, server) if options.peers else None
+    results = Results(about(hosts))
+    if options.profile:
+        _profile_into(options.profile, stack)
+    for measure in MEASURES if options.measure is None else [options.measure]:
+        own = options_of(measure, options)
+        with ExitStack() as inner:
+            results.reports.append(_take_all(measure, hosts, own, peers if own.peers else None, inner))
+    return results
+
+
+def _profile_into(path: Path, stack: ExitStack) -> None:
+    """Let our processes sample themselves, and draw what they saw when all is over."""
+    folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True)
+    seen = Path(stack.enter_context(folder))
+
+    def draw() -> None:
+        del os.environ[profile.VARIABLE]
+        if sys.exc_info()[0] is None:
+            path.write_text(flame.drawn(profile.gathered(seen), f"holdfast bench {path.stem}"))
+            note(f"bench: wrote {path}")
+
+    os.environ[profile.VARIABLE] = str(seen)
+    stack.callback(draw)
+
+
+def _take_all(
+    measure: Measure, hosts: Sequence[Host], options: argparse.Namespace, peers: Peers | None, stack: ExitStack
+) -> Report:
+    common = {"reps": options.reps, "quick": options.quick, "profiled": options.profile is not None}
+    report = Report(measure, {**measure.settings(options), **common})
+    cases = [case for host in hosts for case in _cases(measure, host, options, peers, stack)]
+    for name, why in peers.missing(measure, cases).items() if peers else ():
+        report.leave_out(name, why)
     for number in range(1, options.reps + 1):
-        label = f"[{number}/{options.reps}] {measure.name}"
-        if peers is not None:
-            _take_peers(peers, hosts, report, label)
         for case in cases:
-            if not report.has_failed(case.database, case.subject):
-                _take(case, report, label)
+            if not report.has_failed(case.database, case.subject, case.part):
+                _take(case, report, f"[{number}/{options.reps}] {measure.name}: {case.title}")
     return report
 
 
-def _peers(options: argparse.Namespace, server: str | None) -> Peers:
-    workers = getattr(options, "workers", 1)
-    return Peers(options.measure.name, options.peers, server, workers=workers, quick=options.quick)
+def _cases(
+    measure: Measure, host: Host, options: argparse.Namespace, peers: Peers | None, stack: ExitStack
+) -> list[Case]:
+    """Ours and theirs; what is compared goes back to back, we last."""
+    ours = list(measure.cases(host, options, stack))
+    if peers is None:
+        return ours
+    parts = list(dict.fromkeys(case.part for case in ours))
+    theirs = peers.cases(measure, host, set(parts), options.count / measure.count, stack)
+    return sorted([*theirs, *ours], key=lambda case: (parts.index(case.part), case.subject == OURS))
 
 
 def _take(case: Case, report: Report, label: str) -> None:
-    """One repetition of ours; what goes wrong is reported, and the others go on."""
+    """One repetition; what goes wrong is reported, and the others go on."""
     try:
         figures = case.take()
     except Failed as failure:
@@ -149,28 +123,11 @@ def _take(case: Case, report: Report, label: str) -> None:
         traceback.print_exc()
         why = f"{type(error).__name__}: {error}"
     else:
-        report.add(case.database, case.subject, figures)
-        note(f"{label}: {case.subject}, {case.database}: {_shown(figures)}")
+        report.add(case.database, case.subject, figures, case.details)
+        note(f"{label}: {_shown(figures)}")
         return
-    report.fail(case.database, case.subject, why)
-    note(f"{label}: {case.subject}, {case.database}: FAILED: {why}")
-
-
-def _take_peers(peers: Peers, hosts: list[Host], report: Report, label: str) -> None:
-    """One repetition of the others, of which those on the chosen databases count."""
-    note(f"{label}: the peers")
-    try:
-        results: list[Result] = peers.take()
-    except Failed as failure:
-        report.fail(PostgresHost.name, "peers", str(failure))
-        return
-    wanted = {host.name for host in hosts}
-    for result in results:
-        if result.database not in wanted:
-            continue
-        if result.failure:
-            report.fail(result.database, result.subject, result.failure)
-        report.add(result.database, result.subject, result.figures, result.details)
+    report.fail(case.database, case.subject, why, case.part)
+    note(f"{label}: FAILED: {why}")
 
 
 def _shown(figures: Figures) -> str:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from holdfast.bench.children import Workers, WorkerSetting, working
 from holdfast.bench.hosts import Host
-from holdfast.bench.measure import Case, Failed, Figures, Measure, check
+from holdfast.bench.measure import Case, Failed, Figures, Measure, Place, check
 from holdfast.bench.tables import Tables
 from holdfast.bench.tasks import NOOP, TEXT, TOTAL
+from holdfast.bench.throughput import scratch_folder
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.task import Task
@@ -139,9 +138,14 @@ class Graphs(Measure):
             for size in sizes
         ]
 
-    def compared(self, subjects: Sequence[str]) -> list[tuple[str, str]]:
-        by_shape = {shape: [each for each in subjects if each.startswith(f"{shape} of ")] for shape in SHAPES}
-        return [(found[1], found[0]) for found in by_shape.values() if len(found) == 2]
+    def compared(self, places: Sequence[Place]) -> list[tuple[Place, Place]]:
+        subjects = dict.fromkeys(place.subject for place in places)
+        by_shape = [[each for each in subjects if each.startswith(f"{shape} of ")] for shape in SHAPES]
+        smaller = {found[1]: found[0] for found in by_shape if len(found) == 2}
+        pairs = [
+            (place, place._replace(subject=smaller[place.subject])) for place in places if place.subject in smaller
+        ]
+        return [(large, small) for large, small in pairs if small in set(places)]
 
 
 def subject(shape: str, size: int) -> str:
@@ -153,8 +157,8 @@ def take(host: Host, shape: str, size: int, times: int, setting: WorkerSetting) 
     taken = Taken()
     with (
         closing(host.fresh()) as tables,
-        tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as folder,
-        working(tables.url, Path(folder), setting) as workers,
+        scratch_folder() as scratch,
+        working(setting.commands(tables.url, scratch), scratch) as workers,
     ):
         _one(tables, workers, shape, WARM, Taken())
         for _ in range(times):

@@ -5,6 +5,7 @@ Durable settings only: SQLite as Holdfast opens it, PostgreSQL with fsync and sy
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import statistics
@@ -113,8 +114,9 @@ def open_hosts(postgres: str | None, sqlite: bool, stack: ExitStack) -> list[Hos
     """The hosts that are asked for: `postgres` is a server's URL, empty for a server of our own, None for neither."""
     hosts: list[Host] = []
     if postgres is not None:
-        url = postgres or stack.enter_context(_own_server()).url
-        hosts.append(PostgresHost(url))
+        if importlib.util.find_spec("psycopg") is None:
+            raise Unusable("PostgreSQL needs psycopg: pip install 'holdfast[postgres]', or measure with --sqlite")
+        hosts.append(PostgresHost(postgres or _own_server(stack)))
     if sqlite:
         folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True)
         hosts.append(SqliteHost(Path(stack.enter_context(folder))))
@@ -132,17 +134,20 @@ def about(hosts: list[Host]) -> dict[str, Any]:
     return facts | {host.name: host.facts() for host in hosts}
 
 
-def _own_server() -> PostgresServer:
+def _own_server(stack: ExitStack) -> str:
     """Reached by TCP, as a server elsewhere would be; peers reach it in the same way."""
-    return PostgresServer(port=0, shared_buffers=SHARED_BUFFERS, settings={"synchronous_commit": "on"})
+    server = PostgresServer(port=0, shared_buffers=SHARED_BUFFERS, settings={"synchronous_commit": "on"})
+    try:
+        return stack.enter_context(server).url
+    except RuntimeError as error:
+        raise Unusable(f"no PostgreSQL server of our own: {error}") from None
 
 
 def _settle_postgres(url: str) -> None:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("vacuum analyze holdfast.runs")
-        connection.execute("vacuum analyze holdfast.history")
+        connection.execute("vacuum analyze holdfast.runs, holdfast.history, holdfast.waits")
         with suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute("checkpoint")
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from holdfast.bench.children import WorkerSetting
 from holdfast.bench.hosts import Host
-from holdfast.bench.measure import OURS, Case, Figures, Measure
+from holdfast.bench.measure import OURS, Case, Figures, Measure, whole_numbers
 from holdfast.bench.throughput import runs_per_second
 
 CONCURRENCY = 400
+WORKERS = (1, 2)
 
 
 class Jobs(Measure):
-    """A new database for every repetition."""
+    """A new database for every repetition and number of workers."""
 
     name = "jobs"
     purpose = "no-op jobs a second, done and recorded in the database"
@@ -26,19 +28,25 @@ class Jobs(Measure):
     has_peers = True
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--workers", type=int, default=1, help="worker processes (default: 1)")
+        parser.add_argument(
+            "--workers", type=whole_numbers, default=list(WORKERS), help="numbers of worker processes (default: 1,2)"
+        )
         parser.add_argument(
             "--concurrency", type=int, default=CONCURRENCY, help=f"of each worker (default: {CONCURRENCY})"
         )
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
-        return {"count": options.count, "workers": options.workers, "concurrency": options.concurrency}
+        return {"count": options.count, "concurrency": options.concurrency}
 
     def cases(self, host: Host, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:  # noqa: ARG002
-        setting = WorkerSetting(options.workers, options.concurrency)
-
-        def take() -> Figures:
+        def take(workers: int) -> Figures:
             with closing(host.fresh()) as tables:
-                return {"": runs_per_second(tables, options.count, setting)}
+                setting = WorkerSetting(workers, options.concurrency)
+                return {by(workers): runs_per_second(tables, options.count, setting)}
 
-        return [Case(host.name, OURS, take)]
+        return [Case(host.name, OURS, partial(take, number), by(number)) for number in options.workers]
+
+
+def by(workers: int) -> str:
+    """The figure of so many workers."""
+    return "1 worker" if workers == 1 else f"{workers} workers"

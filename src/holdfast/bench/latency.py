@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.children import Workers, WorkerSetting, send, working
+from holdfast.bench.children import Command, Workers, WorkerSetting, finish, ours, working
 from holdfast.bench.hosts import Host
 from holdfast.bench.measure import OURS, Case, Failed, Figures, Measure, check
-from holdfast.bench.tables import Tables
 from holdfast.bench.tasks import latencies
+from holdfast.bench.throughput import Watched, scratch_folder
 
 WARM_UP_JOBS = 5
 SETTLE_SECONDS = 0.5
@@ -40,26 +39,37 @@ class Latency(Measure):
     def cases(self, host: Host, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:  # noqa: ARG002
         def take() -> Figures:
             with closing(host.fresh()) as tables:
-                return _take(tables, options.count)
+                setting = WorkerSetting(concurrency=CONCURRENCY)
+                return take_latency(
+                    tables,
+                    options.count,
+                    lambda scratch: setting.commands(tables.url, scratch),
+                    lambda scratch, count: ours("send", tables.url, scratch, "--count", str(count)),
+                )
 
         return [Case(host.name, OURS, take)]
 
 
-def _take(tables: Tables, count: int) -> Figures:
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as folder:
-        scratch = Path(folder)
-        with working(tables.url, scratch, WorkerSetting(concurrency=CONCURRENCY)) as workers:
-            _send(tables, scratch, WARM_UP_JOBS)
-            _wait_for(scratch, WARM_UP_JOBS, workers)
-            time.sleep(SETTLE_SECONDS)
-            _send(tables, scratch, count)
-            taken = sorted(_wait_for(scratch, WARM_UP_JOBS + count, workers)[WARM_UP_JOBS:])
-    check("jobs done", tables.done(), WARM_UP_JOBS + count)
+def take_latency(
+    watched: Watched,
+    count: int,
+    workers: Callable[[Path], Sequence[Command]],
+    sender: Callable[[Path, int], Command],
+) -> Figures:
+    """Send jobs one by one to idle workers."""
+    with scratch_folder() as scratch, working(workers(scratch), scratch) as running:
+        _send(sender(scratch, WARM_UP_JOBS), scratch, WARM_UP_JOBS)
+        _wait_for(scratch, WARM_UP_JOBS, running)
+        time.sleep(SETTLE_SECONDS)
+        _send(sender(scratch, count), scratch, count)
+        taken = sorted(_wait_for(scratch, WARM_UP_JOBS + count, running)[WARM_UP_JOBS:])
+        _wait_until_recorded(watched)
+    check("jobs done", watched.done(), WARM_UP_JOBS + count)
     return {"p50": statistics.median(taken) * 1000, "p99": taken[int(len(taken) * 0.99)] * 1000}
 
 
-def _send(tables: Tables, scratch: Path, count: int) -> None:
-    send(tables.url, scratch, count, LONGEST_SECONDS + SECONDS_A_JOB * count)
+def _send(command: Command, scratch: Path, count: int) -> None:
+    finish(command, scratch, "sender", LONGEST_SECONDS + SECONDS_A_JOB * count)
 
 
 def _wait_for(scratch: Path, count: int, workers: Workers) -> list[float]:
@@ -72,3 +82,10 @@ def _wait_for(scratch: Path, count: int, workers: Workers) -> list[float]:
         time.sleep(0.1)
     check("jobs started", len(taken), count)
     return taken
+
+
+def _wait_until_recorded(watched: Watched) -> None:
+    """The last one's end may be on its way to the database."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while watched.unfinished() and time.monotonic() < deadline:
+        time.sleep(0.05)

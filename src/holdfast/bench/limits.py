@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.bench.children import WorkerSetting
 from holdfast.bench.hosts import Host
 from holdfast.bench.jobs import CONCURRENCY
-from holdfast.bench.measure import Case, Figures, Measure
+from holdfast.bench.measure import Case, Figures, Measure, Place, against
 from holdfast.bench.tasks import BY_KEY, NOOP, ONE_LIMIT
 from holdfast.bench.throughput import runs_per_second
 
@@ -43,5 +43,5 @@ class Limits(Measure):
 
         return [Case(host.name, subject, partial(take, task)) for subject, task in SUBJECTS.items()]
 
-    def compared(self, subjects: Sequence[str]) -> list[tuple[str, str]]:
-        return [(subject, NONE) for subject in subjects if subject != NONE]
+    def compared(self, places: Sequence[Place]) -> list[tuple[Place, Place]]:
+        return against(places, NONE)

@@ -1,8 +1,10 @@
-"""The processes that a measurement starts: `python -m holdfast.bench.process work|send …`."""
+"""The processes that a measurement starts: `python -m holdfast.bench.process work|send|enqueue …`."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import logging
 import os
 import random
@@ -10,29 +12,33 @@ import threading
 import time
 from pathlib import Path
 
+from holdfast.bench.profile import profiled
 from holdfast.bench.tasks import TEXT, Marks, make_app
+from holdfast.task.task import Task
 
 PAUSE_SECONDS = (0.02, 0.06)
+BULK = 1000
 
 
 def main() -> None:
     options = parse()
     threading.Thread(target=end_with_parent, name="bench-parent", daemon=True).start()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    if options.verb == "work":
-        work(options)
-    else:
-        send(options)
+    verbs = {"work": work, "send": send, "enqueue": enqueue}
+    with profiled():
+        verbs[options.verb](options)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m holdfast.bench.process", description=__doc__)
-    parser.add_argument("verb", choices=["work", "send"])
+    parser.add_argument("verb", choices=["work", "send", "enqueue"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--scratch", type=Path, required=True, help="the folder for marks")
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--queue", action="append", help="work on this queue only; may be repeated")
     parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--way", choices=["single", "concurrent", "bulk"], default="single")
+    parser.add_argument("--callers", type=int, default=1)
     return parser.parse_args()
 
 
@@ -57,6 +63,38 @@ def send(options: argparse.Namespace) -> None:
         for number in range(options.count):
             noop.enqueue(number, TEXT, time.time())
             time.sleep(random.uniform(*PAUSE_SECONDS))
+
+
+def enqueue(options: argparse.Namespace) -> None:
+    """Enqueue as fast as it goes, and tell the rate. What the first call makes and opens is made and opened before."""
+    app, noop = make_app(options.url)
+    with app:
+        app.store.prepare()
+        if options.way == "concurrent":
+            seconds = asyncio.run(_concurrently(noop, options))
+        else:
+            started = time.perf_counter()
+            if options.way == "single":
+                for number in range(options.count):
+                    noop.enqueue(number, TEXT)
+            else:
+                for first in range(0, options.count, BULK):
+                    last = min(options.count, first + BULK)
+                    noop.enqueue_many([(number, TEXT) for number in range(first, last)])
+            seconds = time.perf_counter() - started
+    print(json.dumps({"rate": options.count / seconds}), flush=True)
+
+
+async def _concurrently(noop: Task[..., int], options: argparse.Namespace) -> float:
+    """Callers side by side, each of which waits for its own enqueue before the next."""
+
+    async def caller(first: int) -> None:
+        for number in range(first, options.count, options.callers):
+            await noop.aenqueue(number, TEXT)
+
+    started = time.perf_counter()
+    await asyncio.gather(*[caller(first) for first in range(options.callers)])
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

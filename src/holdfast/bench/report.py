@@ -1,17 +1,17 @@
-"""All that a command found, as a table for people or as JSON."""
+"""All that a measure found: lines, comparisons, what failed. As a table for people and as plain data for JSON."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.bench.measure import Figures, Measure
+from holdfast.bench.goals import Goal, goal_of
+from holdfast.bench.measure import OURS, Figures, Measure, Place
 
 HEADINGS = ("measure", "database", "subject", "median", "min", "max", "n", "unit")
-WORDS = (0, 1, 2, 7)
+COMPARED = ("compared", "database", "measured", "must reach", "")
 FEWEST = 3
 
 
@@ -19,9 +19,7 @@ FEWEST = 3
 class Line:
     """All repetitions of one figure."""
 
-    database: str
-    subject: str
-    figure: str
+    place: Place
     values: list[float] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -31,81 +29,95 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """One median divided by another of the same database and figure."""
+class Comparison:
+    """One median divided by another of the same database; or, where a goal is about it, a median itself."""
 
-    database: str
-    figure: str
-    of: str
-    to: str
-    ratio: float
+    of: Place
+    to: Place | None
+    value: float
+    goal: Goal | None
+
+    @property
+    def title(self) -> str:
+        figure = f", {self.of.figure}" if self.of.figure else ""
+        if self.to is None:
+            return f"{self.of.subject}{figure}"
+        if self.to.figure != self.of.figure:
+            return f"{self.of.subject}{figure} / {self.to.subject}, {self.to.figure}"
+        return f"{self.of.subject} / {self.to.subject}{figure}"
+
+    @property
+    def verdict(self) -> str:
+        if self.goal is None:
+            return ""
+        return "ok" if self.goal.reached(self.value) else "short"
 
 
 class Report:
-    """Everything that one command found."""
+    """Everything that was found of one measure."""
 
-    def __init__(self, measure: Measure, about: dict[str, Any], settings: dict[str, Any]) -> None:
-        self._measure = measure
-        self._about = about
+    def __init__(self, measure: Measure, settings: dict[str, Any]) -> None:
+        self.measure = measure
         self._settings = settings
-        self._lines: dict[tuple[str, str, str], Line] = {}
-        self._failures: dict[tuple[str, str], str] = {}
+        self._lines: dict[Place, Line] = {}
+        self._failures: dict[tuple[str, str, str], str] = {}
+        self._unavailable: dict[str, str] = {}
 
     @property
     def failed(self) -> bool:
         return bool(self._failures) or not self._lines
 
+    @property
+    def publishable(self) -> bool:
+        return not (self._settings["quick"] or self._settings.get("profiled")) and self._settings["reps"] >= FEWEST
+
     def add(self, database: str, subject: str, figures: Figures, details: dict[str, Any] | None = None) -> None:
         for figure, value in figures.items():
-            place = (database, subject, figure)
-            line = self._lines.setdefault(place, Line(*place, details=details or {}))
-            line.values.append(value)
+            place = Place(database, subject, figure)
+            self._lines.setdefault(place, Line(place, details=details or {})).values.append(value)
 
-    def fail(self, database: str, subject: str, why: str) -> None:
-        self._failures[database, subject] = why
+    def fail(self, database: str, subject: str, why: str, part: str = "") -> None:
+        self._failures[database, subject, part] = why
 
-    def has_failed(self, database: str, subject: str) -> bool:
-        return (database, subject) in self._failures
+    def has_failed(self, database: str, subject: str, part: str = "") -> bool:
+        return (database, subject, part) in self._failures
 
-    def ratios(self) -> list[Ratio]:
-        subjects = list(dict.fromkeys(line.subject for line in self._lines.values()))
-        pairs = [
-            (self._lines[database, of, figure], self._lines[database, to, figure])
-            for of, to in self._measure.compared(subjects)
-            for database, subject, figure in self._lines
-            if subject == of and (database, to, figure) in self._lines
+    def leave_out(self, peer: str, why: str) -> None:
+        """A peer that can't be measured here."""
+        self._unavailable[peer] = why
+
+    def comparisons(self) -> list[Comparison]:
+        name, known = self.measure.name, list(self._lines)
+        ratios = [
+            Comparison(top, bottom, self._lines[top].median / self._lines[bottom].median, goal_of(name, top, bottom))
+            for top, bottom in self.measure.compared(known)
+            if self._lines[bottom].median > 0
         ]
-        return [
-            Ratio(top.database, top.figure, top.subject, bottom.subject, top.median / bottom.median)
-            for top, bottom in pairs
-            if bottom.median > 0
-        ]
+        goals = [(place, goal_of(name, place, None)) for place in known]
+        return [*ratios, *[Comparison(place, None, self._lines[place].median, goal) for place, goal in goals if goal]]
 
-    # JSON
+    # Plain data
 
-    def as_json(self) -> str:
-        content = {
-            "measure": self._measure.name,
-            "about": self._about,
-            "settings": self._settings,
-            "results": [self._as_object(line) for line in self._lines.values()],
-            "ratios": [
-                {"database": r.database, "figure": r.figure, "of": r.of, "to": r.to, "ratio": r.ratio}
-                for r in self.ratios()
-            ],
-            "failures": [
-                {"database": database, "subject": subject, "why": why}
-                for (database, subject), why in self._failures.items()
-            ],
-        }
-        return json.dumps(content, indent=2)
-
-    def _as_object(self, line: Line) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         return {
-            "database": line.database,
-            "subject": line.subject,
-            "figure": line.figure,
-            "unit": self._measure.unit,
+            "measure": self.measure.name,
+            "settings": self._settings,
+            "publishable": self.publishable,
+            "results": [self._result(line) for line in self._lines.values()],
+            "ratios": [self._ratio(comparison) for comparison in self.comparisons()],
+            "failures": [
+                {"database": database, "subject": subject, "part": part, "why": why}
+                for (database, subject, part), why in self._failures.items()
+            ],
+            "not measured": self._unavailable,
+        }
+
+    def _result(self, line: Line) -> dict[str, Any]:
+        return {
+            "database": line.place.database,
+            "subject": line.place.subject,
+            "figure": line.place.figure,
+            "unit": self.measure.unit_of(line.place.figure),
             "median": line.median,
             "min": min(line.values),
             "max": max(line.values),
@@ -114,58 +126,83 @@ class Report:
             **line.details,
         }
 
+    def _ratio(self, found: Comparison) -> dict[str, Any]:
+        return {
+            "database": found.of.database,
+            "figure": found.of.figure,
+            "of": found.of.subject,
+            "to": found.to.subject if found.to else None,
+            "to_figure": found.to.figure if found.to else None,
+            "title": found.title,
+            "ratio": found.value,
+            "must": found.goal.shown if found.goal else None,
+            "verdict": found.verdict or None,
+        }
+
     # The table
 
     def as_table(self) -> str:
-        rows = [HEADINGS, *[self._as_row(line) for line in sorted(self._lines.values(), key=_order)]]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-        parts = [[_aligned(row, widths) for row in rows], self._ratio_lines(), self._failure_lines(), self._notes()]
+        order = sorted(self._lines.values(), key=self._order)
+        parts = [
+            table([HEADINGS, *map(self._row, order)], words=(0, 1, 2, 7)),
+            table([COMPARED, *map(self._compared_row, self.comparisons())], words=(0, 1, 4)),
+            self._failure_lines(),
+            self._notes(),
+        ]
         return "\n\n".join("\n".join(part) for part in parts if part)
 
-    def _as_row(self, line: Line) -> tuple[str, ...]:
+    def _order(self, line: Line) -> tuple[int, str, bool]:
+        """Ours before the others."""
+        figures = list(dict.fromkeys(place.figure for place in self._lines))
+        return figures.index(line.place.figure), line.place.database, line.place.subject != OURS
+
+    def _row(self, line: Line) -> tuple[str, ...]:
+        place = line.place
         return (
-            f"{self._measure.name} {line.figure}".strip(),
-            line.database,
-            line.subject,
-            _number(line.median),
-            _number(min(line.values)),
-            _number(max(line.values)),
+            f"{self.measure.name}, {place.figure}" if place.figure else self.measure.name,
+            place.database,
+            place.subject,
+            *map(number, (line.median, min(line.values), max(line.values))),
             str(len(line.values)),
-            self._measure.unit,
+            self.measure.unit_of(place.figure),
         )
 
-    def _ratio_lines(self) -> list[str]:
-        return [
-            f"{r.database}: {r.of} / {r.to}{f', {r.figure}' if r.figure else ''}: {r.ratio:.2f}" for r in self.ratios()
-        ]
+    def _compared_row(self, found: Comparison) -> tuple[str, ...]:
+        must = found.goal.shown if found.goal else ""
+        return found.title, found.of.database, f"{found.value:.2f}", must, found.verdict
 
     def _failure_lines(self) -> list[str]:
-        return [f"failed: {subject}, {database}: {why}" for (database, subject), why in self._failures.items()]
+        failed = [
+            f"failed: {', '.join(word for word in (subject, part, database) if word)}: {why}"
+            for (database, subject, part), why in self._failures.items()
+        ]
+        return [*failed, *[f"not measured: {peer}: {why}" for peer, why in self._unavailable.items()]]
 
     def _notes(self) -> list[str]:
-        notes = [f"{name}: {_flat(value)}" for name, value in self._about.items()]
-        notes.append(f"settings: {_flat(self._settings)}")
-        if self._settings["quick"] or self._settings["reps"] < FEWEST:
-            notes.append(f"not to be published: --quick, or fewer than {FEWEST} repetitions")
+        notes = [f"settings: {flat(self._settings)}"]
+        if not self.publishable:
+            notes.append(f"not to be published: --quick, --profile, or fewer than {FEWEST} repetitions")
         return notes
 
 
-def _order(line: Line) -> tuple[str, str]:
-    return (line.figure, line.database)
-
-
-def _flat(value: Any) -> str:
+def flat(value: Any) -> str:
     return ", ".join(f"{name} {each}" for name, each in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Words to the left, numbers to the right."""
-    cells = [
-        cell.ljust(width) if column in WORDS else cell.rjust(width)
+def table(rows: Sequence[Sequence[str]], words: Sequence[int]) -> list[str]:
+    """Words to the left, numbers to the right. The headings alone are no table."""
+    if len(rows) == 1:
+        return []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(_aligned(row, widths, words)).rstrip() for row in rows]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], words: Sequence[int]) -> list[str]:
+    return [
+        cell.ljust(width) if column in words else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    return "  ".join(cells).rstrip()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from holdfast.bench.children import WorkerSetting
 from holdfast.bench.hosts import Host
-from holdfast.bench.measure import OURS, Case, Figures, Measure, check
+from holdfast.bench.measure import OURS, Case, Figures, Measure, check, whole_numbers
 from holdfast.bench.tables import Tables
 from holdfast.bench.tasks import STEPS, STEPS_PER_RUN
 from holdfast.bench.throughput import runs_per_second
 
-CONCURRENCY = 500
+AT_ONCE = (500, 100, 1)
 ALONE_SHARE = 20
-MANY, ALONE = "at once", "alone"
+ALONE = "alone"
 
 
 class Steps(Measure):
@@ -31,22 +32,32 @@ class Steps(Measure):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--concurrency", type=int, default=CONCURRENCY, help=f"runs at once (default: {CONCURRENCY})"
+            "--at-once",
+            type=whole_numbers,
+            default=list(AT_ONCE),
+            metavar="RUNS",
+            help="how many runs a worker has at once (default: 500,100,1)",
         )
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
-        return {"runs": options.count, "steps a run": STEPS_PER_RUN, "at once": options.concurrency}
+        return {"runs": options.count, "runs alone": alone_count(options.count), "steps a run": STEPS_PER_RUN}
 
     def cases(self, host: Host, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:  # noqa: ARG002
-        alone = max(options.count // ALONE_SHARE, 1)
+        def take(number: int) -> Figures:
+            count = alone_count(options.count) if number == 1 else options.count
+            return {at_once(number): steps_per_second(host, count, number)}
 
-        def take() -> Figures:
-            return {
-                MANY: steps_per_second(host, options.count, options.concurrency),
-                ALONE: steps_per_second(host, alone, 1),
-            }
+        return [Case(host.name, OURS, partial(take, number), at_once(number)) for number in options.at_once]
 
-        return [Case(host.name, OURS, take)]
+
+def at_once(number: int) -> str:
+    """The figure of so many runs at once."""
+    return ALONE if number == 1 else f"{number} at once"
+
+
+def alone_count(count: int) -> int:
+    """One run after the other takes long: fewer of them."""
+    return max(count // ALONE_SHARE, 1)
 
 
 def steps_per_second(host: Host, runs: int, concurrency: int) -> float:

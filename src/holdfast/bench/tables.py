@@ -36,8 +36,7 @@ class Tables:
         self.store = self.app.store
         self.store.prepare()
         lanes = self.store.lanes.ids({(QUEUE, task) for task in TASKS})
-        self.lane = lanes[QUEUE, NOOP]
-        self._lanes = list(lanes.values())
+        self.lanes = {task: lane for (_, task), lane in lanes.items()}
         self._mark = 0
 
     def rows(self, text: str, **values: Any) -> list[Row]:
@@ -58,15 +57,19 @@ class Tables:
         self.rows(FORGET_HISTORY, mark=self._mark)
         self.rows(FORGET_RUNS, mark=self._mark)
         self.settle()
+        self.fill(count, task)
+        self.settle()
+
+    def fill(self, count: int, task: str = NOOP) -> None:
+        """Add runs."""
         for first in range(0, count, CHUNK):
             self.app.registry.get(task).enqueue_many(
                 [(number, TEXT) for number in range(first, min(count, first + CHUNK))]
             )
-        self.settle()
 
     def unfinished(self) -> bool:
         """Whether any of the runs is ready or running."""
-        return self.store.claims.busy(self._lanes)
+        return self.store.claims.busy(list(self.lanes.values()))
 
     def done(self) -> int:
         return self.number(DONE)
