@@ -1,4 +1,4 @@
-"""Draws stacks as a flame graph: a box per call, as wide as the time spent in it, its callees on top of it."""
+"""Draws stacks as a flame graph: a box per call, as wide as the time spent in it, its callees below it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drawn(stacks: Counter[tuple[str, ...]], title: str) -> str:
     told = f"{title}: {root.micros / 1e6:.1f} s of processor time"
     shapes = [f'<text x="{MARGIN}" y="24" font-size="15">{escape(told)}</text>']
     if root.micros:
-        _draw(root, MARGIN, height - MARGIN - ROW, (WIDTH - 2 * MARGIN) / root.micros, root.micros, shapes)
+        _draw(root, MARGIN, TITLE, (WIDTH - 2 * MARGIN) / root.micros, root.micros, shapes)
     return svg(WIDTH, height, "monospace", 11, shapes)
 
 
@@ -65,7 +65,7 @@ def _draw(box: Box, x: float, y: float, scale: float, total: int, shapes: list[s
     )
     shapes.append(f"<g><title>{escape(told)}</title>{rectangle}{label}</g>")
     for callee in box.callees.values():
-        _draw(callee, x, y - ROW, scale, total, shapes)
+        _draw(callee, x, y + ROW, scale, total, shapes)
         x += callee.micros * scale
 
 

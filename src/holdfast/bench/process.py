@@ -25,8 +25,7 @@ def main() -> None:
     threading.Thread(target=end_with_parent, name="bench-parent", daemon=True).start()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     verbs = {"work": work, "send": send, "enqueue": enqueue}
-    with profiled():
-        verbs[options.verb](options)
+    verbs[options.verb](options)
 
 
 def parse() -> argparse.Namespace:
@@ -52,7 +51,7 @@ def end_with_parent() -> None:
 def work(options: argparse.Namespace) -> None:
     """Work until told to stop."""
     app, _ = make_app(options.url, Marks(options.scratch))
-    with app:
+    with app, profiled():
         app.worker(queues=options.queue, concurrency=options.concurrency).run()
 
 
@@ -68,33 +67,29 @@ def send(options: argparse.Namespace) -> None:
 def enqueue(options: argparse.Namespace) -> None:
     """Enqueue as fast as it goes, and tell the rate. What the first call makes and opens is made and opened before."""
     app, noop = make_app(options.url)
-    with app:
+    with app, profiled():
         app.store.prepare()
-        if options.way == "concurrent":
-            seconds = asyncio.run(_concurrently(noop, options))
+        started = time.perf_counter()
+        if options.way == "single":
+            for number in range(options.count):
+                noop.enqueue(number, TEXT)
+        elif options.way == "bulk":
+            for first in range(0, options.count, BULK):
+                noop.enqueue_many([(number, TEXT) for number in range(first, min(options.count, first + BULK))])
         else:
-            started = time.perf_counter()
-            if options.way == "single":
-                for number in range(options.count):
-                    noop.enqueue(number, TEXT)
-            else:
-                for first in range(0, options.count, BULK):
-                    last = min(options.count, first + BULK)
-                    noop.enqueue_many([(number, TEXT) for number in range(first, last)])
-            seconds = time.perf_counter() - started
+            asyncio.run(_concurrently(noop, options))
+        seconds = time.perf_counter() - started
     print(json.dumps({"rate": options.count / seconds}), flush=True)
 
 
-async def _concurrently(noop: Task[..., int], options: argparse.Namespace) -> float:
+async def _concurrently(noop: Task[..., int], options: argparse.Namespace) -> None:
     """Callers side by side, each of which waits for its own enqueue before the next."""
 
     async def caller(first: int) -> None:
         for number in range(first, options.count, options.callers):
             await noop.aenqueue(number, TEXT)
 
-    started = time.perf_counter()
     await asyncio.gather(*[caller(first) for first in range(options.callers)])
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

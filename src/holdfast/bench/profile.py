@@ -1,7 +1,8 @@
 """Where the processor's time goes: samples of all threads of our processes, as a flame graph.
 
 A thread looks at the stacks of the others at intervals. A sample weighs what its thread has used of the processor since
-the last one, so that waiting doesn't show; where the system doesn't tell that, it weighs the time that went by. The
+the last one, so that waiting doesn't show; where the system doesn't tell that, it weighs the time that went by. What a
+thread did between two looks is put down to where it is at the second, which may be a wait that has just begun. The
 looking itself takes a few percent: figures of a profiled run aren't to be published.
 """
 
@@ -20,6 +21,8 @@ from types import FrameType
 VARIABLE = "HOLDFAST_BENCH_PROFILE"
 """Set for the processes of a measurement: the folder for what they saw."""
 INTERVAL = 0.004
+IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
+"""What an import is made of says nothing, and is as high as a tower."""
 
 
 @contextmanager
@@ -84,7 +87,8 @@ def _names(frame: FrameType | None) -> list[str]:
     names = []
     while frame is not None:
         module = frame.f_globals.get("__name__", "?")
-        names.append(f"{module}.{frame.f_code.co_qualname}".replace(";", ","))
+        if not module.startswith(IMPORTING):
+            names.append(f"{module}.{frame.f_code.co_qualname}".replace(";", ","))
         frame = frame.f_back
     return names[::-1]
 
