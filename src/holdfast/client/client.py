@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client.blocking import refuse_in_loop
+from holdfast.client.gathering import Gathering, can_wait_for_others
 from holdfast.client.graphs import Graphs
 from holdfast.client.handle import Run
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
@@ -60,6 +61,7 @@ class Client:
         self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
         self._keep = keep
         self.graphs = Graphs(store, self._reader, keep, self.new_run)
+        self._gathering = Gathering(self._add)
 
     # Making runs
 
@@ -72,7 +74,9 @@ class Client:
         refuse_in_body("aenqueue", INSTEAD_OF_ENQUEUE)
         borrowed = self._borrowed(requests)
         if borrowed is None:
-            return await asyncio.to_thread(self.make, requests)
+            new = [self.new_run(request) for request in requests]
+            ids = await (self._gathering.add(new) if can_wait_for_others(new) else asyncio.to_thread(self._add, new))
+            return self._handles(ids, requests)
         if isinstance(borrowed, Borrowed):
             raise ConfigError(
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
@@ -87,9 +91,14 @@ class Client:
         if isinstance(borrowed, BorrowedAsync):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
         new = [self.new_run(request) for request in requests]
+        if borrowed is None:
+            return self._handles(self._add(new), requests)
         self.declare_limits()
-        ids = self._store.intake.add(new) if borrowed is None else self._store.intake.add_on(borrowed, new)
-        return self._handles(ids, requests)
+        return self._handles(self._store.intake.add_on(borrowed, new), requests)
+
+    def _add(self, new: Sequence[NewRun]) -> list[str]:
+        self.declare_limits()
+        return self._store.intake.add(new)
 
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(UUID(id), request.task, self) for id, request in zip(ids, requests, strict=True)]

@@ -1,0 +1,95 @@
+"""Groups what concurrent coroutines enqueue: while one group is being written, the next gathers.
+
+A lone call is written at once; a hundred at once share a statement, a commit and a thread. Each call stands for itself:
+when a group can't be written, its calls are tried one by one, and each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.store import NewRun
+from holdfast.store.part import BATCH
+
+Add = Callable[[Sequence[NewRun]], list[str]]
+
+
+def can_wait_for_others(runs: Sequence[NewRun]) -> bool:
+    """Whether runs can be made together with those of other calls: no keys, names or turns to be locked, and few."""
+    return len(runs) < BATCH and all(run.key is None and run.unique is None and run.fair is None for run in runs)
+
+
+class Call(NamedTuple):
+    """One call that waits: its runs, and where their ids go."""
+
+    runs: Sequence[NewRun]
+    ids: asyncio.Future[list[str]]
+
+
+class Gathering:
+    """The calls of all event loops, each loop for itself. `add` makes runs, blocking."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Call]] = weakref.WeakKeyDictionary()
+        self._writing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+
+    async def add(self, runs: Sequence[NewRun]) -> list[str]:
+        """Make the runs of one call, all or none, with those of others; their ids."""
+        loop = asyncio.get_running_loop()
+        call = Call(runs, loop.create_future())
+        waiting = self._waiting.get(loop)
+        if waiting is not None:
+            waiting.append(call)
+        else:
+            self._waiting[loop] = [call]
+            task = loop.create_task(self._write_all(loop), context=contextvars.Context())
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+        return await call.ids
+
+    async def _write_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write until nothing waits any more."""
+        waiting = self._waiting[loop]
+        try:
+            while waiting:
+                size = _group_size(waiting)
+                group, waiting[:size] = waiting[:size], []
+                await self._write(group)
+        finally:
+            del self._waiting[loop]
+            for call in waiting:  # the loop is ending
+                call.ids.cancel()
+
+    async def _write(self, group: list[Call]) -> None:
+        try:
+            ids = await asyncio.to_thread(self._add, [run for call in group for run in call.runs])
+        except Exception as error:
+            if len(group) > 1:
+                for call in group:
+                    await self._write([call])
+            elif not group[0].ids.done():
+                group[0].ids.set_exception(error)
+        except BaseException:  # the loop is ending; whether the runs were made is known to nobody
+            for call in group:
+                call.ids.cancel()
+            raise
+        else:
+            for call in group:
+                own, ids = ids[: len(call.runs)], ids[len(call.runs) :]
+                if not call.ids.done():  # its caller was cancelled
+                    call.ids.set_result(own)
+
+
+def _group_size(waiting: list[Call]) -> int:
+    """How many calls fit into one statement; at least one."""
+    runs = 0
+    for at, call in enumerate(waiting):
+        runs += len(call.runs)
+        if runs > BATCH:
+            return max(at, 1)
+    return len(waiting)
