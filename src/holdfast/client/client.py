@@ -28,7 +28,7 @@ from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled, from_json
 from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
-from holdfast.model.ids import new_id
+from holdfast.model.ids import new_id, new_id_text
 from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import FINAL, Chunk, Page, RunInfo
 from holdfast.store import NewRun, Store
@@ -101,7 +101,7 @@ class Client:
         return self._store.intake.add(new)
 
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
-        return [Run(UUID(id), request.task, self) for id, request in zip(ids, requests, strict=True)]
+        return [Run(id, request.task, self) for id, request in zip(ids, requests, strict=True)]
 
     def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         """The run of a graph, made in a transaction of our own or in the caller's."""
@@ -135,7 +135,7 @@ class Client:
         declared, asked = request.declaration, request.options
         deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
         return NewRun(
-            id=str(new_id()),
+            id=new_id_text(),
             queue=asked.queue or declared.queue,
             task=declared.name,
             args=request.args,

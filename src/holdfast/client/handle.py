@@ -23,12 +23,19 @@ R_co = TypeVar("R_co", covariant=True)
 class Run(Generic[R_co]):
     """One durable execution. Two handles of the same run are equal."""
 
-    __slots__ = ("_client", "id", "task")
+    __slots__ = ("_client", "_id", "task")
 
-    def __init__(self, id: UUID, task: str, client: Client) -> None:
-        self.id = id
+    def __init__(self, id: UUID | str, task: str, client: Client) -> None:
+        self._id = id  # as text where many are made: few of those are looked at
         self.task = task
         self._client = client
+
+    @property
+    def id(self) -> UUID:
+        """The run's id."""
+        if isinstance(self._id, str):
+            self._id = UUID(self._id)
+        return self._id
 
     def info(self) -> RunInfo[R_co]:
         """The run as it is now."""

@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import threading
 import time
+from random import Random
 from uuid import UUID
 
 _lock = threading.Lock()
+_random = Random()  # seeded by the system
 _last = 0
 
 
-def _new_lock() -> None:
-    """In a forked child the lock may be held by a thread that isn't there."""
+def _begin_anew() -> None:
+    """In a forked child the lock may be held by a thread that isn't there, and the parent goes on with our numbers."""
     global _lock
     _lock = threading.Lock()
+    _random.seed()
 
 
-os.register_at_fork(after_in_child=_new_lock)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def new_id() -> UUID:
-    """A new UUID version 7. Ids made by one process ascend, also within a millisecond.
+    """A new UUID version 7. Ids made by one process ascend, also within a millisecond."""
+    return UUID(new_id_text())
+
+
+def new_id_text() -> str:
+    """The same as text, for those who make many.
 
     Layout: 48 bits of milliseconds, then 12 bits that count 1/4096 of a millisecond (pushed on by one where two ids
     would be equal), then 62 random bits.
@@ -30,6 +38,6 @@ def new_id() -> UUID:
     now = (time.time_ns() << 12) // 1_000_000
     with _lock:
         _last = now = max(now, _last + 1)
-    random = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
-    value = (now >> 12) << 80 | 0x7 << 76 | (now & 0xFFF) << 64 | 0b10 << 62 | random
-    return UUID(int=value)
+        random = _random.getrandbits(62)
+    text = f"{(now >> 12) << 80 | 0x7 << 76 | (now & 0xFFF) << 64 | 0b10 << 62 | random:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
