@@ -1,17 +1,36 @@
 """All commands: importing their modules puts them into the group. What is heavy they import when they are called."""
 
-from holdfast.cli import check, completion, demo, graphs, queues, runs, schedules, steering, tasks, upkeep, why, worker
+from holdfast.cli import (
+    acting,
+    check,
+    completion,
+    demo,
+    doctor,
+    graphs,
+    queues,
+    runs,
+    schedules,
+    stats,
+    steering,
+    tasks,
+    upkeep,
+    why,
+    worker,
+)
 from holdfast.cli.root import holdfast
 
 __all__ = [
+    "acting",
     "check",
     "completion",
     "demo",
+    "doctor",
     "graphs",
     "holdfast",
     "queues",
     "runs",
     "schedules",
+    "stats",
     "steering",
     "tasks",
     "upkeep",
