@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "bench", "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
     "emit", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
+    "stats", "doctor",
 }  # fmt: skip
 READING = [
     ["runs"],
@@ -27,6 +28,7 @@ READING = [
     ["schedules"],
     ["limits"],
     ["workers"],
+    ["stats"],
     ["show", "0199aaaa"],
     ["why", "0199aaaa"],
     ["cancel", "0199aaaa"],

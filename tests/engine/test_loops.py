@@ -114,7 +114,7 @@ def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger
     with worker:
         run = work.enqueue(1)
         assert run.result(timeout=30) is None
-        wait_until(lambda: len(failed) == 9)
+        wait_until(lambda: len(failed) == 10)
         assert all(loop.running for loop in (*crew.housekeepers, crew.claimer, crew.committer))
         assert work.enqueue(2).result(timeout=30) is None
     assert ledger.lines() == ["1", "2"]

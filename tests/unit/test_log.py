@@ -22,6 +22,7 @@ FILLED = {
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
     "name": "nightly", "app": "shop", "before": "bank", "what": "new", "names": ["nightly"], "slot": "03:00",
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
+    "where": "GET /a\nb", "by": "ada",
 }  # fmt: skip
 
 LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}
@@ -32,7 +33,7 @@ def arguments(fn):
     given = {}
     for name in inspect.signature(fn).parameters:
         given[name] = ["shop.charge 0190"] if name == "running" and fn in LISTING else FILLED[name]
-    if fn is log.trigger_failed:
+    if fn in (log.trigger_failed, log.request_failed):
         given["error"] = ValueError("no")
     return given
 

@@ -1,15 +1,18 @@
 """All commands: importing their modules puts them into the group. What is heavy they import when they are called."""
 
 from holdfast.cli import (
+    acting,
     bench,
     check,
     completion,
     dashboard,
     demo,
+    doctor,
     graphs,
     queues,
     runs,
     schedules,
+    stats,
     steering,
     tasks,
     upkeep,
@@ -19,16 +22,19 @@ from holdfast.cli import (
 from holdfast.cli.root import holdfast
 
 __all__ = [
+    "acting",
     "bench",
     "check",
     "completion",
     "dashboard",
     "demo",
+    "doctor",
     "graphs",
     "holdfast",
     "queues",
     "runs",
     "schedules",
+    "stats",
     "steering",
     "tasks",
     "upkeep",

@@ -47,7 +47,7 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
     \b
     Examples:
       holdfast dashboard --app shop.tasks:app
-      HOLDFAST_TOKEN=… holdfast dashboard --host 0.0.0.0 --allow-host ops.example.org
+      holdfast dashboard --host 0.0.0.0 --allow-host ops.example.org
     """
     try:
         import uvicorn

@@ -1,18 +1,17 @@
-"""Looking at runs and changing them: `runs`, `show`, `cancel`, `retry`."""
+"""Looking at runs: `runs`, `show`."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import click
 
-from holdfast.cli.completion import complete_nodes, complete_queues, complete_runs
+from holdfast.cli.completion import complete_nodes, complete_runs
 from holdfast.cli.drawing import counted, draw, told_gate
+from holdfast.cli.filters import filter_options, filters_of
 from holdfast.cli.output import (
     Column,
     ago,
@@ -21,19 +20,16 @@ from holdfast.cli.output import (
     note,
     show_fields,
     show_json,
-    show_line,
     show_table,
     show_tree,
     span,
 )
-from holdfast.cli.root import FAILED, Given, holdfast, pass_given
+from holdfast.cli.root import Given, holdfast, pass_given
 from holdfast.cli.story import LONGEST_VALUE, awaited, cut, short, story
 from holdfast.cli.values import DURATION
-from holdfast.errors import HoldfastError
-from holdfast.model.run import FINAL, GRAPH_QUEUE, STATES
+from holdfast.model.run import FINAL, GRAPH_QUEUE
 
 if TYPE_CHECKING:
-    from holdfast.control import Control
     from holdfast.control.graphs import GateInfo, GraphInfo
     from holdfast.control.runs import RunDetails
     from holdfast.model.run import Page, Progress, RunInfo
@@ -53,13 +49,7 @@ COLUMNS = (
 
 
 @holdfast.command()
-@click.option(
-    "--state", type=click.Choice(STATES), metavar="STATE", help=f"Only runs in this state: {', '.join(STATES)}."
-)
-@click.option("--task", metavar="NAME", help="Only runs of this task.")
-@click.option("--queue", metavar="NAME", help="Only runs of this queue.", shell_complete=complete_queues)
-@click.option("--tenant", metavar="NAME", help="Only runs of this tenant.")
-@click.option("--tag", metavar="NAME", help="Only runs with this tag.")
+@filter_options
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
 @click.option("--after", metavar="RUN", help="Go on after this run, the last one of the page before.")
 @click.option(
@@ -67,28 +57,30 @@ COLUMNS = (
     help="Show them again and again, until Ctrl-C.  [every 2 s]",
 )  # fmt: skip
 @pass_given
-def runs(given: Given, watch: float | None, **filters: Any) -> None:
+def runs(given: Given, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
     """List runs, the newest first.
 
-    With --json a list; with --watch too, one list a line.
+    With filters those that fit all of them. Where very many others would have to be passed over, only a part of them is
+    shown, and how to go on. With --json a list; with --watch too, one list a line.
 
     \b
     Examples:
       holdfast runs
       holdfast runs --state failed --task shop.tasks.charge
       holdfast runs --queue billing --watch 5
+      holdfast runs --error "no funds" --since 2h
       holdfast runs --state running --json | jq -r '.[].id'
     """
     from holdfast.cli.connect import reading
 
     with reading(given) as control:
-        if filters["after"] is not None:
-            filters["after"] = str(control.runs.find(filters["after"]))
+        filters = filters_of(control, flags)
+        cursor = None if after is None else str(control.runs.find(after))
         if watch is None:
-            _show_page(given, control.runs.page(**filters))
+            _show_page(given, control.runs.page(**filters, limit=limit, after=cursor))
             return
         while True:
-            page = control.runs.page(**filters)
+            page = control.runs.page(**filters, limit=limit, after=cursor)
             if given.json:
                 show_json(list(page), compact=True)
             else:
@@ -104,7 +96,9 @@ def _show_page(given: Given, page: Page) -> None:
         show_json(list(page))
         return
     show_table(COLUMNS, [_row(run) for run in page], "no runs")
-    if page.after is not None:
+    if page.partial:
+        note(f"very many were passed over, and there may be more: --after {page.after}")
+    elif page.after is not None:
         note(f"there are more: --after {page.after}")
 
 
@@ -268,86 +262,6 @@ def _progress(progress: Progress | None) -> str | None:
         told += f" of {progress.total:g}"
         told += f" ({100 * progress.done / progress.total:.0f}%)" if progress.total else ""
     return told if progress.note is None else f"{told}  {progress.note}"
-
-
-@holdfast.command()
-@click.argument("run", nargs=-1, required=True, shell_complete=complete_runs)
-@click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
-@pass_given
-def cancel(given: Given, run: tuple[str, ...], reason: str | None) -> int:
-    """End runs now, whether they have started or not.
-
-    A worker that is at one is stopped at its next heartbeat. Its children end too, or its nodes, and a durable function
-    with compensations runs those first. Runs that had ended before are left as they are. RUN is an id or its beginning.
-    The exit code is 1 if one of them couldn't be found.
-
-    \b
-    Examples:
-      holdfast cancel 0199a3f2-6c1e
-      holdfast cancel 0199a3f2-6c1e 0199a3f4-11d0 --reason "ordered twice"
-    """
-
-    def end(control: Control, id: UUID) -> tuple[bool, str]:
-        ended = control.runs.cancel(id, reason)
-        state = control.runs.info(id).state
-        if state == "undoing":
-            return ended, "undoes what it did, then it is cancelled" if ended else "is undoing already"
-        return ended, "cancelled" if ended else f"had ended before: {state}"
-
-    return _each(given, run, end)
-
-
-@holdfast.command()
-@click.argument("run", nargs=-1, required=True, shell_complete=complete_runs)
-@pass_given
-def retry(given: Given, run: tuple[str, ...]) -> int:
-    """Send failed or cancelled runs back to be tried anew.
-
-    Attempts, crashes and the deadline start anew; what durable functions have on record stays, and what is done in a
-    graph. Unfinished runs are left as they are; one that is done can't be retried. RUN is an id or its beginning. The
-    exit code is 1 if one of them can't be retried.
-
-    \b
-    Examples:
-      holdfast retry 0199a3f2-6c1e
-      holdfast runs --state failed --json | jq -r '.[].id' | xargs holdfast retry
-    """
-
-    def again(control: Control, id: UUID) -> tuple[bool, str]:
-        retried = control.runs.retry(id)
-        info = control.runs.info(id)
-        if not retried:
-            return False, f"is unfinished anyway: {info.state}"
-        return True, "ready again" if info.queue != GRAPH_QUEUE else "goes on; what was done in it stays done"
-
-    return _each(given, run, again)
-
-
-def _each(given: Given, runs: tuple[str, ...], act: Callable[[Control, UUID], tuple[bool, str]]) -> int:
-    """Do something to each run and tell of each on a line of its own; one that fails doesn't keep the others."""
-    from holdfast.cli.connect import reading
-
-    told: list[dict[str, Any]] = []
-    with reading(given) as control:
-        for run in runs:
-            try:
-                id = control.runs.find(run)
-                changed, what = act(control, id)
-                told.append({"run": str(id), "changed": changed, "outcome": what, "error": None})
-            except HoldfastError as error:
-                told.append({"run": run, "changed": False, "outcome": None, "error": str(error)})
-            if not given.json:
-                _tell(told[-1])
-    if given.json:
-        show_json(told)
-    return FAILED if any(line["error"] for line in told) else 0
-
-
-def _tell(line: dict[str, Any]) -> None:
-    if line["error"]:
-        note(f"{line['run']}  {line['error']}")
-    else:
-        show_line(f"{line['run']}  {line['outcome']}")
 
 
 def _how_to_conclude(gate: GateInfo) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
+from holdfast.cli.bulk import many
+from holdfast.cli.filters import filter_options
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, Given, holdfast, pass_given
-from holdfast.cli.values import DURATION
+from holdfast.cli.values import DURATION, ago_of
 
 
 @holdfast.command()
@@ -46,28 +49,36 @@ def migrate(given: Given, check: bool) -> int:
 @click.option(
     "--older-than", type=DURATION, help="All that ended so long ago, like 12h or 7d, however long to be kept."
 )
+@filter_options
 @click.option("--dry-run", is_flag=True, help="Only say how many.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @pass_given
-def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool) -> None:
+def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool, **flags: Any) -> int:
     """Delete finished runs and their history.
 
     Those whose time to be kept is over, as workers do by themselves; or, with --older-than, all that ended so long ago.
-    Unfinished runs are never deleted. Keys are kept: the same key still makes no second run.
+    With filters, of all finished runs those that fit, however long to be kept. Unfinished runs are never deleted, and
+    children only with their family. Keys are kept: the same key still makes no second run.
 
     \b
     Examples:
       holdfast prune --dry-run
       holdfast prune --older-than 7d
       holdfast prune --older-than 0 --yes
+      holdfast prune --task shop.tasks.ping --state done --dry-run
     """
+    if any(flags.values()):
+        flags |= {"dry_run": dry_run, "yes": yes}
+        if older_than is not None:
+            flags["finished_until"] = min(flags["finished_until"] or ago_of(older_than), ago_of(older_than))
+        return many(given, "prune", flags, lambda control, asked: control.bulk.prune(asked))
     from holdfast.cli.connect import changing
 
     with changing(given) as control:
         count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
         if dry_run:
             show_json({"would_prune": count}) if given.json else show_line(f"{count} runs would be deleted")
-            return
+            return 0
         if count and not yes:
             _ask(count, control.database)
         pruned = control.upkeep.prune(older_than, _show_progress) if count or yes else 0
@@ -75,6 +86,7 @@ def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool) -> N
         show_json({"pruned": pruned})
     else:
         show_line(f"{pruned} runs deleted")
+    return 0
 
 
 def _ask(count: int, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -32,6 +33,31 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
 
 
 DURATION = DurationType()
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
+    """A time: how long ago, like 2h, or ISO 8601, in UTC unless it says otherwise."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        if _DURATION.fullmatch(value.strip()):
+            return ago_of(DURATION.convert(value, param, ctx))
+        try:
+            time = datetime.fromisoformat(value.strip())
+        except ValueError:
+            self.fail(f"{value!r} is no time: write it like 2h (ago), 2026-11-16 or 2026-11-16T09:30", param, ctx)
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+TIME = TimeType()
+
+
+def ago_of(seconds: float) -> datetime:
+    """The time so many seconds ago."""
+    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def argument(text: str) -> Any:

@@ -21,7 +21,7 @@ from holdfast.model.failure import cancelled
 from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import LONGEST_KEY, check_name, who
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
@@ -178,11 +178,11 @@ class Runs:
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """End a run; False when it had ended before. `by` says who did it."""
-        return self._store.operators.cancel(str(id), cancelled(reason, by))
+        return self._store.operators.cancel(str(id), cancelled(reason, None if by is None else who(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
-        return self._store.operators.retry(str(id), by)
+        return self._store.operators.retry(str(id), None if by is None else who(by))
 
     def fork(
         self,
@@ -198,7 +198,7 @@ class Runs:
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, by)
+        self._store.forks.fork(str(id), str(fork), from_step, text, None if by is None else who(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:

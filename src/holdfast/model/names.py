@@ -5,7 +5,9 @@ Every name that reaches the database passes through `check_name`. Quoting of SQL
 
 from __future__ import annotations
 
+import getpass
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,17 @@ def check_queue(value: object, what: str) -> str:
     if name.startswith("$"):
         raise ConfigError(f"{what} must not begin with a $: such queues are Holdfast's own, but it is {shown(name)}")
     return name
+
+
+def who(by: str | None) -> str:
+    """Who does something, for the history: the one that is named, else the user of this process."""
+    if by is not None:
+        return check_name(by, "by")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for it
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def shown(value: str) -> str:

@@ -14,8 +14,7 @@ import msgspec
 from holdfast.errors import BadArguments, ErrorInfo, KeyConflict, RunFinished
 from holdfast.model.codec import canonical_text, encode
 from holdfast.model.failure import from_json, to_json
-from holdfast.model.names import check_name
-from holdfast.model.who import this_user
+from holdfast.model.names import who
 from holdfast.policy.schema import misfit, with_defaults
 from holdfast.store.family import Ended, HeldRun, ids
 from holdfast.store.part import Do, batch, record
@@ -33,18 +32,14 @@ class Outcome(NamedTuple):
 
 def completed(gate: str, output: Any, by: str | None) -> Outcome:
     """The gate is complete with an output; `by` is the user of this process where nobody is named."""
-    return Outcome("done", encode(output, f"the output of gate {gate}"), None, _who(by))
+    return Outcome("done", encode(output, f"the output of gate {gate}"), None, who(by))
 
 
 def failed(gate: str, error: str, by: str | None) -> Outcome:
     """The gate has failed, with a message."""
     if not isinstance(error, str):
         raise BadArguments(f"gate {gate}: fail takes a message, not a {type(error).__name__}")
-    return Outcome("failed", None, to_json(ErrorInfo("gate", "GateFailed", error)), _who(by))
-
-
-def _who(by: str | None) -> str:
-    return this_user() if by is None else check_name(by, "by")
+    return Outcome("failed", None, to_json(ErrorInfo("gate", "GateFailed", error)), who(by))
 
 
 def expire(do: Do, gates: Sequence[str]) -> list[Ended]:

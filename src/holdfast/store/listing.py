@@ -24,8 +24,10 @@ from holdfast.store.lanes import Lanes
 from holdfast.store.part import Ground, Part
 from holdfast.store.views import RunRow
 
-WALK = 10_000
-"""How many candidates of a stream a page looks at."""
+WALK = 5_000
+"""How many candidates of a stream a page looks at,"""
+FIRST = 256
+"""and how many at first, because they may do."""
 FEW = 2_000
 """A heap is small while it has no more."""
 MOST_LANES = 20
@@ -90,24 +92,27 @@ class Listing(Part):
 
     def page(self, asked: RunFilter, size: int, after: str | None = None) -> Listed:
         """At most so many runs that fit, newest first, behind the end of the page before."""
-        found = self._candidates(asked, size + 1, after)
-        if found is None:
-            return Listed([], None, False)
-        candidates, end = found
-        rows = self._fitting(asked, candidates, size + 1)
-        if len(rows) > size:
-            return Listed(rows[:size], rows[size - 1].id, False)
-        return Listed(rows, end, end is not None)
-
-    def _candidates(self, asked: RunFilter, wanted: int, after: str | None) -> tuple[list[str], str | None] | None:
-        """Ids of runs that may fit, newest first, and where the walk ended, if it did before the last; None when there
-        can't be any."""
         bounds = bounds_of(asked, after)
         lanes = self._lanes_of(asked)
         if bounds.before <= bounds.behind or (lanes is not None and not lanes):
-            return None
+            return Listed([], None, False)
         sources, heaped = self._choose(asked, lanes)
-        streamed, bottom = self._streams(sources, bounds, asked.tenant, _size(wanted) if sources.sure else WALK)
+        rows: list[RunRow] = []
+        end: str | None = None
+        for walk in [_size(size + 1)] if sources.sure else [min(FIRST, WALK), WALK]:
+            candidates, end = self._candidates(asked, sources, heaped, bounds, walk)
+            rows = self._fitting(asked, candidates, size + 1)
+            if len(rows) > size:
+                return Listed(rows[:size], rows[size - 1].id, False)
+            if end is None:
+                break
+        return Listed(rows, end, end is not None)
+
+    def _candidates(
+        self, asked: RunFilter, sources: Sources, heaped: set[str], bounds: Bounds, walk: int
+    ) -> tuple[list[str], str | None]:
+        """Ids of runs that may fit, newest first, and where the walk ended, if it did before the last."""
+        streamed, bottom = self._streams(sources, bounds, asked.tenant, walk)
         lowest, highest = str(bottom or bounds.behind), str(bounds.before)
         merged = {id for id in (*heaped, *streamed) if lowest < id < highest}
         end = None if bottom is None else str(UUID(int=bottom.int + 1))

@@ -253,14 +253,19 @@ def supervisor_stopped() -> None:
 
 
 def request_failed(where: str, error: BaseException) -> None:
-    logger.error("%s couldn't be answered: %s: %s", where, type(error).__name__, error, exc_info=error)
+    logger.error("%s couldn't be answered: %s", _inert(where), type(error).__name__, exc_info=error)
 
 
 def acted(what: str, by: str) -> None:
-    logger.info("%s, by %s", what, by)
+    logger.info("%s, by %s", _inert(what), by)
 
 
 # Words
+
+
+def _inert(text: str) -> str:
+    """What somebody sent, in one line, whatever is in it."""
+    return ascii(text)[1:-1]
 
 
 def _have(runs: int) -> str:

@@ -47,5 +47,5 @@ select coalesce(max(seq) - min(seq) + 1, 0) from (
 ) ends
 
 -- name: count_runs
--- All runs.
+-- All runs, no more than so many.
 select count(*) from (select 1 from {schema}runs limit {limit}) found

@@ -1,0 +1,96 @@
+"""Doing something to all runs that fit a filter: what would be changed, the question, the progress, the outcome."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.filters import NAMES, filters_of
+from holdfast.cli.output import note, show_json, show_line
+from holdfast.cli.root import Given
+
+if TYPE_CHECKING:
+    from holdfast.control import Control
+    from holdfast.control.bulk import Preview, Progress, Verb
+    from holdfast.control.counts import Estimate
+    from holdfast.model.filters import RunFilter
+
+DONE = {"cancel": "cancelled", "retry": "retried", "prune": "deleted"}
+
+
+def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that go with filters."""
+    by = click.option("--by", metavar="WHO", help="Who does it; kept in the history.  [default: user@host]")
+    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask.")(by(command))
+    return click.option("--dry-run", is_flag=True, help="With filters: only say how many.")(command)
+
+
+def refuse_filters(flags: dict[str, Any]) -> None:
+    """Runs were named."""
+    given = [name for name, value in flags.items() if value]
+    if given:
+        option = given[0].replace("_", "-")
+        raise click.UsageError(f"--{option} goes without RUN: name runs, or give filters, not both.")
+
+
+def many(
+    given: Given, verb: Verb, flags: dict[str, Any], act: Callable[[Control, RunFilter], Iterator[Progress]]
+) -> int:
+    """Do it to all that fit the flags."""
+    from holdfast.cli.connect import reading
+    from holdfast.model.filters import RunFilter
+
+    if not any(flags.get(name) for name in NAMES):
+        raise click.UsageError("Missing argument 'RUN...', or a filter, like --state or --task.")
+    with reading(given) as control:
+        asked = RunFilter.of(filters_of(control, flags))
+        if flags["dry_run"] or not flags["yes"]:
+            preview = control.bulk.preview(verb, asked)
+            if flags["dry_run"]:
+                _show_preview(given, preview)
+                return 0
+            if preview.count.value:
+                _ask(preview, control.database)
+        progress = None
+        for progress in act(control, asked):
+            _show_progress(progress.changed, verb)
+        assert progress is not None
+    if given.json:
+        show_json({"verb": verb, "changed": progress.changed, "passed_over": progress.passed_over})
+    else:
+        passed = f", {progress.passed_over:,} passed over" if progress.passed_over else ""
+        show_line(f"{progress.changed:,} runs {DONE[verb]}{passed}")
+    return 0
+
+
+def _show_preview(given: Given, preview: Preview) -> None:
+    if given.json:
+        show_json(preview)
+        return
+    show_line(f"{told_count(preview.count)} runs would be {DONE[preview.verb]}")
+    for run in preview.sample:
+        show_line(f"  {run.id}  {run.state}  {run.task}")
+    if preview.count.value > len(preview.sample):
+        show_line("  …")
+
+
+def told_count(count: Estimate) -> str:
+    """A count in words, with whether it is exact."""
+    return f"{count.value:,}" if count.exact else f"at least {count.value:,}"
+
+
+def _ask(preview: Preview, where: str) -> None:
+    what = f"{told_count(preview.count)} runs"
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{what} would be {DONE[preview.verb]}: say --yes, or look first with --dry-run.")
+    click.confirm(f"{preview.verb.capitalize()} {what} in {where}?", abort=True, err=True)
+
+
+def _show_progress(changed: int, verb: Verb) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{changed:,} …\r", nl=False, err=True)
+    elif changed and changed % 50_000 == 0:
+        note(f"{changed:,} runs {DONE[verb]} …")

@@ -1,0 +1,101 @@
+"""How things went: `stats`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from holdfast.cli.bulk import told_count
+from holdfast.cli.output import Column, show_json, show_line, show_table, span, timestamp
+from holdfast.cli.root import Given, holdfast, pass_given
+from holdfast.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from holdfast.control.counts import Counts
+    from holdfast.control.stats import Stats, Times
+
+COLUMNS = (
+    Column("NAME", whole=True),
+    Column("RUNS", right=True, whole=True),
+    Column("A SECOND", right=True, drop=3),
+    Column("FAILED", right=True, whole=True),
+    Column("WAIT P50", drop=2, right=True),
+    Column("P95", right=True),
+    Column("P99", drop=4, right=True),
+    Column("RUN P50", drop=1, right=True),
+    Column("P95", right=True),
+    Column("P99", drop=5, right=True),
+)
+
+
+@holdfast.command()
+@click.option("--last", type=DURATION, default="1h", show_default=True, help="How far back.")
+@click.option(
+    "--by", type=click.Choice(["task", "queue", "all"]), default="task", show_default=True, help="One line for each."
+)
+@click.option("--name", metavar="NAME", help="Only this task, or queue.")
+@click.option("--every", type=click.Choice(["minute", "hour"]), help="A line for each minute, or hour, too.")
+@pass_given
+def stats(
+    given: Given,
+    last: float,
+    by: Literal["task", "queue", "all"],
+    name: str | None,
+    every: Literal["minute", "hour"] | None,
+) -> None:
+    """Show how many runs ended, how many failed, how long they waited and took.
+
+    Waiting is from when a run was made until it first began, a delay included; running is from then until its end,
+    retries included. Percentiles are right to about a tenth. Before that, how many runs there are by state: those that
+    begin with "about" or "at least" are no exact counts.
+
+    \b
+    Examples:
+      holdfast stats
+      holdfast stats --last 24h --by queue
+      holdfast stats --by task --name shop.tasks.charge --every minute
+      holdfast stats --json
+    """
+    from holdfast.cli.connect import reading
+
+    with reading(given) as control:
+        counts = control.counts.overview()
+        if every is None:
+            found = control.stats.summary(last=last, by=by, name=name)
+        else:
+            found = control.stats.over_time(last=last, span=every, by=by, name=name)
+    if given.json:
+        show_json({"counts": counts, "stats": [_as_data(each) for each in found]})
+        return
+    show_line(_counted(counts))
+    columns = COLUMNS if every is None else (Column("SINCE", whole=True), *COLUMNS)
+    rows = [([timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
+    show_table(columns, rows, f"no run ended in the last {span(last)}")
+
+
+def _as_data(stats: Stats) -> dict[str, Any]:
+    import msgspec
+
+    rates = {"throughput": stats.throughput, "failure_rate": stats.failure_rate}
+    return {**msgspec.to_builtins(stats, enc_hook=str), **rates}
+
+
+def _counted(counts: Counts) -> str:
+    total = told_count(counts.total) if counts.total.exact else f"about {counts.total.value:,}"
+    parts = [
+        f"{'about ' + format(count.value, ',') if state == 'done' and not count.exact else told_count(count)} {state}"
+        for state, count in sorted(counts.states.items())
+        if count.value
+    ]
+    return f"{total} runs" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _row(stats: Stats) -> list[str]:
+    failed = f"{stats.failed:,}" + (f" ({stats.failure_rate:.1%})" if stats.failed else "")
+    name = "all" if stats.name is None else stats.name
+    return [name, f"{stats.runs:,}", f"{stats.throughput:,.2f}", failed, *_times(stats.wait), *_times(stats.run)]
+
+
+def _times(times: Times) -> list[str]:
+    return [span(times.p50), span(times.p95), span(times.p99)]
