@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
 from holdfast.client.blocking import refuse_in_loop
@@ -17,9 +17,7 @@ from holdfast.client.client import Client
 from holdfast.client.handle import Run, any_run
 from holdfast.client.scheduling import Scheduling
 from holdfast.database import open_database
-from holdfast.engine.crew import Crew, Settings
 from holdfast.engine.hooks import Hook, Hooks
-from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.names import check_name, check_queue, module_named
@@ -38,6 +36,9 @@ from holdfast.task.registry import Registry
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 from holdfast.task.timetable import Timetable
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,6 +257,9 @@ class Holdfast(Scheduling):
         grace: Duration = 30,
     ) -> Worker:
         """A worker, to be used in a `with` block, or with `run()` or `drain()`."""
+        from holdfast.engine.crew import Crew, Settings  # those who only enqueue need none of it
+        from holdfast.engine.worker import Worker
+
         settings = Settings(
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),

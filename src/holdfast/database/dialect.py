@@ -3,6 +3,7 @@
 | fragment | meaning |
 | --- | --- |
 | `{schema}` | stands before every table's name |
+| `{in_schema}` | stands before an index's name when it is dropped |
 | `{now}` | the transaction's time in microseconds, for finding rows (an index can be used) |
 | `{moment}` | the time right now, for judging leases after a lock was taken |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
@@ -100,7 +101,7 @@ class PostgresDialect(Dialect):
             )
         self.schema = schema
         self.channel = f"holdfast_{schema}"
-        self._schema = f'"{schema}".'
+        self._schema = self._in_schema = f'"{schema}".'
         self._channel = self.channel
 
     @staticmethod
@@ -143,6 +144,7 @@ class SqliteDialect(Dialect):
     writing_ctes = False
 
     _schema = "holdfast_"
+    _in_schema = ""
     _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
     _moment = _now
     _lock = _lock_free = _lock_shared = _lock_whole = ""

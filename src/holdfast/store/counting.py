@@ -11,7 +11,7 @@ MOST = 100_000
 MOST_ROWS = 20_000
 """A table that has no more, as far as is known, is counted whole."""
 
-_UNFINISHED = ("ready", "held", "scheduled", "running", "asleep")
+_UNFINISHED = ("count_ready", "count_held", "count_scheduled", "count_running", "count_asleep")
 
 
 class Counted(NamedTuple):
@@ -34,8 +34,8 @@ class Counting(Part):
     def unfinished(self) -> dict[str, Counted]:
         """By state, as it is stored, and by lane."""
         found: dict[str, Counted] = {}
-        for source in _UNFINISHED:
-            rows = self._one("read", f"count_{source}", limit=MOST)
+        for statement in _UNFINISHED:
+            rows = self._one("read", statement, limit=MOST)
             exact = sum(runs for _, _, runs in rows) < MOST
             for state, lane, runs in rows:
                 by_lane, before = found.get(state, ({}, True))

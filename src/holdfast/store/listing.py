@@ -46,7 +46,7 @@ _HEAPS = {
     "blocked": ("some_asleep",),
     "undoing": ("some_ready", "some_held", "some_scheduled", "some_running", "some_asleep"),
 }
-_BY_LANE = ("some_ready", "some_asleep")
+_BY_LANE = {"some_ready": "some_ready_of_lane", "some_asleep": "some_asleep_of_lane"}
 _UNWELL = FINAL - {"done"}
 
 
@@ -193,7 +193,7 @@ def choices(asked: RunFilter, lanes: Sequence[int] | None) -> Iterator[Sources]:
         yield Sources([Source("newest_of_tenant")], unfinished, rest == {"tenant"})
     if lanes is not None and len(lanes) <= MOST_LANES:
         streams = [Source("newest_of_lane", {"lane": lane}) for lane in lanes]
-        of_lanes = [Source(f"{heap}_of_lane", {"lane": lane}) for heap in heaps if heap in _BY_LANE for lane in lanes]
+        of_lanes = [Source(_BY_LANE[heap], {"lane": lane}) for heap in heaps if heap in _BY_LANE for lane in lanes]
         others = [Source(heap) for heap in heaps if heap not in _BY_LANE]
         yield Sources(streams, of_lanes + others, rest <= {"task", "queue"})
     if not rest:

@@ -95,7 +95,8 @@ and {schema}waits.kind = 'children' and {schema}waits.target = each.spawn_key an
 -- name: release_siblings
 -- The next children of a map that were kept back become ready.
 with next as materialized (
-    select id from {schema}runs where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and state = 'blocked'
+    select id from {schema}runs
+    where parent = cast(:parent as {uuid}) and spawn_key = :spawn_key and state = 'blocked' and place is not null
     order by place limit cast(:size as bigint)
 )
 update {schema}runs set state = case when due_at > {now} then 'scheduled' else 'ready' end where id {among(next, id)}

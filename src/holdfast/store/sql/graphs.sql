@@ -70,9 +70,9 @@ where {schema}runs.id = fewer.node and coalesce({schema}runs.state, '') = 'block
 returning {schema}runs.id, parent, {schema}runs.node, kind, pending, {schema}runs.cause, case when pending = 0 then plan end
 
 -- name: decidable_nodes
--- The blocked nodes of a graph that wait for nothing.
+-- The blocked nodes of a graph that wait for nothing. Coalesce keeps the planner from walking all that is blocked.
 select id, parent, node, kind, pending, cause, plan from {schema}runs
-where parent = cast(:graph as {uuid}) and node is not null and state = 'blocked' and pending = 0
+where parent = cast(:graph as {uuid}) and node is not null and coalesce(state, '') = 'blocked' and pending = 0
 order by seq
 
 -- name: node_ends

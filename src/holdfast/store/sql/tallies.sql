@@ -31,7 +31,3 @@ order by at, lane, state
 -- name: prune_tallies
 -- Counts that are old.
 delete from {schema}tallies where span = cast(:span as bigint) and at < {now} - cast(:age as bigint)
-
--- name: read_clock
--- What time the database has.
-select {moment}
