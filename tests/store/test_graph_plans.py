@@ -30,8 +30,8 @@ class Counting:
         self.store = world.another_store()
         connect = self.store.database._open
 
-        def connecting():
-            connection = connect()
+        def connecting(*given):
+            connection = connect(*given)
             connection._apsw.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
             return connection
 
