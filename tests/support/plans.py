@@ -277,6 +277,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "fork_run": (ONE | {"fork": IDS[0].replace("8000", "9000"), "args": None}, "runs_pkey"),
     "add_past": (each(n=9, key="k", kind="step", at=1), None),
     "run_end": (ONE, "runs_pkey"),
+    "run_ends": ({}, "runs_pkey"),
     "run_info": (ONE, "runs_pkey"),
     "run_more": (ONE, "runs_pkey"),
     "runs_between": ({"low": IDS[0], "high": IDS[5], "size": 6}, "runs_pkey"),

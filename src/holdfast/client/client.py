@@ -11,19 +11,20 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client.blocking import refuse_in_loop
+from holdfast.client.ends import Ends, Looks
 from holdfast.client.gathering import Gathering, can_wait_for_others
 from holdfast.client.graphs import Graphs
 from holdfast.client.handle import Run
+from holdfast.database import Row
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
 from holdfast.errors import (
     ConfigError,
     ErrorInfo,
-    ResultTimeout,
     RunCancelled,
     RunFailed,
     RunNotFound,
 )
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled, from_json
 from holdfast.model.filters import PageAsked
@@ -44,8 +45,6 @@ from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
 
-FIRST_LOOK = 0.002
-LONGEST_LOOK = 0.25
 INSTEAD_OF_ENQUEUE = (
     "write `await ctx.enqueue(task, …)` for an independent run, `ctx.spawn` for a child, or call it inside a step"
 )
@@ -62,6 +61,7 @@ class Client:
         self._keep = keep
         self.graphs = Graphs(store, self._reader, keep, self.new_run)
         self._gathering = Gathering(self._add)
+        self._ends = Ends(store.views.ends)
 
     # Making runs
 
@@ -199,14 +199,19 @@ class Client:
         return end.result
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        looks = Looks(id, timeout)
-        while not isinstance(end := await asyncio.to_thread(self.look, id, task), Finished):
-            await asyncio.sleep(looks.pause(end))
+        row = await self._ends.wait(id, timeout)
+        end = await asyncio.to_thread(self._seen, id, task, row)
+        assert isinstance(end, Finished)
         return end.result
+
+    def ended(self) -> None:
+        self._ends.hurry()
 
     def look(self, id: UUID, task: str) -> Finished | str:
         """The result, if the run has one by now, else its state; raises when it ended otherwise."""
-        row = self._store.views.end(str(id))
+        return self._seen(id, task, self._store.views.end(str(id)))
+
+    def _seen(self, id: UUID, task: str, row: Row | None) -> Finished | str:
         if row is None:
             raise RunNotFound.of(id)
         state, result, error, kind, options = row
@@ -292,27 +297,6 @@ class Finished(NamedTuple):
     """A run that ended well."""
 
     result: Any
-
-
-class Looks:
-    """Ever longer pauses between looks at a run, until the time is over."""
-
-    def __init__(self, id: UUID, timeout: Duration | None) -> None:
-        self._id = id
-        self._seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
-        self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
-        self._pause = FIRST_LOOK
-
-    def pause(self, state: str) -> float:
-        """How long to wait before the next look at a run in that state; ResultTimeout when there is no time left."""
-        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_LOOK)
-        if self._deadline is None:
-            return pause
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            hint = ": is a worker alive that knows its task and works on its queue?" if state == "ready" else ""
-            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it is still {state}{hint}")
-        return min(pause, left)
 
 
 def _kept_options(asked: Options) -> str | None:

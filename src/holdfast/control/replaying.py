@@ -107,6 +107,9 @@ class ReadingClerk:
     def decode_result(self, task: str, text: str) -> Any:
         return self._registry.decode_result(task, text)
 
+    def ended(self) -> None:
+        """Nothing ends here."""
+
 
 class ReadingDesk:
     """A worker that does nothing but read."""

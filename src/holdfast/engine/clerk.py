@@ -20,6 +20,9 @@ class Clerk(Protocol):
 
     def decode_result(self, task: str, text: str) -> Any: ...
 
+    def ended(self) -> None:
+        """Runs have ended, perhaps: whoever waits for one in this process may look."""
+
 
 class Reader(Protocol):
     """How children ended. Blocking."""

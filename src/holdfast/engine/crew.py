@@ -193,6 +193,7 @@ class Crew:
             self.claimer.wake()
 
     def _written(self) -> None:
+        self.clerk.ended()
         self.lookout.stir()
         if self.runner.free() > 0:
             self.claimer.wake()

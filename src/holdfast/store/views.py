@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.database import Row
 from holdfast.model.run import RunState
+from holdfast.store.family import chunks
 from holdfast.store.part import Part, batch
 from holdfast.store.rows import Claim
 
@@ -159,6 +160,13 @@ class Views(Part):
         """State, result and error of a run, for whoever waits for its end."""
         rows = self._one("read", "run_end", id=id)
         return rows[0] if rows else None
+
+    def ends(self, ids: Iterable[str]) -> dict[str, Row]:
+        """The same of many, by id; those that don't exist are left out."""
+        found: dict[str, Row] = {}
+        for some in chunks([{"id": id} for id in ids]):
+            found |= {str(row[0]): row[1:] for row in self._one("read", "run_ends", rows=batch(some))}
+        return found
 
     def steps(self, id: str) -> list[StepRow]:
         """What a durable function has recorded, in order, since its last restart."""

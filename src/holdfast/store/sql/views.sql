@@ -8,6 +8,11 @@ where r.id = cast(:id as {uuid})
 select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
 from {schema}runs where id = cast(:id as {uuid})
 
+-- name: run_ends
+-- The same of many runs.
+select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id {among(:rows, id uuid)}
+
 -- name: run_history
 -- The kept records of a run, in order.
 select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
