@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from playwright.async_api import Browser
 
 from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.web import dashboard
+from holdfast.web.api import live
+from tests.support.browser import Served, chromium
 from tests.support.web import HOST, Visitor
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -112,6 +115,28 @@ def fill(shop: Shop) -> Callable[[], dict[str, Any]]:
         return runs
 
     return fill
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One Chromium for all tests of a process."""
+    async with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
+    """Give a site an address, until the test is over. It looks for changes more often than it would."""
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.1)
+    served: list[Served] = []
+
+    def serve(site: Any) -> str:
+        served.append(Served(site))
+        return served[-1].url
+
+    yield serve
+    for each in served:
+        each.close()
 
 
 __all__ = ["HOST", "NASTY", "Shop"]

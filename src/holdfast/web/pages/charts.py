@@ -31,6 +31,11 @@ class Line:
     kind: str
     points: str
 
+    @property
+    def alone(self) -> bool:
+        """Whether it is a single point, which is drawn larger to be seen."""
+        return len(set(self.points.split())) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Charts:

@@ -1,8 +1,10 @@
 // Keeps a page up to date: when the server says that something has changed, the page is asked for again and its parts
-// are put in place of the old ones. What somebody is typing, has opened or has focused is left as it is.
+// are put in place of the old ones. What somebody is typing, has typed, opened or focused is left as it is.
 import { tell_times } from "./times.js";
 
 const PAUSE = 400;
+const AGAIN = 30000;
+const FOCUSED = "a, button, summary, [tabindex]";
 const source = document.body.dataset.live;
 let waiting = null;
 
@@ -11,19 +13,48 @@ function busy(part) {
   return part.contains(at) && at.matches("input, select, textarea");
 }
 
+// What a foldable part is known by, wherever it stands among the others: a field in it, or its words.
+function known_by(details) {
+  return details.querySelector("[id]")?.id ?? details.querySelector("summary").textContent;
+}
+
 function opened(part) {
-  return new Set([...part.querySelectorAll("details")].map((it, n) => (it.open ? n : -1)));
+  return new Set([...part.querySelectorAll("details[open]")].map(known_by));
+}
+
+function is_changed(field) {
+  if (field.matches("select")) return [...field.options].some((it) => it.selected !== it.defaultSelected);
+  return field.value !== field.defaultValue;
+}
+
+function typed(part) {
+  const fields = [...part.querySelectorAll("input[id], select[id], textarea[id]")];
+  return fields.filter(is_changed).map((it) => [it.id, it.value]);
+}
+
+// The same link or button as before, even where others came or went around it.
+function same_as(old, part) {
+  const [href, kind, words] = [old.getAttribute("href"), old.getAttribute("class"), old.textContent];
+  const alike = [...part.querySelectorAll(FOCUSED)].filter((it) => it.tagName === old.tagName && it.getAttribute("class") === kind);
+  return alike.find((it) => it.getAttribute("href") === href && it.textContent === words)
+    ?? alike.find((it) => href && it.getAttribute("href") === href)
+    ?? alike.find((it) => it.ariaLabel && it.ariaLabel === old.ariaLabel);
 }
 
 function replace(part, fresh) {
   if (part.isEqualNode(fresh) || busy(part)) return;
   const open = opened(part);
+  const written = typed(part);
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const scrolled = [...part.querySelectorAll(".scroll")].map((it) => it.scrollLeft);
-  const focused = [...part.querySelectorAll("a, button, summary, [tabindex]")].indexOf(document.activeElement);
   part.replaceChildren(...fresh.childNodes);
-  part.querySelectorAll("details").forEach((it, n) => { it.open = open.has(n); });
+  part.querySelectorAll("details").forEach((it) => { it.open ||= open.has(known_by(it)); });
+  for (const [id, value] of written) {
+    const field = document.getElementById(id);
+    if (field) field.value = value;
+  }
   part.querySelectorAll(".scroll").forEach((it, n) => { it.scrollLeft = scrolled[n] ?? 0; });
-  if (focused >= 0) [...part.querySelectorAll("a, button, summary, [tabindex]")][focused]?.focus({ preventScroll: true });
+  if (focused) (same_as(focused, part) ?? document.getElementById("main")).focus({ preventScroll: true });
 }
 
 async function refresh() {
@@ -51,10 +82,13 @@ function note(text) {
 
 function listen() {
   const stream = new EventSource(source);
-  stream.addEventListener("now", () => note(""));
+  stream.addEventListener("now", () => { note(""); soon(); });  // what changed before somebody listened was missed
   stream.addEventListener("changed", soon);
   stream.addEventListener("over", () => { soon(); stream.close(); });
-  stream.addEventListener("error", () => note("Not live just now; trying again"));
+  stream.addEventListener("error", () => {
+    note("Not live just now; trying again");
+    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN);  // refused, not only cut
+  });
   stream.addEventListener("open", () => note(""));
 }
 

@@ -1,0 +1,69 @@
+"""A real Chromium, and the dashboard on a port of this machine for it to look at."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.async_api import Browser, Error, Page, async_playwright
+
+from tests.support.waiting import wait_until
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--force-color-profile=srgb",
+)  # fmt: skip
+AUDIT = (Path(__file__).parent / "audit.js").read_text()
+PATIENCE = 30_000
+"""Milliseconds after which something that should appear won't."""
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """The browser; where there is none the test is skipped, and says why."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs Chromium: apt-get install chromium libatomic1")
+    async with async_playwright() as playwright:
+        try:
+            browser = await playwright.chromium.launch(executable_path=found, args=FLAGS)
+        except Error as error:
+            pytest.skip(f"{found} doesn't start: {error.message.splitlines()[0]}")
+        yield browser
+        await browser.close()
+
+
+class Served:
+    """A site on a free port, served by a thread."""
+
+    def __init__(self, site: Any) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(site, log_config=None, access_log=False, lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._server.started, what="the dashboard answers")
+
+    def close(self) -> None:
+        """Stop at once: whoever still listens to changes isn't waited for."""
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+async def audit(page: Page) -> list[str]:
+    """What is wrong with a page for those who can't see it well, or use no mouse."""
+    return list(await page.evaluate(AUDIT))
+
+
+async def overflow(page: Page) -> int:
+    """By how many pixels a page is wider than its window."""
+    return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

@@ -1,0 +1,213 @@
+"""What operators do with the dashboard, in a real Chromium, with a mouse or with keys alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from holdfast import Graph, Retry
+from tests.support.browser import PATIENCE
+from tests.web.conftest import Approval, Shop
+
+expect.set_options(timeout=PATIENCE)
+on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def page(browser: Browser, shop: Shop, serve: Callable[[Any], str]) -> AsyncIterator[Page]:
+    """A new window at the shop's dashboard, which must not complain."""
+    context = await browser.new_context(
+        base_url=serve(shop.site(unlocked=True)), viewport={"width": 1280, "height": 800}
+    )
+    context.set_default_timeout(PATIENCE)
+    page = await context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
+    yield page
+    await context.close()
+    assert complaints == []
+
+
+async def off_loop(what: Callable[..., Any], *args: Any) -> Any:
+    """Do what blocks, as `enqueue` and `drain` do, in a thread."""
+    return await asyncio.to_thread(what, *args)
+
+
+async def mark(page: Page) -> None:
+    """Leave something in the page that is gone when it is loaded anew."""
+    await page.evaluate("window.never_reloaded = true")
+
+
+async def assert_never_reloaded(page: Page) -> None:
+    assert await page.evaluate("window.never_reloaded === true")
+
+
+async def test_a_failed_run_is_found_understood_retried_and_seen_to_finish(shop, page):
+    healed = threading.Event()
+
+    @shop.app.task(name="charge", retry=Retry(max_attempts=1))
+    def charge(order: int) -> str:
+        if not healed.is_set():
+            raise ConnectionError("the bank is closed")
+        return f"order {order} is paid"
+
+    await page.goto("/")
+    await expect(page.get_by_text("No run has failed.")).to_be_visible()
+    await mark(page)
+    await off_loop(charge.enqueue, 42)
+    await off_loop(shop.drain)
+    await expect(page.get_by_role("region", name="Failures by error")).to_contain_text("the bank is closed")
+    await assert_never_reloaded(page)
+
+    await page.get_by_role("link", name="ConnectionError", exact=True).click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("charge failed")
+    await expect(page.get_by_role("region", name="ConnectionError")).to_contain_text("the bank is closed")
+    await page.get_by_text("Traceback", exact=True).click()
+    await expect(page.get_by_text("raise ConnectionError")).to_be_visible()
+
+    healed.set()
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("charge ready")
+    await mark(page)
+    await off_loop(shop.drain)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("charge done")
+    await expect(page.get_by_label("Result")).to_have_text('"order 42 is paid"')
+    await expect(page.get_by_role("button", name="Retry")).to_have_count(0)
+    await expect(page).to_have_title("charge, done · Holdfast")
+    await assert_never_reloaded(page)
+
+
+async def test_a_gate_is_opened_by_its_form_and_the_graph_goes_on(shop, page):
+    run = await off_loop(shop.graph)
+    await off_loop(shop.drain)
+    await page.goto("/gates")
+    form = page.get_by_role("article", name="approve")
+    await form.get_by_label("Ok").select_option("yes")
+    await form.get_by_label("Amount").fill("12")
+    await form.get_by_label("Note").fill("fine by me")
+    await form.get_by_role("button", name="Complete").click()
+    await expect(page.get_by_text("No gate is open")).to_be_visible()
+    await off_loop(shop.drain)
+    assert (await run.ainfo()).result["approve"] == {"ok": True, "amount": 12, "note": "fine by me"}
+
+
+@on_one_database
+async def test_what_was_typed_stays_when_the_page_changes_around_it(shop, page):
+    await off_loop(shop.graph)
+    await off_loop(shop.drain)
+    await page.goto("/gates")
+    form = page.get_by_role("article", name="approve")
+    await form.get_by_label("Amount").fill("77")
+    await form.get_by_text("Let it fail").first.click()
+    await off_loop(lambda: shop.graph(tenant="other"))
+    await off_loop(shop.drain)
+    await expect(page.get_by_role("article", name="approve")).to_have_count(2)
+    await expect(form.first.get_by_label("Amount")).to_have_value("77")
+    await expect(form.first.get_by_label("Why")).to_be_visible()
+    await expect(form.first.get_by_text("Let it fail").first).to_be_focused()
+
+
+async def test_a_running_graph_is_followed_live_to_a_node(shop, page):
+    go_on = threading.Event()
+
+    @shop.app.task(name="slow")
+    def slow() -> int:
+        assert go_on.wait(60)
+        return 5
+
+    graph = Graph("followed")
+    first = graph.add(shop.add, 1, 2, name="first")
+    middle = graph.add(slow, after=[first], name="middle")
+    graph.gate("approve", after=[middle], type=Approval)
+    run = await off_loop(shop.app.submit, graph)
+    await page.goto(f"/runs/{run.id}")
+    picture = page.get_by_role("group", name="Nodes of the graph")
+    await expect(picture.get_by_role("link", name="first (add): ready")).to_be_visible()
+    await mark(page)
+    async with shop.app.worker(concurrency=2):
+        await expect(picture.get_by_role("link", name="middle (slow): running")).to_be_visible()
+        await expect(picture.get_by_role("link", name="first (add): done")).to_be_visible()
+        go_on.set()
+        await expect(picture.get_by_role("link", name=re.compile("^approve .*: waiting$"))).to_be_visible()
+        await expect(page.get_by_role("button", name="Complete")).to_be_visible()
+    await assert_never_reloaded(page)
+    await picture.get_by_role("link", name="middle (slow): done").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("middle done")
+    await expect(page.get_by_label("Result")).to_have_text("5")
+
+
+@on_one_database
+async def test_each_filter_is_used_and_stands_in_the_address(shop, page, fill):
+    runs = await off_loop(fill)
+    failed, done, graph = (str(runs[name].id) for name in ("failed", "done", "graph"))
+    cases = [
+        ("State", "state", "failed", failed), ("Task", "task", "boom", failed), ("Queue", "queue", "default", failed),
+        ("Tenant", "tenant", "other", str(runs["other"].id)), ("Tag", "tag", "t", done),
+        ("Text in the error", "error", "onerror", failed), ("Id begins with", "id_prefix", failed, failed),
+        ("Children of run", "parent", graph, "extract"), ("Family of run", "family", graph, "extract"),
+        ("Made from (UTC)", "created_from", "2020-01-01T00:00", failed),
+        ("Made before (UTC)", "created_to", "2020-01-01T00:00", None),
+        ("Finished from (UTC)", "finished_from", "2020-01-01T00:00", done),
+        ("Finished before (UTC)", "finished_to", "2020-01-01T00:00", None),
+    ]  # fmt: skip
+    extract = str((await off_loop(runs["graph"].nodes))["extract"].id)
+    for label, name, value, found in cases:
+        await page.goto("/runs")
+        field = page.get_by_role("main").get_by_label(label, exact=True)
+        if not await field.is_visible():
+            await page.get_by_text("More filters").click()
+        await (field.select_option(value) if name == "state" else field.fill(value))
+        await page.get_by_role("button", name="Filter").click()
+        await page.wait_for_url(lambda url, name=name: f"{name}=" in url)
+        await expect(field).to_have_value(value)
+        if found is None:
+            await expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+        else:
+            shown = extract if found == "extract" else found
+            await expect(page.locator(f'#list a[href="/runs/{shown}"]')).to_be_visible()
+    await page.get_by_role("link", name="Show all runs").click()
+    await page.wait_for_url("**/runs")
+
+
+@on_one_database
+async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, fill):
+    runs = await off_loop(fill)
+    keys = page.keyboard
+    await page.goto("/")
+    await keys.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the content")
+    await expect(skip).to_be_focused()
+    await expect(skip).to_be_in_viewport()
+    await keys.press("Enter")
+    await expect(page.get_by_role("main")).to_be_focused()
+
+    await press_until(page, "Shift+Tab", page.get_by_label("Find a run by the beginning of its id"))
+    await keys.type(str(runs["waiting"].id))
+    await keys.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("listen waiting")
+    await press_until(page, "Tab", page.locator("summary", has_text="Cancel"))
+    assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    await keys.press("Enter")
+    await press_until(page, "Tab", page.get_by_label("Reason"))
+    await keys.type("enough of it")
+    await press_until(page, "Tab", page.get_by_role("button", name="Cancel this run"))
+    await keys.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("listen cancelled")
+    await expect(page.get_by_role("region", name="History")).to_contain_text("enough of it")
+
+
+async def press_until(page: Page, key: str, wanted: Any, most: int = 60) -> None:
+    """Go on with a key until something has the focus."""
+    handle = await wanted.element_handle()
+    for _ in range(most):
+        await page.keyboard.press(key)
+        if await handle.evaluate("(it) => it === document.activeElement"):
+            return
+    raise AssertionError(f"{most} times {key} don't lead to {wanted}")
