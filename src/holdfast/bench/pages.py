@@ -72,6 +72,7 @@ def addresses(parent: str) -> dict[str, str]:
         "task that nobody has": {"task": "absent"},
         "tenant that nobody has": {"tenant": "absent"},
         "task, tag that nobody has": {"task": TASKS[0], "tag": "absent"},
+        "queue, tag that nobody has": {"queue": QUEUES[1], "tag": "absent"},
         "tenant, tag that nobody has": {"tenant": "tenant7", "tag": "absent"},
         "task, state": {"task": TASKS[0], "state": "failed"},
         "tenant, task, state": {"tenant": "tenant7", "task": TASKS[0], "state": "failed"},
