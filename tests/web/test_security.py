@@ -213,6 +213,7 @@ def test_a_login_leads_nowhere_else(shop, following):
 def test_logging_out_takes_the_cookie_away(shop, fill):
     fill()
     browser = shop.browser()
+    assert "set-cookie" not in browser.submit("/logout", {"form_key": "0" * 64}).headers
     answer = browser.submit("/logout", {"form_key": browser.form_key()})
     assert 'holdfast_login=""' in answer.headers["set-cookie"]
 
@@ -224,6 +225,8 @@ def test_every_answer_tells_browsers_to_be_careful(open_visitor):
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == ("no-store" if "static" not in path else "public, max-age=31536000")
 
 
 def test_pages_have_no_script_or_style_of_their_own(shop, open_visitor, fill):
