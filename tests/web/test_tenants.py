@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.web.pages.routes import ACTIONS
+from tests.support.web import Visitor
 from tests.web.test_security import filled, routes
 
 TABLES = (
@@ -155,3 +156,14 @@ def _statement(shop, text):
     from holdfast.database.statements import Source, render
 
     return render(Source("test", None, "", text), shop.app.store.database.dialect)
+
+
+def test_the_overview_of_one_tenant_has_no_counts_of_all(shop, runs):
+    assert 'action="/queues"' not in shop.visitor("operate", "acme").get("/").text
+    assert 'action="/queues"' in shop.visitor("operate").get("/").text
+
+
+def test_who_gives_a_wrong_token_isnt_let_in_where_none_is_needed(shop):
+    site = shop.site(unlocked=True)
+    assert Visitor(site).get("/api/v1/runs").status == 200
+    assert Visitor(site, "wrong").get("/api/v1/runs").status == 401
