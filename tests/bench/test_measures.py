@@ -118,3 +118,12 @@ def test_memory_is_that_of_an_idle_worker_and_has_the_time_of_the_import(measure
     assert [(line["figure"], line["unit"]) for line in found["results"]] == [("idle worker", "MB"), ("import", "ms")]
     assert all(line["median"] > 1 for line in found["results"])
     assert [ratio["must"] for ratio in found["ratios"]] == ["at most 60", "at most 150"]
+
+
+def test_pages_are_asked_for_among_runs_of_all_kinds(measured, chosen):
+    found = measured("pages", *chosen, "--quick", "--count", "1", "--size", "300")
+    names = [line["figure"] for line in found["results"]]
+    assert {"overview", "gates", "runs: tag that nobody has", "runs: state failed", "API: counts"} <= set(names)
+    assert all((line["unit"], line["n"]) == ("ms", 1) for line in found["results"])
+    goals = {ratio["must"] for ratio in found["ratios"]}
+    assert goals == ({"at most 100"} if "--postgres" in chosen else set())

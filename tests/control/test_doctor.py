@@ -12,6 +12,7 @@ from holdfast.control import symptoms
 from holdfast.control.doctor import Doctor
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
+from holdfast.database import open_database
 from holdfast.model.clock import to_datetime
 from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
 from holdfast.task.registry import Registry
@@ -152,6 +153,36 @@ def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
     watch.close()
 
 
+@pytest.mark.parametrize("name", ["shop", "holdfast listener"])
+def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, name):
+    """A name in the URL takes the place of ours; and what has ours may listen to nothing, or to another schema."""
+    separator = "&" if "?" in postgres_url else "?"
+    url = f"{postgres_url}{separator}application_name={name.replace(' ', '%20')}"
+    world, elsewhere = World(url), open_database(url, "elsewhere")
+    world.store.prepare()
+    world.session("w", lease=1e6)
+    doctor = Doctor(world.store, Registry())
+    theirs, ours = elsewhere.watch(), world.store.database.watch()
+    theirs.wait(0.01, threading.Event())
+    assert the(doctor.examine(), "listener").data == {"workers": 1, "listeners": 0}
+    ours.wait(0.01, threading.Event())
+    assert "listener" not in codes(doctor.examine())
+    theirs.close()
+    ours.close()
+    elsewhere.close()
+    world.close()
+
+
+def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_postgres, monkeypatch):
+    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_SECONDS", 0.0)
+    postgres.session("w", lease=1e6)
+    watch = postgres.store.database.watch()
+    for _ in range(2):
+        watch.wait(0.01, threading.Event())
+    assert "listener" not in codes(on_postgres.examine())
+    watch.close()
+
+
 def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
     monkeypatch.setattr(symptoms, "MANY_DEAD", 10)
     postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
@@ -209,6 +240,29 @@ def test_facts_of_a_real_file(tmp_path):
     assert (facts.journal_mode, facts.mode) == ("wal", 0o600)
     assert facts.size > 0
     assert facts.wal_size > 0
+    world.close()
+
+
+def test_a_real_file_that_others_may_read_is_told(tmp_path):
+    path = tmp_path / "holdfast.db"
+    world = World(f"sqlite:///{path}")
+    world.store.prepare()
+    doctor = Doctor(world.store, Registry())
+    assert codes(doctor.examine()) == []
+    path.chmod(0o644)
+    examination = doctor.examine()
+    assert (codes(examination), examination.well) == (["permissions"], True)
+    assert the(examination, "permissions").data == {"mode": "644"}
+    world.close()
+
+
+def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(symptoms, "LARGE_WAL", 0)
+    world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    world.add()
+    examination = Doctor(world.store, Registry()).examine()
+    assert not examination.well
+    assert the(examination, "wal").data["bytes"] > 0
     world.close()
 
 

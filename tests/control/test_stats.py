@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.engine.tallier import Tallier
+from holdfast.engine.tallier import CATCHING_UP, EVERY, Tallier
 from holdfast.errors import ConfigError
 from holdfast.policy.histogram import merged, middle_of, percentile, step_of
-from holdfast.store.tallies import HOUR, MINUTE
+from holdfast.store.tallies import HOUR, MINUTE, PORTION
 
 
 def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
@@ -19,6 +19,12 @@ def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
     (claim,) = world.claim("w", 1, [task])
     clock.advance(took)
     assert world.end("w", claim, kind, state=kind)
+
+
+def count_all(world):
+    """Until nothing is left to count."""
+    while world.store.tallies.count():
+        pass
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, wo
     assert live[2].wait.p50 == pytest.approx(1, rel=0.12)
     assert live[2].run.p99 == pytest.approx(2, rel=0.12)
     assert live[1].run.p50 is None
-    world.store.tallies.count()
+    count_all(world)
     assert control.stats.over_time(last=300) == live
     assert world.rows("tallies") > 0
 
@@ -46,20 +52,41 @@ def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, wo
 def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, clock, session):
     ended(world, clock)
     clock.advance(180)
-    assert world.store.tallies.count() > 0
+    count_all(world)
     kept = world.sql("select * from {schema}tallies")
     assert world.store.tallies.count() == 0
     assert world.sql("select * from {schema}tallies") == kept
+
+
+def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(world, clock, session):
+    ended(world, clock)
+    clock.advance(3600)
+    tallier = Tallier(world.store)
+    ticks = [tallier.tick() for _ in range(60 // PORTION + 1)]
+    assert ticks[:-1] == [CATCHING_UP] * (60 // PORTION)
+    assert ticks[-1] >= EVERY / 2
+    assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE) == [(1,)]
+
+
+def test_what_is_read_once_is_what_each_question_would_find(control, world, clock, session):
+    for kind, task in (("done", "one"), ("failed", "two"), ("done", "one")):
+        ended(world, clock, kind, task)
+    lately = control.stats.lately(600)
+    assert [lately.whole] == control.stats.summary(last=600)
+    assert lately.minutes == control.stats.over_time(last=600)
+    assert lately.queues == control.stats.summary(last=600, by="queue")
+    assert lately.tasks == control.stats.summary(last=600, by="task")
+    assert [each.runs for each in lately.tasks] == [2, 1]
 
 
 def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, session):
     clock.now -= clock.now % MINUTE
     ended(world, clock)
     clock.advance(60)
-    world.store.tallies.count()
+    count_all(world)
     assert world.sql("select runs from {schema}tallies where runs > 0") == []
     clock.advance(60)
-    world.store.tallies.count()
+    count_all(world)
     assert world.sql("select runs from {schema}tallies where runs > 0") == [(1,)]
 
 
@@ -68,14 +95,15 @@ def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, sessi
     for _ in range(3):
         ended(world, clock)
         clock.advance(600)
-        Tallier(world.store).tick()
+        while Tallier(world.store).tick() == CATCHING_UP:
+            pass
     clock.advance(3600)
-    world.store.tallies.count()
+    count_all(world)
     world.sql("delete from {schema}runs")
     hours = control.stats.over_time(last=timedelta(hours=3), span="hour")
     assert [stats.runs for stats in hours] == [0, 3, 0]
     clock.advance(4 * 24 * 3600)
-    world.store.tallies.count()
+    count_all(world)
     assert world.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE) == []
     (week,) = control.stats.summary(last=timedelta(days=7))
     assert week.runs == 3

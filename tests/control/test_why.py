@@ -115,6 +115,17 @@ def test_a_full_limit_and_who_holds_its_permits(control, world):
     assert control.runs.details(control.runs.find(first)).full_limit is None
 
 
+def test_to_one_tenant_the_runs_of_others_that_hold_permits_arent_named(control, world):
+    (first, second), _ = limited(world, tenant="other")
+    id = control.runs.find(second)
+    (own,) = control.whys.why(id, "other").reasons
+    assert [holder["run"] for holder in own.data["holders"]] == [first]
+    (told,) = control.whys.why(id, "acme").reasons
+    assert told.data["holders"] == []
+    assert first not in told.text
+    assert "held by others" in told.text
+
+
 def test_a_full_rate(control, world):
     world.session("w")
     app_limits = json.dumps([place_of("slow", "")])

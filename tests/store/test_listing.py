@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import timedelta
 from uuid import UUID
@@ -82,6 +83,11 @@ def everything(world):
     return {str(id): (state, task, queue) for id, state, task, queue in found}
 
 
+def words(error):
+    """What may be searched for."""
+    return "\n".join(v for k, v in json.loads(error or "{}").items() if v and k in ("code", "type", "message")).lower()
+
+
 def fits(asked, row, shown):
     state, task, queue = shown
     between = (
@@ -99,7 +105,7 @@ def fits(asked, row, shown):
         and asked.queue in (None, queue)
         and asked.tenant in (None, row["tenant"])
         and (asked.tag is None or f'"{asked.tag}"' in (row["tags"] or ""))
-        and (asked.error is None or asked.error.lower() in (row["error"] or "").replace("\\", "").lower())
+        and (asked.error is None or asked.error.lower() in words(row["error"]))
         and (asked.id_prefix is None or row["id"].replace("-", "").startswith(asked.id_prefix))
         and (asked.parent is None or row["root"] == str(asked.parent))
         and (asked.family is None or str(asked.family) in (row["root"], row["id"]))
@@ -122,7 +128,7 @@ def random_filter(chance, many):
         "created_to": time,
         "finished_from": time,
         "finished_to": time,
-        "error": lambda: chance.choice(("valueerror", 'no "funds"', "100%", "time_out!", "100_")),
+        "error": lambda: chance.choice(("valueerror", 'no "funds"', "100%", "time_out!", "100_", "message")),
         "id_prefix": lambda: chance.choice(many)["id"].replace("-", "")[: chance.randrange(6, 13)],
         "parent": lambda: UUID(chance.choice(many[:5])["id"]),
         "family": lambda: UUID(chance.choice(many[:5])["id"]),
@@ -165,6 +171,35 @@ def test_a_page_that_passes_over_too_many_is_partial_and_says_where_to_go_on(wor
     passed = [row["id"] for row in many if row["id"] >= first.after]
     assert len(passed) == 100
     assert world.store.listing.page(RunFilter(tag="red"), 5).partial is False
+
+
+def test_the_text_of_an_error_is_its_message_type_and_code_not_how_it_is_kept(world):
+    lane = world.lane("t", "q")
+    error = '{"code":"timeout","type":"shop.Déjà","message":"line\\none \\u00e9 \\\\","traceback":"File x"}'
+    row = {"id": id_at(world.clock(), 1), "lane": lane, "state": "failed", "created_at": 1, "finished_at": 2}
+    world.sql(INSERT, rows=batch([row | {"error": error}]))
+    for text, found in {
+        "TIMEOUT": 1, "shop.D": 1, "one é \\": 1, "é": 1,
+        "message": 0, "traceback": 0, "File x": 0, "null": 0, '"': 0, "\\n": 0,
+    }.items():  # fmt: skip
+        assert len(world.store.listing.page(RunFilter(error=text), 10).rows) == found, text
+
+
+def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(world, many, monkeypatch):
+    monkeypatch.setattr(listing, "WALK", 40)
+    page = world.store.listing.page(RunFilter(queue="q1", tag="nobody has it"), 10)
+    lanes = {world.lane(task, "q1") for task in ("t1", "t2")}
+    passed = [row for row in many if row["id"] >= page.after and row["lane"] in lanes and row["finished_at"]]
+    assert page.partial
+    assert len(passed) <= 40
+
+
+def test_heaps_that_are_small_by_themselves_may_be_too_much_together(world, many, monkeypatch):
+    asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
+    assert world.store.listing.page(asked, 10) == ([], None, False)
+    monkeypatch.setattr(listing, "FEW_TOGETHER", 20)
+    monkeypatch.setattr(listing, "WALK", 40)
+    assert world.store.listing.page(asked, 10).partial
 
 
 def test_a_task_that_no_run_ever_had_is_known_at_once(world, many, monkeypatch):

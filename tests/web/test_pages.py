@@ -105,7 +105,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(shop, fill):
     answer = visitor.get(f"/find?id={runs['done'].id}")
     assert (answer.status, answer.headers["location"]) == (303, f"/runs/{runs['done'].id}")
     assert str(runs["other"].id) not in visitor.get(f"/find?id={str(runs['other'].id)[:8]}").text
-    assert "no such run" in visitor.get(f"/find?id={runs['other'].id}").text
+    assert "you have no run" in visitor.get(f"/find?id={runs['other'].id}").text
 
 
 def submit(visitor: Visitor, path: str, **form: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from uuid import uuid4
 
@@ -170,8 +171,36 @@ def test_a_login_gives_a_cookie_that_only_this_site_can_use(shop):
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
+    assert "Path=/;" in cookie
+    assert "Secure" not in cookie
     assert token not in cookie
     assert visitor.submit("/login", {"token": "wrong"}).status == 401
+
+
+def test_who_logs_in_by_tls_has_a_cookie_that_goes_by_tls_only(shop):
+    """Also where something in front of us speaks it."""
+    token = shop.control.tokens.create("read").token
+    answer = Visitor(shop.site()).submit("/login", {"token": token}, origin=f"https://{HOST}")
+    assert "Secure" in answer.headers["set-cookie"]
+
+
+def test_a_token_in_the_address_is_none(shop):
+    visitor = shop.visitor()
+    stranger = Visitor(visitor.site)
+    for name in ("token", "access_token", "authorization", "holdfast_login"):
+        assert stranger.get(f"/api/v1/runs?{name}={visitor.token}").status == 401
+        assert stranger.get(f"/?{name}={visitor.token}").status == 401
+
+
+def test_two_hosts_are_none(open_visitor):
+    class Twice(dict):
+        def items(self):
+            return [*super().items(), ("Host", "evil.example")]
+
+    from tests.support import web
+
+    answer = asyncio.run(web._ask(open_visitor.site, "GET", "/", b"", Twice(host=HOST), ""))
+    assert answer.status == 421
 
 
 @pytest.mark.parametrize("following", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
@@ -184,6 +213,7 @@ def test_a_login_leads_nowhere_else(shop, following):
 def test_logging_out_takes_the_cookie_away(shop, fill):
     fill()
     browser = shop.browser()
+    assert "set-cookie" not in browser.submit("/logout", {"form_key": "0" * 64}).headers
     answer = browser.submit("/logout", {"form_key": browser.form_key()})
     assert 'holdfast_login=""' in answer.headers["set-cookie"]
 
@@ -195,6 +225,8 @@ def test_every_answer_tells_browsers_to_be_careful(open_visitor):
         assert "unsafe" not in headers["content-security-policy"]
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == ("no-store" if "static" not in path else "public, max-age=31536000")
 
 
 def test_pages_have_no_script_or_style_of_their_own(shop, open_visitor, fill):

@@ -63,6 +63,7 @@ GOALS = (
     Goal("sustained", None, None, OURS, 0.85, to_figure="minute 1"),
     Goal("memory", None, "idle worker", None, 60, at_most=True),
     Goal("memory", None, "import", None, 150, at_most=True),
+    Goal("pages", POSTGRES, None, None, 100, at_most=True),
 )
 
 

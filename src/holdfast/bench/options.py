@@ -15,6 +15,7 @@ from holdfast.bench.latency import Latency
 from holdfast.bench.limits import Limits
 from holdfast.bench.measure import Measure
 from holdfast.bench.memory import Memory
+from holdfast.bench.pages import Pages
 from holdfast.bench.peers.catalog import PEERS
 from holdfast.bench.steps import Steps
 from holdfast.bench.sustained import Sustained
@@ -29,6 +30,7 @@ MEASURES: tuple[Measure, ...] = (
     Growth(),
     Sustained(),
     Memory(),
+    Pages(),
 )
 REPETITIONS = 3
 MOST_PEER_WORKERS = 2

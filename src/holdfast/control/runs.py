@@ -207,8 +207,8 @@ class Runs:
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature
-        if isinstance(args, str | bytes):
-            raise ConfigError("the arguments of a fork must be a list or a mapping, not a text")
+        if isinstance(args, str | bytes) or not isinstance(args, Sequence | Mapping):
+            raise ConfigError(f"the arguments of a fork must be a list or a mapping, not {type(args).__name__}")
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:

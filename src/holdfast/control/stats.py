@@ -58,6 +58,16 @@ class Stats:
         return self.failed / self.runs if self.runs else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """The last while, seen from all sides."""
+
+    whole: Stats
+    minutes: list[Stats]
+    queues: list[Stats]
+    tasks: list[Stats]
+
+
 class Statistics:
     """What became of runs, as housekeeping has counted it; the last minutes are counted when they are asked for."""
 
@@ -71,20 +81,41 @@ class Statistics:
         `name` of that one only. With `by="all"` spans without any are there too."""
         size = SPANS[span]
         since, until = self._window(last, size)
-        groups: dict[tuple[int, str | None], list[Tally]] = {}
-        if by == "all":
-            groups = {(at, None): [] for at in range(since, until, size)}
-        for key, tally in self._named(self._tallies(since, until, size), by, name):
-            groups.setdefault((tally.at // size * size, key), []).append(tally)
-        ordered = sorted(groups, key=lambda key: (key[0], key[1] or ""))
-        return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
+        return self._spans(self._tallies(since, until, size), since, until, size, by, name)
 
     def summary(self, *, last: Duration = timedelta(hours=1), by: By = "all", name: str | None = None) -> list[Stats]:
         """The last while as a whole, by name."""
         size = MINUTE if to_micros(last, "last") <= 24 * HOUR else HOUR
         since, until = self._window(last, size)
+        return self._sums(self._tallies(since, until, size), since, until, by, name)
+
+    def lately(self, last: Duration = timedelta(hours=1)) -> Lately:
+        """The last while as a whole, by minute, by queue and by task, of what is read only once."""
+        since, until = self._window(last, MINUTE)
+        found = self._tallies(since, until, MINUTE)
+        return Lately(
+            self._sums(found, since, until)[0],
+            self._spans(found, since, until, MINUTE),
+            self._sums(found, since, until, "queue"),
+            self._sums(found, since, until, "task"),
+        )
+
+    def _spans(
+        self, found: Sequence[Tally], since: int, until: int, size: int, by: By = "all", name: str | None = None
+    ) -> list[Stats]:
+        groups: dict[tuple[int, str | None], list[Tally]] = {}
+        if by == "all":
+            groups = {(at, None): [] for at in range(since, until, size)}
+        for key, tally in self._named(found, by, name):
+            groups.setdefault((tally.at // size * size, key), []).append(tally)
+        ordered = sorted(groups, key=lambda key: (key[0], key[1] or ""))
+        return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
+
+    def _sums(
+        self, found: Sequence[Tally], since: int, until: int, by: By = "all", name: str | None = None
+    ) -> list[Stats]:
         groups: dict[str | None, list[Tally]] = {None: []} if by == "all" else {}
-        for key, tally in self._named(self._tallies(since, until, size), by, name):
+        for key, tally in self._named(found, by, name):
             groups.setdefault(key, []).append(tally)
         names = sorted(groups, key=lambda key: key or "")
         return [_stats(key, since, until - since, groups[key]) for key in names]

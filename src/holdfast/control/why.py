@@ -51,21 +51,21 @@ class Whys:
         self._store = store
         self._reader = Reader(store.views, store.graphs, store.listing)
 
-    def why(self, id: UUID) -> Why:
-        """Why a run isn't running."""
+    def why(self, id: UUID, tenant: str | None = None) -> Why:
+        """Why a run isn't running. For one tenant: without naming runs of others."""
         row = self._reader.row(id)
         more = self._store.views.more(str(id))
         if more is None:
             raise RunNotFound.of(id)
-        return Why(self._reader.info_of(row), list(self._reasons(row, more)))
+        return Why(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
 
-    def _reasons(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+    def _reasons(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
         if row.state in FINAL:
             yield _ended(row)
         elif row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
-            yield from self._graph(row)
+            yield from self._graph(row, tenant)
         elif row.running:
             yield self._at_work(row)
         elif row.state == "scheduled":
@@ -75,7 +75,7 @@ class Whys:
         elif row.state == "waiting":
             yield from (_awaited(wait) for wait in waits_of(self._store.views.waits(row.id)) if wait.outcome is None)
         else:
-            yield from self._ready(row, more)
+            yield from self._ready(row, more, tenant)
 
     # At work, or waiting for others
 
@@ -96,7 +96,7 @@ class Whys:
         text = f"it is a gate that somebody has to complete{until}: {how_to_conclude(row.parent, str(row.node))}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
-    def _graph(self, row: RunRow) -> Iterator[Reason]:
+    def _graph(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
         nodes = self._store.views.overview(row.id)
         for gate in self._store.views.gates(row.id):
             if gate.state == "waiting":
@@ -105,7 +105,8 @@ class Whys:
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
         under_way = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
         for node in under_way[:SHOWN]:
-            yield from (_of_node(str(node.node), reason) for reason in self.why(UUID(str(node.id))).reasons)
+            reasons = self.why(UUID(str(node.id)), tenant).reasons
+            yield from (_of_node(str(node.node), reason) for reason in reasons)
         if len(under_way) > SHOWN:
             names = [str(node.node) for node in under_way]
             yield Reason("nodes", f"{len(names) - SHOWN:,} more nodes are under way", {"nodes": names})
@@ -127,9 +128,9 @@ class Whys:
 
     # Ready
 
-    def _ready(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+    def _ready(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
         if row.held == "full" and more.parked_on is not None:
-            yield self._limited(more.parked_on)
+            yield self._limited(more.parked_on, tenant)
         elif row.held == "quiescing":
             who = f"worker {row.session}" if row.session else "the worker of the run before it"
             yield Reason("quiescing", f"{who} hasn't let go of it yet", {"worker": row.session})
@@ -140,12 +141,13 @@ class Whys:
         elif row.held is None:
             yield self._unclaimed(row)
 
-    def _limited(self, place: str) -> Reason:
+    def _limited(self, place: str, tenant: str | None) -> Reason:
         name, key = msgspec.json.decode(place)
         counter = self._store.limits.counter(place)
         holders = [
             {"run": str(id), "task": task, "worker": session}
-            for id, task, _, session, _ in self._store.limits.holders(place, SHOWN)
+            for id, task, _, session, _, whose in self._store.limits.holders(place, SHOWN)
+            if tenant in (None, whose)
         ]
         data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
         return Reason("limit", f"limit {shown_place(place)} {_fullness(counter, holders)}", data)

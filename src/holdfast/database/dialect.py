@@ -8,6 +8,7 @@
 | `{moment}` | the time right now, for judging leases after a lock was taken |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
 | `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
+| `{words(x)}` | what people search for in a kept error: its code, type and message, a line each |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is one of these, of a batch or a CTE; found by the index |
 | `{matching(:rows, id uuid)}` | the same where `each` is joined by an equality as well |
 | `{lock}` | lock the rows read here |
@@ -115,6 +116,12 @@ class PostgresDialect(Dialect):
         return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
 
     @staticmethod
+    def _words(argument: str) -> str:
+        """Read once: a traceback makes it long."""
+        kept = f"(select cast({argument} as jsonb) as e offset 0) as kept"
+        return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {kept})"
+
+    @staticmethod
     def _among(argument: str) -> str:
         """An array, because its size is taken for small: a join may be planned as a walk over the whole table."""
         source, column = [part.strip() for part in argument.split(",")]
@@ -164,6 +171,11 @@ class SqliteDialect(Dialect):
     @staticmethod
     def _each_text(argument: str) -> str:
         return f"json_each({argument}) as each"
+
+    @staticmethod
+    def _words(argument: str) -> str:
+        parts = (f"coalesce({argument} ->> '{part}', '')" for part in ("code", "type", "message"))
+        return "(" + " || char(10) || ".join(parts) + ")"
 
     @staticmethod
     def _among(argument: str) -> str:

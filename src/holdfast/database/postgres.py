@@ -187,7 +187,7 @@ class PostgresWatch(Watch):
                 self._checked = time.monotonic()
                 return True
             if time.monotonic() - self._checked > LISTENER_CHECK_SECONDS:
-                connection.script("SELECT 1")
+                connection.listen(self._database.dialect.channel)  # once more changes nothing, and tells the doctor
                 self._checked = time.monotonic()
         return False
 

@@ -6,8 +6,11 @@ import random
 
 from holdfast.engine.loop import Loop
 from holdfast.store import Store
+from holdfast.store.tallies import PORTION
 
 EVERY = 60.0
+CATCHING_UP = 1.0
+"""Seconds between portions while there is more to make up for."""
 
 
 class Tallier(Loop):
@@ -20,5 +23,6 @@ class Tallier(Loop):
         self._store = store
 
     def tick(self) -> float:
-        self._store.tallies.count()
+        if self._store.tallies.count() >= PORTION:
+            return CATCHING_UP
         return EVERY * random.uniform(0.8, 1.2)

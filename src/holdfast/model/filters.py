@@ -60,7 +60,7 @@ class RunFilter:
     finished_from: datetime | None = None
     finished_to: datetime | None = None
     error: str | None = None
-    """A part of the error's type, message or traceback, in small or capital letters."""
+    """A part of the error's code, type or message, in small or capital letters."""
     id_prefix: str | None = None
     """How the id begins."""
     parent: UUID | None = None

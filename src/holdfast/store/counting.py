@@ -7,11 +7,13 @@ from typing import NamedTuple
 from holdfast.store.part import Part
 
 MOST = 100_000
-"""So many entries of an index are counted."""
+"""So many entries of an index are counted,"""
+MOST_SCATTERED = 20_000
+"""and so many where the row of each must be read as well, which stands anywhere in the table."""
 MOST_ROWS = 20_000
 """A table that has no more, as far as is known, is counted whole."""
 
-_UNFINISHED = ("count_ready", "count_held", "count_scheduled", "count_running", "count_asleep")
+_SCATTERED = ("count_held", "count_scheduled", "count_running", "count_asleep")
 
 
 class Counted(NamedTuple):
@@ -34,9 +36,9 @@ class Counting(Part):
     def unfinished(self) -> dict[str, Counted]:
         """By state, as it is stored, and by lane."""
         found: dict[str, Counted] = {}
-        for statement in _UNFINISHED:
-            rows = self._one("read", statement, limit=MOST)
-            exact = sum(runs for _, _, runs in rows) < MOST
+        for statement, most in {"count_ready": MOST, **dict.fromkeys(_SCATTERED, MOST_SCATTERED)}.items():
+            rows = self._one("read", statement, limit=most)
+            exact = sum(runs for _, _, runs in rows) < most
             for state, lane, runs in rows:
                 by_lane, before = found.get(state, ({}, True))
                 by_lane[int(lane)] = by_lane.get(int(lane), 0) + int(runs)

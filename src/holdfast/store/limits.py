@@ -74,7 +74,7 @@ class Limits(Part):
         return _counter(rows[0]) if rows else None
 
     def holders(self, place: str, size: int = 10) -> Sequence[Row]:
-        """Who holds permits of a counter: id, task, state, session, since when."""
+        """Who holds permits of a counter: id, task, state, session, since when, tenant."""
         return self._one("read", "holders", place=place, size=size)
 
 

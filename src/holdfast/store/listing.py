@@ -3,7 +3,7 @@
 A page is made of *candidates*, ids that come out of indexes, which are then looked at by key. Candidates come from
 streams, which are in the order of ids (all runs; those that ended in one bad way; ended ones of a lane, of a tenant),
 and from heaps, which have no order, but are used only while they are small (unfinished runs by state; those that ended
-within a time; children; a family). No page looks at more than `WALK` candidates of a stream: where it comes to that, it
+within a time; children; a family). No page looks at more than `WALK` candidates of streams: where it comes to that, it
 is partial and says where the next one goes on. An id begins with the time at which it was made, so that times bound it.
 """
 
@@ -24,12 +24,16 @@ from holdfast.store.lanes import Lanes
 from holdfast.store.part import Ground, Part
 from holdfast.store.views import RunRow
 
-WALK = 5_000
-"""How many candidates of a stream a page looks at,"""
+WALK = 4_000
+"""How many candidates of its streams a page looks at,"""
+WALK_ERRORS = 1_500
+"""where their errors must be read, which are long,"""
 FIRST = 256
 """and how many at first, because they may do."""
 FEW = 2_000
-"""A heap is small while it has no more."""
+"""A heap is small while it has no more,"""
+FEW_TOGETHER = 4_000
+"""and several of them while they have no more together."""
 MOST_LANES = 20
 """How many streams a page may be made of."""
 PORTIONS = (200, 1_000, 4_000)
@@ -99,7 +103,7 @@ class Listing(Part):
         sources, heaped = self._choose(asked, lanes)
         rows: list[RunRow] = []
         end: str | None = None
-        for walk in [_size(size + 1)] if sources.sure else [min(FIRST, WALK), WALK]:
+        for walk in _walks(asked, sources, size):
             candidates, end = self._candidates(asked, sources, heaped, bounds, walk)
             rows = self._fitting(asked, candidates, size + 1)
             if len(rows) > size:
@@ -145,6 +149,8 @@ class Listing(Part):
             if len(rows) > FEW:
                 return None
             found.update(str(id) for (id,) in rows)
+            if len(found) > FEW_TOGETHER:
+                return None
         return found
 
     def _streams(
@@ -250,6 +256,14 @@ def portions(candidates: Sequence[str]) -> Iterator[Sequence[str]]:
         at, number = at + size, number + 1
 
 
+def _walks(asked: RunFilter, sources: Sources, size: int) -> Sequence[int]:
+    """How many candidates of each stream are looked at, first and then at most."""
+    if sources.sure:
+        return [_size(size + 1)]
+    most = WALK if asked.error is None else min(WALK, WALK_ERRORS)
+    return [max(walk // max(len(sources.streams), 1), 1) for walk in (min(FIRST, most), most)]
+
+
 def _size(wanted: int) -> int:
     """In a few sizes only, because each is a statement of its own."""
     return next((size for size in (16, 128, 1024) if wanted <= size), wanted)
@@ -265,6 +279,5 @@ def _id_at(time: datetime, shift: int) -> UUID:
 
 
 def _pattern(text: str) -> str:
-    """For LIKE, of a text as it stands in the JSON of an error."""
-    inner = msgspec.json.encode(text).decode()[1:-1]
-    return "%" + "".join("!" + c if c in "!%_" else c for c in inner) + "%"
+    """For LIKE, of a text as it stands in an error."""
+    return "%" + "".join("!" + c if c in "!%_" else c for c in text) + "%"

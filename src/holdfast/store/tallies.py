@@ -22,6 +22,8 @@ LATE = MINUTE
 """How long after its end a minute is counted: no statement of ours takes longer to commit."""
 BACK = HOUR
 """How far back uncounted minutes are made up for."""
+PORTION = 5
+"""How many minutes are counted at once: after a pause there may be very many runs to make up for."""
 KEPT = {MINUTE: 72 * HOUR, HOUR: 90 * 24 * HOUR}
 
 
@@ -40,10 +42,11 @@ class Tallies(Part):
     """Counts of the past."""
 
     def count(self) -> int:
-        """Count what is over and wasn't counted yet; how many minutes that were."""
+        """Count what is over and wasn't counted yet, a portion of it; how many minutes that were."""
         now = self.now("housekeeping")
-        until = (now - LATE) // MINUTE * MINUTE
-        since = max(self._next(MINUTE) or 0, until - BACK)
+        over = (now - LATE) // MINUTE * MINUTE
+        since = max(self._next(MINUTE) or 0, over - BACK)
+        until = min(over, since + PORTION * MINUTE)
         if since >= until:
             return 0
         self._add(MINUTE, self.live(since, until, "housekeeping"))

@@ -52,6 +52,15 @@ class Visitor:
             raise RunNotFound.of(id)
         return info
 
+    def find(self, control: Control, given: str) -> UUID:
+        """The run that this visitor may see whose id begins so."""
+        try:
+            return self.run(control, control.runs.find(given)).id
+        except RunNotFound as error:
+            if self.tenant is None:
+                raise
+            raise RunNotFound(f"you have no run {given[:60]!r}") from error  # the error may name the runs of others
+
 
 class Visitors:
     """Recognises who asks."""

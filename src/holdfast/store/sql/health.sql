@@ -1,10 +1,13 @@
 -- name: server_facts
 -- only: postgres
--- The server's settings and state that we depend on.
+-- The server's settings and state that we depend on. Who listens is known by its last statement, which names our schema's channel; of
+-- sessions of another user the server tells only what they call themselves.
 select cast(current_setting('max_connections') as int), (select count(*) from pg_stat_activity where backend_type = 'client backend'),
     current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'), current_setting('autovacuum'),
     case when pg_is_in_recovery() then 1 else 0 end, pg_notification_queue_usage(), current_setting('server_version'),
-    (select count(*) from pg_stat_activity where datname = current_database() and application_name = 'holdfast listener')
+    (select count(*) from pg_stat_activity where datname = current_database() and (
+        query = 'LISTEN "{channel}"' or (query = '<insufficient privilege>' and application_name = 'holdfast listener')
+    ))
 
 -- name: old_snapshots
 -- only: postgres

@@ -189,7 +189,7 @@ from one left join {schema}limit_settings s on s.name = one.name
 with sessions as materialized (
     select session from {schema}workers
 )
-select r.id, l.task, r.state, r.session, r.claimed_at from {schema}runs r join {schema}lanes l on l.id = r.lane
+select r.id, l.task, r.state, r.session, r.claimed_at, r.tenant from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.session {among(sessions, session)} and r.limits is not null and exists (
     select 1 from {each_text(r.limits)} where each.value = cast(:place as text)
 )

@@ -1,10 +1,13 @@
 -- name: tally
 -- Runs that ended within a time, counted by span, lane, state, and the steps of how long they waited and took (`policy/histogram.py`).
+-- (Logarithms of exact numbers would cost several times as much as all else.)
 select finished_at - finished_at % cast(:span as bigint) as at, lane, state,
     case when started_at is not null then
-        cast(floor(5 * ln(1 + (case when started_at > created_at then started_at - created_at else 0 end) / 1000.0)) as int) end as waited,
+        cast(floor(5 * ln(1 + cast(case when started_at > created_at then started_at - created_at else 0 end as double precision) / 1000)) as int)
+        end as waited,
     case when started_at is not null then
-        cast(floor(5 * ln(1 + (case when finished_at > started_at then finished_at - started_at else 0 end) / 1000.0)) as int) end as took,
+        cast(floor(5 * ln(1 + cast(case when finished_at > started_at then finished_at - started_at else 0 end as double precision) / 1000)) as int)
+        end as took,
     count(*)
 from {schema}runs
 where finished_at > 0 and finished_at >= cast(:since as bigint) and finished_at < cast(:until as bigint)

@@ -29,7 +29,7 @@ def _metrics(control: Control) -> Iterator[Metric]:
     counts = control.counts.overview()
     yield Metric(
         "holdfast_runs",
-        "Unfinished runs, by queue and state; of more than 100,000 in a state no more are counted.",
+        "Unfinished runs, by queue and state; counted up to 100,000 ready ones, 20,000 in other states.",
         [
             ({"queue": queue, "state": state}, count.value)
             for queue, states in sorted(counts.queues.items())

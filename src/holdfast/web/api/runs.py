@@ -202,7 +202,7 @@ def _steps(call: Call) -> Steps:
 
 
 def _why(call: Call) -> Reasons:
-    return Reasons(call.control.whys.why(call.run().id).reasons)
+    return Reasons(call.control.whys.why(call.run().id, call.visitor.tenant).reasons)
 
 
 def _graph(call: Call) -> GraphInfo:

@@ -29,7 +29,7 @@ def login_routes(place: Place) -> list[Route]:
             answer = RedirectResponse(root + following, 303)
             answer.set_cookie(
                 COOKIE, cookie, max_age=LOGIN_SECONDS, path=root or "/", httponly=True, samesite="strict",
-                secure=request.url.scheme == "https",
+                secure=_by_tls(request),
             )  # fmt: skip
             return answer
         except Exception as error:
@@ -52,6 +52,11 @@ def login_routes(place: Place) -> list[Route]:
         Route("/login", log_in, methods=["POST"]),
         Route("/logout", log_out, methods=["POST"]),
     ]
+
+
+def _by_tls(request: Request) -> bool:
+    """Whether the browser speaks TLS: with us, or with something in front of us, as its Origin tells."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def _within(following: str) -> str:

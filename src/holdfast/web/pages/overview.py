@@ -61,8 +61,8 @@ def _overview(visit: Visit) -> dict[str, Any]:
 
 def _whole(control: Control) -> dict[str, Any]:
     counts = control.counts.overview()
-    hour = timedelta(hours=1)
-    by_queue = {each.name: each for each in control.stats.summary(last=hour, by="queue")}
+    hour = control.stats.lately(timedelta(hours=1))
+    by_queue = {each.name: each for each in hour.queues}
     queues = [
         QueueRow(name, paused, counts.queues.get(name, {}), by_queue.get(name))
         for name, paused in control.queues.paused().items()
@@ -71,9 +71,9 @@ def _whole(control: Control) -> dict[str, Any]:
     return {
         "counts": counts,
         "queues": queues,
-        "tasks": sorted(control.stats.summary(last=hour, by="task"), key=lambda each: -each.runs)[:NEWEST],
-        "hour": control.stats.summary(last=hour)[0],
-        "charts": charts_of(control.stats.over_time(last=hour)),
+        "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:NEWEST],
+        "hour": hour.whole,
+        "charts": charts_of(hour.minutes),
         "alive": alive,
     }
 

@@ -27,7 +27,7 @@ def _show(visit: Visit) -> dict[str, Any]:
     return {
         "run": details,
         "info": details.info,
-        "reasons": visit.control.whys.why(info.id).reasons if info.state not in FINAL else [],
+        "reasons": [] if info.state in FINAL else visit.control.whys.why(info.id, visit.visitor.tenant).reasons,
         "timeline": timeline_of(details, now),
         "picture": None if details.graph is None else picture_of(details.graph),
         "gates": [] if details.graph is None else _open_gates(details.graph.gates),
@@ -81,10 +81,9 @@ def _find(visit: Visit) -> dict[str, Any] | str:
     """What was typed into the field for ids: the run whose id begins so."""
     given = visit.query.get("id", "").strip()
     try:
-        return f"/runs/{visit.visitor.run(visit.control, visit.control.runs.find(given)).id}"
+        return f"/runs/{visit.visitor.find(visit.control, given)}"
     except RunNotFound as error:
-        detail = str(error) if visit.visitor.tenant is None else "there is no such run"  # it may name others' runs
-        return {"given": given, "detail": detail}
+        return {"given": given, "detail": str(error)}
 
 
 PAGES = (

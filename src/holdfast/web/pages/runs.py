@@ -44,7 +44,7 @@ def filter_of(visit: Visit, given: dict[str, Any]) -> Any:
     asked["state"] = given["state"] or None
     asked["tenant"] = visit.visitor.tenant or given["tenant"] or None
     asked |= {name: _time(given[name], name) for name in TIMES if given[name]}
-    asked |= {name: visit.control.runs.find(given[name]) for name in ("parent", "family") if given[name]}
+    asked |= {name: visit.visitor.find(visit.control, given[name]) for name in ("parent", "family") if given[name]}
     return asked
 
 

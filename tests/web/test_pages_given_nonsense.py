@@ -1,0 +1,56 @@
+"""Pages and forms that are given nonsense say so: none of them breaks, and none tells how it is made."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from holdfast.web.pages.routes import ACTIONS, PAGES
+from holdfast.web.pages.runs import TEXTS, TIMES
+from tests.web.test_security import filled
+
+NONSENSE = (
+    "", " ", "\0", "\x1b[31m", "\ud800", "é" * 300, "x" * 5_000, "%", "'; drop table runs; --", "{{ 7 * 7 }}", "../..",
+    "0", "-1", "99999999999999999999", "1e400", "NaN", "null", "[]", '{"a": ', "0001-01-01", "9999-12-31T23:59:59",
+    "2026-11-16T08:00:00+25:00", "ffffffff-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000",
+)  # fmt: skip
+FIELDS = (
+    "reason", "from_step", "args", "topic", "payload", "gate", "outcome", "error", "query", "after", "changed", "queue",
+    "verb", "schedule", "field:ok", "field:amount",
+)  # fmt: skip
+NAMES = {
+    "/runs": (*TEXTS, *TIMES, "state", "after"),
+    "/bulk": ("verb", "after", "changed"),
+    "/find": ("id",),
+}
+
+
+def sent(text: str) -> str:
+    return quote(text.encode("utf-8", "surrogatepass"))
+
+
+def test_a_page_that_is_asked_for_nonsense_says_so(shop, open_visitor, fill):
+    id = fill()["waiting"].id
+    for page in PAGES:
+        path = filled(page.path, id)
+        for name in NAMES.get(page.path, ()):
+            more = "&verb=cancel" if page.path == "/bulk" and name != "verb" else ""
+            for nonsense in NONSENSE:
+                answer = open_visitor.get(f"{path}?{name}={sent(nonsense)}{more}")
+                assert answer.status < 500, (path, name, nonsense)
+                assert "Traceback" not in answer.text
+
+
+def test_a_form_that_is_filled_with_nonsense_says_so(shop, fill):
+    runs = fill()
+    browser = shop.browser()
+    key = browser.form_key()
+    for nonsense in NONSENSE:
+        if nonsense == "\ud800":
+            continue  # which no form can have
+        form = dict.fromkeys(FIELDS, nonsense) | {"form_key": key}
+        for action in ACTIONS:
+            for given in (form, form | {"gate": "approve", "query": f"verb=cancel&after={nonsense}"}):
+                run = runs["graph" if action.path.endswith("gate") else "waiting"]
+                answer = browser.submit(filled(action.path, run.id), given)
+                assert answer.status < 500, (action.path, nonsense)
+                assert "Traceback" not in answer.text

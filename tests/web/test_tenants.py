@@ -1,0 +1,169 @@
+"""Who has a token of one tenant sees and changes that tenant's runs only, whichever way is tried."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+import pytest
+
+from holdfast.web.pages.routes import ACTIONS
+from tests.support.web import Visitor
+from tests.web.test_security import filled, routes
+
+TABLES = (
+    "runs", "history", "queues", "lanes", "keys", "checkpoints", "waits", "events", "messages", "limits", "schedules",
+    "tallies", "tokens", "workers",
+)  # fmt: skip
+
+
+@pytest.fixture
+def runs(fill):
+    return fill()
+
+
+@pytest.fixture
+def foreign(runs):
+    return runs["other"]
+
+
+def test_a_foreign_run_is_answered_as_one_that_was_never_made(shop, foreign):
+    visitor = shop.visitor("operate", "acme")
+    never = uuid4()
+    about_a_run = [path for method, path in routes(never) if method == "GET" and str(never) in path]
+    assert len(about_a_run) >= 7
+    for path in about_a_run:
+        theirs = visitor.get(path.replace(str(never), str(foreign.id)))
+        none = visitor.get(path)
+        assert (theirs.status, theirs.text.replace(str(foreign.id), str(never))) == (404, none.text), path
+
+
+def test_forms_about_a_foreign_run_change_nothing(shop, runs, foreign):
+    browser = shop.browser("operate", "acme")
+    key = browser.form_key()
+    forms = [action for action in ACTIONS if "{id}" in action.path]
+    assert len(forms) >= 5
+    before = shop.control.runs.details(foreign.id)
+    for action in forms:
+        form = {"form_key": key, "topic": "t", "gate": "approve", "error": "e"}
+        assert (action.path, browser.submit(filled(action.path, foreign.id), form).status) == (action.path, 404)
+    assert shop.control.runs.details(foreign.id) == before
+
+
+def test_what_is_about_all_tenants_cant_be_changed_by_a_form_of_one(shop, runs):
+    browser = shop.browser("operate", "acme")
+    key = browser.form_key()
+    whole = [action.path for action in ACTIONS if action.whole]
+    assert len(whole) >= 1
+    for path in whole:
+        form = {"form_key": key, "queue": "default", "verb": "pause", "schedule": "s"}
+        assert (path, browser.submit(path, form).status) == (path, 403)
+
+
+@pytest.mark.parametrize("given", [{}, {"queue": "default"}, {"task": "later"}])
+def test_acts_on_many_runs_are_on_those_of_the_tenant(shop, given):
+    later = shop.app.remote("later")
+    own, other = (later.options(tenant=tenant, delay=3600).enqueue() for tenant in ("acme", "other"))
+    visitor = shop.visitor("operate", "acme")
+    preview = visitor.post("/api/v1/bulk/preview", {"verb": "cancel", "filter": given}).json
+    assert [run["id"] for run in preview["sample"]] == [str(own.id)]
+    assert preview["count"]["value"] == 1
+    foreign = {"family": str(other.id), "id_prefix": str(other.id)}
+    for name, value in foreign.items():
+        answer = visitor.post("/api/v1/bulk/cancel", {"filter": {name: value}})
+        assert (name, answer.json["progress"]["changed"]) == (name, 0)
+    assert visitor.post("/api/v1/bulk/cancel", {"filter": given}).json["progress"]["changed"] == 1
+    assert visitor.post("/api/v1/bulk/retry", {"filter": given}).json["progress"]["changed"] == 1
+    assert (own.info().state, other.info().state) == ("ready", "scheduled")
+    assert "cancelled" not in [entry.kind for entry in other.history()]
+
+
+def test_the_page_of_acts_on_many_runs_is_about_those_of_the_tenant(shop, runs):
+    other = shop.add.options(tenant="other", delay=3600).enqueue(1, 2)
+    browser = shop.browser("operate", "acme")
+    assert str(other.id) not in browser.get("/bulk?verb=cancel&tenant=other").text
+    form = {"form_key": browser.form_key(), "query": "verb=cancel&tenant=other"}
+    assert browser.submit("/bulk", form).status == 303
+    assert other.info().state == "scheduled"
+    assert runs["waiting"].info().state == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["parent", "family", "id"])
+def test_the_beginning_of_an_id_finds_no_foreign_run_and_names_none(shop, name):
+    runs = [shop.add.options(tenant="other").enqueue(n, n) for n in range(3)]
+    whole, begin = str(runs[0].id), str(runs[0].id)[:6]
+    visitor = shop.visitor("read", "acme")
+    for given in (whole, begin):
+        for path in ("/find",) if name == "id" else ("/runs", "/bulk"):
+            text = visitor.get(f"{path}?verb=cancel&{name}={given}").text
+            assert "you have no run" in text
+            found = set(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", text))
+            assert found <= {given}
+
+
+def test_gates_of_others_are_neither_listed_nor_opened(shop):
+    theirs = shop.graph(tenant="other")
+    shop.drain()
+    visitor, browser = shop.visitor("operate", "acme"), shop.browser("operate", "acme")
+    assert visitor.get("/api/v1/gates").json == {"gates": []}
+    assert str(theirs.id) not in browser.get("/gates").text
+    assert str(theirs.id) not in browser.get("/").text
+    at = f"/api/v1/runs/{theirs.id}/gates/approve"
+    assert visitor.post(f"{at}/complete", {"output": {"ok": True}}).status == 404
+    assert visitor.post(f"{at}/fail", {"error": "no"}).status == 404
+    assert {gate.state for gate in shop.control.graphs.gates(theirs.id)} == {"waiting"}
+
+
+def test_an_event_of_one_tenant_isnt_heard_by_others(shop):
+    visitor = shop.visitor("operate", "acme")
+    assert visitor.post("/api/v1/events", {"name": "e"}).status == 200
+    assert visitor.post("/api/v1/events", {"name": "e", "tenant": "acme"}).status == 200
+    kept = shop.app.store.database.line("client").run(
+        lambda connection: connection.execute(_statement(shop, "select tenant, name from {schema}events"), {})
+    )
+    assert {tuple(row) for row in kept} == {("acme", "e")}
+
+
+def test_a_key_or_a_unique_name_of_another_tenant_is_free(shop):
+    first = shop.visitor("operate", "other").post("/api/v1/runs", {"task": "add", "args": [1, 2], "key": "k"}).json
+    second = shop.visitor("operate", "acme").post("/api/v1/runs", {"task": "add", "args": [5, 6], "key": "k"})
+    assert second.status == 201
+    assert second.json["id"] != first["id"]
+
+
+def test_what_is_looked_at_isnt_changed(shop, runs, open_visitor):
+    """No GET writes anything."""
+    before = content(shop)
+    for run in runs.values():
+        for method, path in routes(run.id):
+            if method == "GET" and not path.endswith("/live"):
+                open_visitor.get(path)
+    open_visitor.get("/bulk?verb=cancel")
+    assert content(shop) == before
+
+
+def content(shop):
+    """All that there is."""
+    line = shop.app.store.database.line("client")
+    found = {}
+    for table in TABLES:
+        statement = _statement(shop, "select * from {schema}" + table)
+        found[table] = sorted(map(repr, line.run(lambda connection, s=statement: connection.execute(s, {}))))
+    return found
+
+
+def _statement(shop, text):
+    from holdfast.database.statements import Source, render
+
+    return render(Source("test", None, "", text), shop.app.store.database.dialect)
+
+
+def test_the_overview_of_one_tenant_has_no_counts_of_all(shop, runs):
+    assert 'action="/queues"' not in shop.visitor("operate", "acme").get("/").text
+    assert 'action="/queues"' in shop.visitor("operate").get("/").text
+
+
+def test_who_gives_a_wrong_token_isnt_let_in_where_none_is_needed(shop):
+    site = shop.site(unlocked=True)
+    assert Visitor(site).get("/api/v1/runs").status == 200
+    assert Visitor(site, "wrong").get("/api/v1/runs").status == 401
