@@ -139,7 +139,7 @@ def test_a_stream_of_no_run_says_so(app):
     async def work(ctx: Context) -> None: ...
 
     run = work.enqueue()
-    run.id = type(run.id)(int=5)
+    run._id = type(run.id)(int=5)
     with pytest.raises(RunNotFound):
         list(run.stream())
 

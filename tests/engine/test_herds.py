@@ -15,6 +15,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry
 from holdfast.model.clock import SECOND
 from holdfast.store.part import BATCH
+from tests.support.counting import ask
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
 
@@ -59,10 +60,8 @@ class Herd:
         return {row.state: row.runs for row in self.app.store.queues.unfinished()}
 
     def due_times(self) -> list[int]:
-        rows = self.app.store.views.runs(
-            state="scheduled", task="retried", queue=None, tenant=None, tag=None, size=self.size, after=None
-        )
-        return [row.due_at for row in rows if row.due_at is not None]
+        scheduled = "select r.due_at from {}runs r join {}lanes l on l.id = r.lane where l.task = 'retried'"
+        return [due_at for (due_at,) in ask(self.app, f"{scheduled} and r.state = 'scheduled'")]
 
 
 @pytest.fixture(params=SIZES, ids=lambda sizes: f"{sum(sizes)}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
 from holdfast import Retry, RunFailed
+from holdfast.engine.attempt import Attempt
 from tests.support.waiting import wait_until
 
 ONCE = Retry(max_attempts=1)
@@ -208,5 +210,7 @@ def test_the_timer_of_an_attempt_that_ended_is_dropped(app):
         runs = [*quick.enqueue_many([("x",)] * 50), *quick_in_thread.enqueue_many([("x",)] * 50)]
         for run in runs:
             run.result(timeout=30)
-        timers = worker._crew.runner.loop._scheduled  # type: ignore[attr-defined]
-        wait_until(lambda: not [timer for timer in list(timers) if not timer.cancelled()])
+        ours = {str(run.id) for run in runs}
+        wait_until(
+            lambda: not [each for each in gc.get_objects() if isinstance(each, Attempt) and each.claim.id in ours]
+        )

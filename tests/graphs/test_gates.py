@@ -245,7 +245,7 @@ def test_what_is_no_gate_is_refused_by_name(app, tasks):
         other.gate("a").complete(1)
     other.cancel()
     gone = app.get_run(other.id)
-    gone.id = uuid4()
+    gone._id = uuid4()
     with pytest.raises(RunNotFound):
         gone.gate("a").fail("no")
     with pytest.raises(ConfigError, match="the name of a gate"):

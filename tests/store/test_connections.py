@@ -352,7 +352,7 @@ def test_no_thread_opens_a_sqlite_file_while_the_process_forks(sqlite_url, monke
     """Not even on a line that nobody had before: the child would believe that it holds the file's locks."""
     database = open_database(sqlite_url, "holdfast")
     opened, open_file = threading.Event(), database._open
-    monkeypatch.setattr(database, "_open", lambda: (opened.set(), open_file())[1])
+    monkeypatch.setattr(database, "_open", lambda *given: (opened.set(), open_file(*given))[1])
     thread = threading.Thread(target=lambda: database.line("client").run(lambda connection: None))
     database.before_fork()
     try:

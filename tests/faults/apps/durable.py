@@ -23,7 +23,7 @@ from uuid import UUID
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
-from holdfast.engine import blocking, conductor
+from holdfast.engine import blocking, lingering
 from tests.support.ledger import Ledger
 
 ONCE = Retry(max_attempts=1)
@@ -351,7 +351,7 @@ def main() -> None:
         time.time = lambda: real_time() + options.clock_off
         time.time_ns = lambda: real_time_ns() + int(options.clock_off * 1e9)
     if options.linger is not None:
-        for module in (conductor, blocking):
+        for module in (lingering, blocking):
             module.LINGER = module.CROWDED = options.linger  # type: ignore[attr-defined]
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("holdfast").setLevel(logging.INFO)
