@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.model.ids import new_id
 from holdfast.store.intake import GRAPH_QUEUE
 from holdfast.store.rows import NewGraph, NewNode, NewRun
@@ -28,7 +30,9 @@ def node(world: World, name: str, *needs: str, task: str = "task", **run: Any) -
 
 def gate(name: str, *needs: str, timeout: int | None = None, on_timeout: str = "fail") -> NewNode:
     run = NewRun(str(new_id()), GRAPH_QUEUE, "gate", "{}", 30 * DAY, deadline_in=timeout)
-    return NewNode(run, name, needs, {"on_timeout": on_timeout, "schema": None}, "gate")
+    return NewNode(
+        run, name, needs, msgspec.Raw(msgspec.json.encode({"on_timeout": on_timeout, "schema": None})), "gate"
+    )
 
 
 def nested(name: str, *nodes: NewNode, needs: tuple[str, ...] = ()) -> NewNode:

@@ -134,14 +134,14 @@ class Graphs:
             run = self._new_run(added.request, {str(fill.at[0]) for fill in added.fills})
             if node.needs:
                 run.delay = None  # counted from its release: see the plan
-            return NewNode(run, added.name, node.needs, node.kept())
+            return NewNode(run, added.name, node.needs, _packed(node.kept()))
         if node.graph is not None:
             run = self._row(node.graph.graph.name)
-            return NewNode(run, added.name, node.needs, node.kept(), "graph", self.new_graph(node.graph))
+            return NewNode(run, added.name, node.needs, _packed(node.kept()), "graph", self.new_graph(node.graph))
         assert added.gate is not None
         run = self._row(GATE)
         run.deadline_in = added.gate.timeout
-        return NewNode(run, added.name, node.needs, node.kept(), "gate")
+        return NewNode(run, added.name, node.needs, _packed(node.kept()), "gate")
 
     def _row(self, task: str) -> NewRun:
         return NewRun(id=str(new_id()), queue=GRAPH_QUEUE, task=task, args="{}", keep=self._keep)
@@ -163,3 +163,8 @@ class Graphs:
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
         return self._store.graphs.conclude(str(id), name, failed(name, error, by))
+
+
+def _packed(plan: dict[str, Any] | None) -> msgspec.Raw | None:
+    """As JSON at once: thousands of nodes would have many times that in objects."""
+    return None if plan is None else msgspec.Raw(msgspec.json.encode(plan))

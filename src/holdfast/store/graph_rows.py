@@ -39,22 +39,26 @@ def graph_row(run: NewRun, lanes: Mapping[Pair, int], graph: NewGraph) -> dict[s
 def node_rows(graph: NewGraph, lanes: Mapping[Pair, int], above: Above) -> dict[str, Any]:
     """The rows of the nodes of a graph, the edges between them, and the same of graphs within it that begin with it."""
     ids = above.known | {node.name: node.run.id for node in graph.nodes}
+    needed_by: dict[str, list[str]] = {id: [] for id in ids.values()}  # ids ascend, so the edges come in their order
     rows: dict[str, Any] = {"nodes": [], "edges": [], "begun": []}
     for node in graph.nodes:
         row = _node_row(node, lanes, above)
         within = None
         if node.graph is not None:
             within = node_rows(node.graph, lanes, Above(node.run.id, above.root, row.get("tenant")))
-        plan = dict(node.plan or {})
+        if node.plan is not None:
+            row["plan"] = (
+                node.plan
+            )  # a text only in the database: texts in texts would double with each graph within it
         if within is not None:
-            plan["graph"] = within
+            row["plan"] = {**({} if node.plan is None else msgspec.json.decode(node.plan)), "graph": within}
         if within is not None and not node.needs:
             row["pending"] = len(within["nodes"])
             rows["begun"].append(within)
-        if plan:
-            row["plan"] = plan  # a text only in the database: texts in texts would double with each graph within it
         rows["nodes"].append(row)
-        rows["edges"] += [[ids[name], node.run.id] for name in node.needs]
+        for name in node.needs:
+            needed_by[ids[name]].append(node.run.id)
+    rows["edges"] = [[needs, node] for needs, nodes in needed_by.items() for node in nodes]
     return rows
 
 
@@ -74,7 +78,7 @@ def insert(rows: Mapping[str, Any]) -> Generator[Call, list[Row], None]:
     """The statements that make nodes and edges, in batches."""
     for some in _bounded(map(_with_text, rows["nodes"])):
         yield "add_nodes", {"rows": batch(some)}
-    for edges in chunks(sorted(rows["edges"]), EDGES):  # in the order of their key: appended, not spread over the table
+    for edges in chunks(sorted(rows["edges"]), EDGES):  # sorted already, mostly: appended, not spread over the table
         yield "add_edges", {"rows": batch({"needs": needs, "node": node} for needs, node in edges)}
     for within in rows["begun"]:
         yield from insert(within)

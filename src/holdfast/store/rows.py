@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 
 @dataclass(slots=True)
@@ -37,12 +39,12 @@ class NewRun:
 @dataclass(slots=True)
 class NewNode:
     """A node of a graph to be made. `needs` are the names of those that it depends on; `plan` is what its release needs
-    to know beyond counting them; `kind` tells gates and graphs from tasks."""
+    to know beyond counting them, as JSON; `kind` tells gates and graphs from tasks."""
 
     run: NewRun
     name: str
     needs: Sequence[str] = ()
-    plan: dict[str, Any] | None = None
+    plan: msgspec.Raw | None = None
     kind: Literal["gate", "graph"] | None = None
     graph: NewGraph | None = None
 
