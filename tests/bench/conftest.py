@@ -21,7 +21,7 @@ def durable_server() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL"])
+@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.slow)])
 def chosen(request: pytest.FixtureRequest) -> list[str]:
     """The options that choose a database."""
     if request.param == "SQLite":

@@ -48,6 +48,7 @@ def test_raw_steps_are_measured_at_once_and_alone(measured, chosen, ready_raw):
     assert [(ratio["figure"], ratio["to"]) for ratio in found["ratios"]] == [(figure, "raw") for figure in figures]
 
 
+@pytest.mark.slow
 def test_raw_has_a_latency_and_three_ways_to_enqueue(measured, durable_server, ready_raw):
     where = ("--quick", "--postgres", durable_server, "--peers", "raw")
     found = measured("latency", *where, "--count", "4")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
-import pytest
-
 from holdfast import Context, Holdfast
 from tests.cli.test_everywhere import on_a_terminal
 
@@ -110,24 +108,24 @@ def test_as_json_there_is_everything(shell, voyages):
     assert told["progress"] == {"done": 1.0, "total": 4.0, "note": "loaded"}
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_the_tree_fits_a_terminal_and_is_as_readable_without_colours(shell, voyages, columns):
-    size = {"COLUMNS": str(columns)}
-    for id in (voyages.waiting, voyages.failed):
-        code, coloured = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size)
-        _, plain = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size, NO_COLOR="1")
-        assert code == 0
-        assert "\x1b[3" in coloured
-        assert "\x1b[3" not in plain
-        tree = COLOURS.sub("", plain).partition("history")[2]
-        assert max(map(len, tree.splitlines())) <= columns
-        assert all(line == line.rstrip() for line in tree.splitlines())
-        assert "├── " in tree
-        assert "load" in tree
-        for child in shell.json("show", id, "--url", voyages.url)["children"]:
-            assert child["id"] in tree
-        if id == voyages.failed:
-            assert "nobody had foreseen" in " ".join(re.sub(r"[│├└─]", " ", tree).split())
+def test_the_tree_fits_a_terminal_and_is_as_readable_without_colours(shell, voyages):
+    for columns in (60, 80, 120):
+        size = {"COLUMNS": str(columns)}
+        for id in (voyages.waiting, voyages.failed):
+            code, coloured = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size)
+            _, plain = on_a_terminal(shell, "show", str(id), "--url", voyages.url, **size, NO_COLOR="1")
+            assert code == 0
+            assert "\x1b[3" in coloured
+            assert "\x1b[3" not in plain
+            tree = COLOURS.sub("", plain).partition("history")[2]
+            assert max(map(len, tree.splitlines())) <= columns
+            assert all(line == line.rstrip() for line in tree.splitlines())
+            assert "├── " in tree
+            assert "load" in tree
+            for child in shell.json("show", id, "--url", voyages.url)["children"]:
+                assert child["id"] in tree
+            if id == voyages.failed:
+                assert "nobody had foreseen" in " ".join(re.sub(r"[│├└─]", " ", tree).split())
 
 
 def test_what_users_wrote_in_steps_can_not_command_the_terminal(shell, voyages):

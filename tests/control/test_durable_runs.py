@@ -234,7 +234,7 @@ def test_a_fork_may_have_other_arguments(app, control, finished, args):
 def test_arguments_of_a_fork_are_checked_where_the_code_is_known_and_kept_as_they_are_elsewhere(app, control, finished):
     with pytest.raises(BadArguments, match="Expected `int`"):
         control.runs.fork(finished.id, None, ["five"])
-    with pytest.raises(ConfigError, match="not a text"):
+    with pytest.raises(ConfigError, match="a list or a mapping, not str"):
         control.runs.fork(finished.id, None, "five")
     without_code = Control(app.store)
     fork = without_code.runs.fork(finished.id, None, [5])

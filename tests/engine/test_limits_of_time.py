@@ -211,6 +211,4 @@ def test_the_timer_of_an_attempt_that_ended_is_dropped(app):
         for run in runs:
             run.result(timeout=30)
         ours = {str(run.id) for run in runs}
-        wait_until(
-            lambda: not [each for each in gc.get_objects() if isinstance(each, Attempt) and each.claim.id in ours]
-        )
+        wait_until(lambda: not [each for each in gc.get_objects() if type(each) is Attempt and each.claim.id in ours])
