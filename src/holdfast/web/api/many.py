@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID
 
 import msgspec
 
@@ -14,8 +12,7 @@ from holdfast.control.bulk import Preview, Progress
 from holdfast.control.counts import Counts
 from holdfast.control.stats import By, Span, Stats
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import RunState
-from holdfast.web.api.runs import tenant_of
+from holdfast.web.api.runs import Filter, tenant_of
 from holdfast.web.api.table import Call, Operation
 
 BULK_SECONDS = 5.0
@@ -35,24 +32,6 @@ class StatsAnswer(msgspec.Struct):
     """How things went: one entry for the whole time, or for each span of it; and by task or queue, where asked."""
 
     stats: list[Stats]
-
-
-class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Runs that fit all that is given."""
-
-    state: list[RunState] = []
-    task: str | None = None
-    queue: str | None = None
-    tenant: str | None = None
-    tag: str | None = None
-    created_from: datetime | None = None
-    created_to: datetime | None = None
-    finished_from: datetime | None = None
-    finished_to: datetime | None = None
-    error: str | None = None
-    id_prefix: str | None = None
-    parent: UUID | None = None
-    family: UUID | None = None
 
 
 class Many(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

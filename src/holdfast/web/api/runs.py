@@ -23,8 +23,8 @@ from holdfast.web.problems import Refusal
 LARGEST_PAGE = 200
 
 
-class RunsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which runs, and how many at most. `state` may be given several times; `error` is a part of the error's text."""
+class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Runs that fit all that is given; `error` is a part of the error's text."""
 
     state: list[RunState] = []
     task: str | None = None
@@ -39,6 +39,11 @@ class RunsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id_prefix: str | None = None
     parent: UUID | None = None
     family: UUID | None = None
+
+
+class RunsQuery(Filter, forbid_unknown_fields=True, kw_only=True):
+    """Which runs, and how many at most. `state` may be given several times."""
+
     limit: int = 50
     after: str | None = None
 
