@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +18,7 @@ from holdfast.bench import command
 from holdfast.bench.hosts import PostgresHost, Unusable
 from holdfast.bench.options import MEASURES, options_of, parse
 from tests.support.benching import LONGEST, processes_that_name, start
+from tests.support.waiting import wait_until
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
@@ -89,11 +89,10 @@ def test_every_measure_has_help(measure, capsys):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_measurement_leaves_nothing_behind(tmp_path, how):
     with start("latency", "--sqlite", TMPDIR=str(tmp_path)) as process:
-        deadline = time.monotonic() + LONGEST
-        while not list(tmp_path.glob("*/latency")):  # jobs are under way
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(
+            lambda: process.poll() is not None or list(tmp_path.glob("*/latency")), LONGEST
+        )  # jobs are under way
+        assert process.poll() is None
         process.send_signal(how)
         _, errors = process.communicate(timeout=LONGEST)
     assert process.returncode == 130, errors
