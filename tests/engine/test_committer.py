@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import psycopg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.database import DataFault
-from holdfast.engine.committer import LARGEST_GROUP, Over, group_size
+from holdfast.engine.committer import LARGEST_GROUP, Over, take_group
 from holdfast.errors import StoreUnavailable
 from holdfast.store import End
 from tests.support.waiting import wait_until
@@ -155,11 +156,17 @@ def test_a_group_is_bounded_by_count_and_bytes():
     def command(size: int) -> Over:
         return Over(None, End("id", 1, 1, "done", "done", result="x" * size))  # type: ignore[arg-type]
 
-    assert group_size([]) == 0
-    assert group_size([command(1)] * 2000) == LARGEST_GROUP
-    assert group_size([command(2 * 1024 * 1024)] * 100) == 4
-    assert group_size([command(9 * 1024 * 1024)] * 2) == 1
-    assert group_size([Over(None, None)] * 3) == 3  # type: ignore[arg-type]
+    def taken(*tasks: Over) -> int:
+        waiting = deque(tasks)
+        group = take_group(waiting)
+        assert [*group, *waiting] == [*tasks]  # none is lost, and they stay in order
+        return len(group)
+
+    assert taken() == 0
+    assert taken(*[command(1)] * 2000) == LARGEST_GROUP
+    assert taken(*[command(2 * 1024 * 1024 + n) for n in range(10)]) == 3
+    assert taken(*[command(9 * 1024 * 1024)] * 2) == 1
+    assert taken(*[Over(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
 def kill_backends(url: str, name: str) -> int:

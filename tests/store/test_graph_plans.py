@@ -131,7 +131,7 @@ def rows_of(nodes):
 def hot(graph, size):
     """The statements of the ends of the nodes of a fan, with their values."""
     ids = [graph.nodes[f"n{n}"] for n in range(size)]
-    ends = {"kind": "done", "state": "done", "failed": 0, "lingers": 0, "notes": 1}
+    ends = {"kind": "done", "state": "done", "failed": 0, "lingers": 0}
     wanted = [{"graph": graph.id, "node": f"n{n}", "wanted": 1} for n in range(size)]
     return {
         "count_down": batch([{"id": graph.nodes["a"]}]),

@@ -119,7 +119,7 @@ KEYS = {"rows": batch({"scope": "s", "key": f"k{n}", "digest": "d", "run": IDS[0
 WAITS = each(generation=0, key="wait", kind="sleep", eager=0, outcome="due", value="1", delay=1)
 TARGETS = {"rows": batch({"target": f"e{n}", "name": "e", "payload": "1", "more": 0} for n in range(50))}
 CALLS = {"rows": batch({"parent": id, "generation": 0, "spawn_key": "0:call", "ended": 1} for id in IDS)}
-ENDS = each(fence=1, kind="done", state="done", result="1", failed=0, lingers=0, notes=1)
+ENDS = each(fence=1, kind="done", state="done", result="1", failed=0, lingers=0)
 FENCED = each(fence=1, error="{}")
 NEW = {"lane": 1, "priority": 0, "max_crashes": 3, "args": "[]", "keep": 1}
 RUNS_TO_ADD = {
@@ -182,7 +182,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "one_counter": (PLACE, "limits_pkey"),
     "holders": (PLACE, "holdfast_runs_owned"),
     "next_turns": ({"rows": batch({"queue": "default", "tenant": f"t{n}"} for n in range(7))}, None),
-    "ending_attempts": (ENDS, None),
+    "still_running": (ENDS, None),
+    "record_ends": (ENDS, None),
     "end_attempts": (ENDS, "runs_pkey"),
     "recorded_ends": (FENCED, "history_pkey"),
     "let_go": (FENCED, "runs_pkey"),

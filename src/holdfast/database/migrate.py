@@ -12,10 +12,9 @@ import re
 import secrets
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from holdfast.database.base import Connection, Database
-from holdfast.database.statements import Source, Statement, render
+from holdfast.database.statements import Source, Statement, render, sql_files
 from holdfast.errors import SchemaAhead, SchemaBehind
 
 CODE = 4
@@ -42,7 +41,7 @@ class Migration:
 @cache
 def migrations() -> tuple[Migration, ...]:
     """All migrations that this code knows, in order."""
-    files = sorted(resources.files("holdfast.database.migrations").iterdir(), key=lambda entry: entry.name)
+    files = sql_files("holdfast.database.migrations")
     matched = [(file, match) for file in files if (match := _FILE.fullmatch(file.name))]
     return tuple(Migration(int(match[1]), file.name, file.read_text("utf-8")) for file, match in matched)
 

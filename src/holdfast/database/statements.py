@@ -17,7 +17,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from holdfast.database.dialect import PARAMETER, Dialect
@@ -89,8 +90,14 @@ def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statem
 @cache
 def read_sources(package: str) -> tuple[Source, ...]:
     """Every statement in the .sql files of a package, in the order of the files."""
-    files = sorted(resources.files(package).iterdir(), key=lambda entry: entry.name)
-    return tuple(source for file in files if file.name.endswith(".sql") for source in split(file.read_text("utf-8")))
+    return tuple(source for file in sql_files(package) for source in split(file.read_text("utf-8")))
+
+
+def sql_files(package: str) -> list[Path]:
+    """The .sql files of a package, by name. Not by importlib.resources, which takes longer to import than to read."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations or () if spec else ()
+    return sorted(file for folder in folders for file in Path(folder).glob("*.sql"))
 
 
 def split(text: str) -> list[Source]:

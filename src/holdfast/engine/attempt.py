@@ -6,9 +6,10 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
 from holdfast.model.clock import SECOND, to_datetime

@@ -52,7 +52,8 @@ class Calls:
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
-        return Scope(self._run, True, self._generation, self._past.tried_as(key))
+        past = self._past
+        return Scope(self._run, True, self._generation, past.tried_as(key) if past.undone else key)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -65,11 +66,11 @@ class Calls:
     async def run(self, caller: Caller, step: Step, key: str) -> Tried:
         """A step with its retries."""
         tries: Tries | None = None
-        under_way = None if is_async(step.call.fn) else UnderWay()
+        call = step.call
+        under_way = None if is_async(call.fn) else UnderWay()
         started = time.monotonic()
         token = scope.set(self._scope(key))
         caller.begin()
-        call = step.call
         try:
             while True:
                 try:

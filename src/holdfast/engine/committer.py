@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
@@ -57,15 +58,16 @@ def size_of(task: Task) -> int:
     return 0 if task.end is None else len(task.end.result or "") + len(task.end.error or "")
 
 
-def group_size(waiting: Sequence[Task]) -> int:
-    """How many of them fit into one group: so many, or so many bytes."""
-    most = min(len(waiting), LARGEST_GROUP)
+def take_group(waiting: deque[Task]) -> list[Task]:
+    """As many of them as fit into one group: so many, or so many bytes."""
+    group = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_GROUP))]
     size = 0
-    for at in range(most):
-        size += size_of(waiting[at])
+    for at, task in enumerate(group):
+        size += size_of(task)
         if at and size > LARGEST_BYTES:
-            return at
-    return most
+            waiting.extendleft(reversed(group[at:]))
+            return group[:at]
+    return group
 
 
 class Committer(Loop):
@@ -131,17 +133,17 @@ class Committer(Loop):
         return len(self._waiting) + self._writing
 
     def tick(self) -> float:
-        waiting = self._waiting
-        self._writing = size = group_size(waiting)
-        if not size:
+        self._writing = len(self._waiting)  # before they are taken out: nobody may take them for written
+        group = take_group(self._waiting)
+        self._writing = len(group)
+        if not group:
             return NOT_BEFORE_WOKEN
-        group = [waiting.popleft() for _ in range(size)]
         self._told.clear()
         self._pause = 0.0
         try:
             self._write(group)
         except BaseException:
-            waiting.extendleft(task for task in reversed(group) if not self._is_told(task))
+            self._waiting.extendleft(task for task in reversed(group) if not self._is_told(task))
             raise
         finally:
             self._writing = 0
@@ -178,13 +180,14 @@ class Committer(Loop):
         """What attempts say. The outcomes of waits go first: nobody waits for them to be durable, so nothing that came
         after them may be before them."""
         plain: list[Ask] = []
-        alone: list[Ask] = []
         others: list[Ask] = []
+        alone: list[Ask] = []
         for ask in asks:
-            if isinstance(ask.command, Record) and not ask.command.waited:
+            command = ask.command
+            if type(command) is Record and not command.waited:
                 plain.append(ask)
             else:
-                (alone if wants_to_be_alone(ask.command) else others).append(ask)
+                (alone if wants_to_be_alone(command) else others).append(ask)
         journal = self._store.journal
         if others:
             self._write_halved(others, lambda some: journal.write(session, [ask.command for ask in some]))
@@ -207,24 +210,23 @@ class Committer(Loop):
         self._answer(asks, answers)
 
     def _answer(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
-        on_loop: list[tuple[Ask, Answer]] = []
-        lost: dict[int, Attempt] = {}
-        for ask, answer in zip(asks, answers, strict=True):
-            if answer is LOST:
-                lost[id(ask.attempt)] = ask.attempt
-            if ask.on_loop:
-                on_loop.append((ask, answer))
-            else:
-                ask.answer(answer)
-        if lost:
+        if LOST in answers:
+            lost = {id(ask.attempt): ask.attempt for ask, answer in zip(asks, answers, strict=True) if answer is LOST}
             self._lost(list(lost.values()))
-        if on_loop and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._tell_and_wake, on_loop)
+        on_loop = [ask.on_loop for ask in asks]
+        if not all(on_loop):
+            for ask, answer in zip(asks, answers, strict=True):
+                if not ask.on_loop:
+                    ask.answer(answer)
+        if any(on_loop) and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tell_and_wake, asks, answers)
             self._pause = LOOP_SECONDS
 
-    def _tell_and_wake(self, answers: list[tuple[Ask, Answer]]) -> None:
+    def _tell_and_wake(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
         """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""
-        _tell_all(answers)
+        for ask, answer in zip(asks, answers, strict=True):
+            if ask.on_loop:
+                ask.answer(answer)
         assert self._loop is not None
         self._loop.call_soon(self.wake)
 
@@ -324,8 +326,3 @@ class Committer(Loop):
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
             if end.kind == "failed":
                 self._failed(claim.id)
-
-
-def _tell_all(answers: list[tuple[Ask, Answer]]) -> None:
-    for ask, answer in answers:
-        ask.answer(answer)

@@ -24,6 +24,7 @@ from holdfast.engine.transacting import Transacting
 from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
+from holdfast.task.results import result_of
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -75,6 +76,8 @@ class Conductor(Player):
             await future
         finally:
             self._settle(future)
+        if tried.error is None:
+            return result_of(operation.call.fn).decode(tried.text or "null")
         return self.score.recorded(operation, record, tried)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:

@@ -6,7 +6,6 @@ reach whole groups of processes, are ignored here. When the parent is gone, it e
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import queue
@@ -43,8 +42,7 @@ def main(requests_file: int, answers_file: int) -> None:
         request = requests.get()
         write_frame(answers_file, b"begun")
         end = _run(request)
-        kept = {field.name: getattr(end, field.name) for field in dataclasses.fields(end)}
-        answer = {name: kept[name] for name in ("kind", "state", "result", "error", "delay", "failed")}
+        answer = {name: getattr(end, name) for name in ("kind", "state", "result", "error", "delay", "failed")}
         write_frame(answers_file, msgspec.json.encode(answer))
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # a full disk, a closed pipe: not the task's fault

@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Cancellable, Order

@@ -114,9 +114,9 @@ class Score:
 
     def new_step(self, operation: op.Step) -> str | None:
         """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
-        self._refuse_in_step(operation)
+        now = scope.get()
         past = self.past
-        if self.dry or operation.undo is not None or past.replaying:
+        if self.dry or operation.undo is not None or past.replaying or (now is not None and now.step is not None):
             return None
         return past.key(operation.call.base)
 

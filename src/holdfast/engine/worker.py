@@ -33,7 +33,7 @@ from holdfast.telemetry import log
 FLUSH = 30.0
 LOOK = 0.02
 SIGNAL_LOOK = 0.5
-YOUNG_OBJECTS = 20_000
+YOUNG_OBJECTS = 50_000
 """New objects between two looks for garbage, in a process of our own. Runs are freed without: they leave no cycles."""
 
 

@@ -47,39 +47,19 @@ class Attempts(Part):
         return counted
 
     def _write_ends(self, session: str, ends: Sequence[End]) -> set[str]:
-        rows = batch(map(_row, ends))
-        one_statement = self._ground.database.dialect.writing_ctes
-        if one_statement and all(end.limits is None for end in ends):
+        dialect = self._ground.database.dialect
+        if dialect.writing_ctes and all(end.limits is None for end in ends):
+            rows = batch(ends)
             return {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
-
-        def work(do: Do) -> set[str]:
-            if one_statement:
-                ended = {str(row[0]) for row in do("end_attempts", session=session, rows=rows)}
-            else:
-                ended = self._end(do, session, ends, rows)
-            give_back(do, [end.limits for end in ends if end.id in ended and not end.lingers])
-            return ended
-
-        return self._together("commit", work)
+        end_some = _end_at_once if dialect.writing_ctes else _end_counted
+        try:
+            return self._together("commit", lambda do: end_some(do, session, ends))
+        except _SomeLost:
+            return self._together("commit", lambda do: _end_running(do, session, ends))
 
     def _recorded(self, session: str, ends: Sequence[End]) -> set[str]:
         rows = batch({"id": end.id, "fence": end.fence} for end in ends)
         return {str(row[0]) for row in self._one("commit", "recorded_ends", session=session, rows=rows)}
-
-    def _end(self, do: Do, session: str, ends: Sequence[End], rows: str) -> set[str]:
-        if not do("session_alive", session=session):
-            return set()
-        ended = do("ending_attempts", session=session, rows=rows)
-        by_id = {end.id: end for end in ends}
-        if len(ended) < len(ends):
-            rows = batch(_row(by_id[row[0]]) for row in ended)
-        do("end_attempts", rows=rows)
-        records = [
-            record(id, n, by_id[id].kind, attempt, fence=fence, session=session, since=since, data=by_id[id].error)
-            for id, n, attempt, fence, since in ended
-        ]
-        do("add_history", rows=batch(records))
-        return {row["run"] for row in records}
 
     def crash(self, session: str, ends: Sequence[End]) -> tuple[set[str], list[str]]:
         """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. The
@@ -120,6 +100,33 @@ class Attempts(Part):
         return self._together("commit", work)
 
 
+class _SomeLost(Exception):
+    """Not all attempts were still the session's: what was done for the others is taken back."""
+
+
+def _end_at_once(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+    ended = {str(row[0]) for row in do("end_attempts", session=session, rows=batch(ends))}
+    give_back(do, [end.limits for end in ends if end.id in ended and not end.lingers])
+    return ended
+
+
+def _end_counted(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+    """On SQLite: few calls where all are still the session's, as they nearly always are."""
+    rows = batch(ends)
+    ((ended,),) = do("end_attempts", session=session, rows=rows)
+    if ended < len(ends):
+        raise _SomeLost
+    do("record_ends", session=session, rows=rows)
+    give_back(do, [end.limits for end in ends if not end.lingers])
+    return {end.id for end in ends}
+
+
+def _end_running(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+    running = {row[0] for row in do("still_running", session=session, rows=batch(ends))}
+    ours = [end for end in ends if end.id in running]
+    return _end_counted(do, session, ours) if ours else set()
+
+
 def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     if not do("session_alive", session=session):
         return Counted()
@@ -127,7 +134,7 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     ours = {end.id: end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)}
     if not ours:
         return Counted()
-    rows = do("end_family", rows=batch({**_row(end), "notes": _notes(end)} for end in ours.values()))
+    rows = do("end_family", rows=batch(ours.values()))
     records = [_records(ours[str(row[0])], session, row, runs[str(row[0])].attempt) for row in rows]
     do("add_history", rows=batch(entry for some in records for entry in some))
     _drop_what_is_over(do, runs, ours)
@@ -153,10 +160,6 @@ def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[d
     return entries
 
 
-def _notes(end: End) -> int:
-    return 1 if end.drift is None else 2
-
-
 def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -> None:
     forgotten = [
         {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget
@@ -170,13 +173,3 @@ def _drop_what_is_over(do: Do, runs: dict[str, HeldRun], ends: dict[str, End]) -
     over = restarted + [end.id for end in ends.values() if end.kind == "done"]
     if over:
         do("delete_waits", rows=ids(over))
-
-
-def _row(end: End) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "id": end.id, "seq": end.seq, "fence": end.fence, "kind": end.kind, "state": end.state, "failed": end.failed,
-        "lingers": end.lingers,
-    }  # fmt: skip
-    optional = {"result": end.result, "error": end.error, "delay": end.delay, "args": end.args}
-    row.update((name, value) for name, value in optional.items() if value is not None)
-    return row

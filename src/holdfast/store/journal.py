@@ -63,7 +63,7 @@ class Journal(Part):
             replies = [
                 Wrote(values[record.run, record.n]) if (record.run, record.n) in values else LOST for record in records
             ]
-        elif written[0][0] == len(records) and all(record.kind != "now" for record in records):
+        elif written[0][0] == len(records) and "now" not in [record.kind for record in records]:
             replies = [Wrote()] * len(records)
         else:  # it only counts what it wrote
             replies = [LOST] * len(records)

@@ -110,9 +110,8 @@ EndKind: TypeAlias = Literal[
 EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
 
-@dataclass(slots=True)
-class End:
-    """How an attempt ended, and what becomes of its run.
+class End(msgspec.Struct, omit_defaults=True):
+    """How an attempt ended, and what becomes of its run. Statements take it as it is.
 
     `crashed`: the process of its author code died; the store decides whether the run is tried again.
     `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.

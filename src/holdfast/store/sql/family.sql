@@ -43,16 +43,16 @@ set state = case
     cause = case when each.kind = 'undoing' then each.error when each.kind = 'undone' then null else cause end,
     ending = case when each.kind = 'undoing' then 'failed' when each.kind = 'undone' then null else ending end,
     deadline = case when each.kind = 'undoing' then null else deadline end,
-    failures = case when each.kind in ('undoing', 'restarted', 'moved') then 0 else failures + each.failed end,
+    failures = case when each.kind in ('undoing', 'restarted', 'moved') then 0 else failures + coalesce(each.failed, 0) end,
     crashes = case when each.kind in ('undoing', 'restarted', 'moved') then 0 else crashes end,
     attempt = case when each.kind in ('restarted', 'moved') then 0 else attempt end,
     generation = case when each.kind in ('restarted', 'moved') then generation + 1 else generation end,
     undos = case when each.kind in ('restarted', 'moved') then 0 else undos end,
     args = coalesce(each.args, {schema}runs.args),
-    records = records + each.notes,
+    records = records + case when each.drift is null then 1 else 2 end,
     finished_at = case when each.state in ('done', 'failed', 'cancelled') then {now} end,
     expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
-from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, notes int)}
+from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}
 
