@@ -34,6 +34,8 @@ MakePlan: TypeAlias = Callable[[dict[Pair, int]], Plan]
 BATCH_BYTES = 8 * 1024 * 1024
 UNIQUE_TRIES = 10
 
+_OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
+
 
 def scope_of(run: NewRun) -> str:
     """What a key is unique in: the tenant and the task, or the graph's name."""
@@ -256,17 +258,12 @@ def new_row(run: NewRun, lanes: Mapping[Pair, int]) -> dict[str, Any]:
         "keep": run.keep,
         "args": run.args,
     }
-    optional = {
-        "tenant": run.tenant,
-        "delay": run.delay,
-        "run_at": run.run_at,
-        "deadline_in": run.deadline_in,
-        "deadline_at": run.deadline_at,
-        "unique_name": unique_name_of(run),
-        "options": run.options,
-        "tags": run.tags,
-        "limits": run.limits,
-        "turn": run.turn or None,
-    }
-    row.update((name, value) for name, value in optional.items() if value is not None)
+    for name in _OPTIONAL:
+        value = getattr(run, name)
+        if value is not None:
+            row[name] = value
+    if run.unique is not None:
+        row["unique_name"] = unique_name_of(run)
+    if run.turn:
+        row["turn"] = run.turn
     return row

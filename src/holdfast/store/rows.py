@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 
-@dataclass(slots=True)
-class NewRun:
+class NewRun(msgspec.Struct):
     """A run to be made. Its id is made by the caller, so that a repeat after a lost answer makes no second one."""
 
     id: str
@@ -36,8 +34,7 @@ class NewRun:
     turn: int = 0
 
 
-@dataclass(slots=True)
-class NewNode:
+class NewNode(msgspec.Struct):
     """A node of a graph to be made. `needs` are the names of those that it depends on; `plan` is what its release needs
     to know beyond counting them, as JSON; `kind` tells gates and graphs from tasks."""
 
@@ -49,8 +46,7 @@ class NewNode:
     graph: NewGraph | None = None
 
 
-@dataclass(slots=True)
-class NewGraph:
+class NewGraph(msgspec.Struct):
     """The nodes of a graph to be made."""
 
     nodes: Sequence[NewNode]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -81,8 +81,9 @@ class Made(NamedTuple):
 
 
 def to_text(thing: Any, leave_out: str = "") -> str:
-    """A dataclass as JSON, without what it doesn't say."""
-    said = {name: value for name, value in asdict(thing).items() if value is not None and name != leave_out}
+    """Plain data as JSON, without what it doesn't say."""
+    given = msgspec.to_builtins(thing)
+    said = {name: value for name, value in given.items() if value is not None and name != leave_out}
     return msgspec.json.encode(said, order="sorted").decode()
 
 
