@@ -11,6 +11,8 @@ import pytest
 
 from holdfast import Holdfast
 
+pytestmark = pytest.mark.no_tables
+
 LOADED = "    await ctx.progress(1"
 RETRY = "@app.task(retry=Retry(max_attempts=1))"
 

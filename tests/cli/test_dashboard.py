@@ -13,6 +13,8 @@ import urllib.request
 
 import pytest
 
+pytestmark = pytest.mark.no_tables
+
 
 def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     asked = ("--operate", "--tenant", "acme", "--name", "ada")

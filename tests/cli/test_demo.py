@@ -17,6 +17,8 @@ from tests.support.family import running
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.no_tables
+
 JOBS = 60
 
 

@@ -16,6 +16,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.cli.commands import holdfast
 
+pytestmark = pytest.mark.no_tables
+
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
     "bench", "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",

@@ -128,6 +128,7 @@ def test_the_doctor_ends_with_1_when_something_is_wrong_and_says_what_to_do(shel
     assert "  do:    holdfast worker --queues nobody" in result.stdout
 
 
+@pytest.mark.no_tables
 def test_the_doctor_of_a_database_without_tables_says_so_and_makes_none(shell, database_url):
     if database_url.startswith("sqlite"):
         (shell.folder / "new.db").touch()

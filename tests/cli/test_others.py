@@ -16,6 +16,8 @@ from holdfast.cli.output import Column, fit, inert, span
 from holdfast.cli.values import DURATION
 from holdfast.database.migrate import migrations, newest
 
+pytestmark = pytest.mark.no_tables
+
 # Queues and workers
 
 

@@ -19,6 +19,8 @@ from holdfast.task.registry import Registry
 from tests.support.waiting import wait_until
 from tests.support.world import DAY, SECOND, World
 
+pytestmark = pytest.mark.no_tables
+
 SERVER = ServerFacts(100, 20, "on", "on", "on", "on", 0, 0.0, "16.1", 2)
 FILE = FileFacts("3.54.1", "wal", 2**20, 0, 0, 0o600)
 WORKER = WorkerInfo("s", "web1", "working", 30.0, to_datetime(0), None, 10, 0, ["task"])

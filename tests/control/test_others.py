@@ -12,6 +12,8 @@ from holdfast.database.migrate import newest
 from holdfast.errors import ConfigError, SchemaBehind
 from tests.support.world import DAY, SECOND, World
 
+pytestmark = pytest.mark.no_tables
+
 # Queues
 
 

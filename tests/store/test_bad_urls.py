@@ -9,6 +9,8 @@ from holdfast.database.url import without_password
 from holdfast.errors import ConfigError, HoldfastError, StoreError, StoreUnavailable
 from holdfast.store import Store
 
+pytestmark = pytest.mark.no_tables
+
 SECRET = "hunter2"
 
 

@@ -13,6 +13,8 @@ from holdfast.database.migrate import CODE, Migration, migrations, newest
 from holdfast.errors import SchemaAhead, SchemaBehind, StoreError
 from holdfast.store import Store
 
+pytestmark = pytest.mark.no_tables
+
 STARTER = """
 import sys
 from holdfast.database import open_database
