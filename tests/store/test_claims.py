@@ -174,3 +174,65 @@ def test_busy_means_ready_or_running_in_these_lanes(world):
     assert not busy([world.lane("other")])
     world.end("w", claim)
     assert not busy([world.lane()])
+
+
+class Stopwatch:
+    """Shows how long claims take: `took` seconds each."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.took = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.took
+        return self.now
+
+
+@pytest.fixture
+def timed(postgres_url, monkeypatch):
+    """A store whose claims take as long as the test says: with an old snapshot held open, those that begin at the front
+    of a lane take long on PostgreSQL."""
+    world = World(postgres_url)
+    watch = Stopwatch()
+    monkeypatch.setattr(world.store.claims, "_monotonic", watch)
+    world.session("w")
+    yield world, watch
+    world.close()
+
+
+def test_behind_a_slow_claim_the_next_go_on_where_it_ended_while_there_is_enough(timed):
+    world, watch = timed
+    runs = [world.add() for _ in range(4)]
+    watch.took = 0.1
+    assert [claim.id for claim in world.claim("w", 1)] == runs[:1]
+    watch.took = 0.0
+    urgent = world.add(priority=5)
+    assert [claim.id for claim in world.claim("w", 2)] == runs[1:3]
+    assert [claim.id for claim in world.claim("w", 2)] == [runs[3], urgent]
+
+
+def test_behind_a_very_slow_claim_the_front_is_left_alone_for_a_while(timed):
+    world, watch = timed
+    first, second = world.add(), world.add()
+    watch.took = 1.0
+    assert [claim.id for claim in world.claim("w", 1)] == [first]
+    watch.took = 0.0
+    urgent, other = world.add(priority=5), world.add("never claimed before")
+    lanes = ["task", "never claimed before"]
+    assert [claim.id for claim in world.claim("w", 4, lanes)] == [second]
+    assert world.claim("w", 4, lanes) == []
+    watch.now += 9
+    assert [claim.id for claim in world.claim("w", 4, lanes)] == [urgent, other]
+
+
+def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
+    world, watch = timed
+    world.add()
+    world.add()
+    lane = world.lane()
+    watch.took = 1.0
+    world.claim("w", 1)
+    watch.took = 0.0
+    assert not world.store.claims.any_ready([lane])
+    watch.now += 9
+    assert world.store.claims.any_ready([lane])

@@ -165,6 +165,10 @@ RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
     "claim": ({}, None),
+    "claim_on": (
+        {"lanes": batch({"lane": lane, "priority": 0, "turn": 0, "seq": 1000} for lane in (1, 2, 3))},
+        "holdfast_runs_ready",
+    ),
     "claimable": ({}, "holdfast_runs_ready"),
     "claimed": ({}, None),
     "limited_candidates": ({}, "holdfast_runs_ready"),

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
 
 from holdfast.database import Row
 from holdfast.store import permits
 from holdfast.store.family import ids
-from holdfast.store.part import Do, Part, batch
+from holdfast.store.part import Do, Ground, Part, batch
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
+SLOW = 0.02
+"""Seconds that a claim from the front of its lanes takes when there is much that can't be cleaned up: then claims go on
+from where they ended as long as they find enough there."""
+VERY_SLOW = 0.5
+"""From here on also when they don't."""
+RARELY = 9
+"""How many times as long as a slow one took the next one waits."""
 
 
 def claim_size(wanted: int) -> int:
@@ -45,23 +55,62 @@ def _in_order(rows: Sequence[Row]) -> list[Claim]:
     return claimed
 
 
+class Place(msgspec.Struct):
+    """Where in the order of a lane a claim ended."""
+
+    lane: int
+    priority: int
+    turn: int
+    seq: int
+
+
 class Claims(Part):
     """Ready runs and who takes them."""
+
+    def __init__(self, ground: Ground, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(ground)
+        self._monotonic = monotonic
+        self._took = 0.0  # by the last claim from the front
+        self._from_the_front_at = 0.0
+        self._ends: dict[int, Place] = {}
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
         none, or the session's lease is over."""
         if wanted < 1 or not lanes:
             return []
-        rows = batch({"lane": lane} for lane in lanes)
         size = claim_size(wanted)
         if self._ground.database.dialect.writing_ctes:
-            found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
-        elif self._one("read", "any_ready", lanes=rows):
-            found = self._together("claim", lambda do: _claim(do, session, rows, size))
-        else:
-            return []
+            return self._claim_at_once(session, lanes, size)
+        rows = batch({"lane": lane} for lane in lanes)
+        if self._one("read", "any_ready", lanes=rows):
+            return _in_order(self._together("claim", lambda do: _claim(do, session, rows, size)))
+        return []
+
+    def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
+        """On PostgreSQL: from the front; or, where that was slow a moment ago, on from where the last claim ended, so
+        that walks over what can't be cleaned up take a small share of the time. What comes to the front then waits."""
+        claims: list[Claim] = []
+        if self._monotonic() < self._from_the_front_at:
+            ends = [self._ends[lane] for lane in lanes if lane in self._ends]
+            if ends:
+                claims = _in_order(self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)))
+        if len(claims) < size and not self._is_very_slow():
+            claims += self._claim_from_the_front(session, lanes, claim_size(size - len(claims)))
+        self._ends.update((claim.lane, Place(claim.lane, claim.priority, claim.turn, claim.seq)) for claim in claims)
+        return claims
+
+    def _claim_from_the_front(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
+        began = self._monotonic()
+        rows = batch({"lane": lane} for lane in lanes)
+        found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
+        self._took = self._monotonic() - began
+        self._from_the_front_at = began + self._took * (1 + RARELY) if self._took > SLOW else 0.0
         return _in_order(found)
+
+    def _is_very_slow(self) -> bool:
+        """Whether the front of the lanes is left alone for now even when there is nothing else to do."""
+        return self._took > VERY_SLOW and self._monotonic() < self._from_the_front_at
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """The same for lanes of runs with limits: those whose limits are full are parked."""
@@ -77,8 +126,10 @@ class Claims(Part):
         )
 
     def any_ready(self, lanes: Collection[int]) -> bool:
-        """Whether there is something to claim in these lanes (or was a moment ago)."""
-        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
+        """Whether there is something to claim in these lanes (or was a moment ago), as far as one may look."""
+        if not lanes or self._is_very_slow():
+            return False
+        return bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
 
     def busy(self, lanes: Collection[int]) -> bool:
         """Whether anything in these lanes is ready or running, on any worker."""

@@ -37,6 +37,35 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
 where ctid = any(array(select place from locked where state = 'ready' and held is null and limits is null))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
+-- name: claim_on
+-- only: postgres
+-- The same, going on in each lane behind the run that was claimed there last. What was claimed before stays in the index as long as any
+-- transaction can see it: with an old snapshot, a claim that begins at the front walks over all of it.
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+candidates as materialized (
+    select ready.id
+    from alive cross join {each(:lanes, lane bigint, priority int, turn bigint, seq bigint)} cross join lateral (
+        select r.id, r.priority, r.turn, r.seq from {schema}runs r
+        where r.lane = each.lane and r.state = 'ready' and r.held is null
+        and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
+        order by r.priority desc, r.turn, r.seq limit {limit}
+    ) ready
+    where each.lane not in (select id from {schema}paused_lanes)
+    order by ready.priority desc, ready.turn, ready.seq limit {limit}
+),
+locked as materialized (
+    select r.* from candidates cross join lateral (
+        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id {lock_free}
+    ) r
+)
+update {schema}runs
+set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
+where ctid = any(array(select place from locked where state = 'ready' and held is null and limits is null))
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
+
 -- name: claimable
 -- only: sqlite
 -- packed
