@@ -154,3 +154,20 @@ def test_resuming_tells_whoever_watches(world):
     watch.close()
     assert heard == [True]
     assert time.monotonic() - began < 20
+
+
+def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
+    watch = world.store.database.watch()
+    stop = threading.Event()
+    watch.wait(0, stop)  # the first look only begins to watch
+    while watch.wait(0.01, stop):  # what was heard of the beginning
+        pass
+    listening = threading.Thread(target=watch.wait, args=(3600, stop))
+    listening.start()
+    stop.set()
+    watch.ring()
+    listening.join(5)
+    stopped = not listening.is_alive()
+    listening.join()
+    watch.close()
+    assert stopped

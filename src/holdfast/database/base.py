@@ -209,6 +209,9 @@ class Watch(ABC):
     def wait(self, longest: float, stop: threading.Event) -> bool:
         """True as soon as something happened; False after `longest` seconds or when told to stop."""
 
+    def ring(self) -> None:  # noqa: B027 - most need none
+        """From another thread, behind `stop`: let a wait notice it now. One that looks often needs no bell."""
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import threading
 import time
@@ -148,10 +149,15 @@ class PostgresConnection(Connection):
     def listen(self, channel: str) -> None:
         self.script(f'LISTEN "{channel}"')
 
-    def notified(self, longest: float) -> bool:
-        """Whether a notification came within so many seconds."""
+    def notified(self) -> bool:
+        """Whether notifications have come."""
         with _translated(self._what):
-            return any(True for _ in self._psycopg.notifies(timeout=longest, stop_after=1))
+            return any(True for _ in self._psycopg.notifies(timeout=0))
+
+    def fileno(self) -> int:
+        """What can be waited for."""
+        with _translated(self._what):
+            return self._psycopg.fileno()
 
 
 def _first_line(error: BaseException) -> str:
@@ -165,6 +171,9 @@ class PostgresWatch(Watch):
         self._database = database
         self._connection: PostgresConnection | None = None
         self._checked = 0.0
+        self._bell, self._rope = socket.socketpair()  # a byte through it ends a wait
+        for end in (self._bell, self._rope):
+            end.setblocking(False)
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         try:
@@ -175,7 +184,7 @@ class PostgresWatch(Watch):
                 return True  # what came before the LISTEN was not heard
             return self._listen(longest, stop)
         except StoreError:
-            self.close()
+            self._hang_up()
             raise
 
     def _listen(self, longest: float, stop: threading.Event) -> bool:
@@ -183,18 +192,31 @@ class PostgresWatch(Watch):
         assert connection is not None
         deadline = time.monotonic() + longest
         while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
-            if connection.notified(min(left, 0.5)):
+            if connection.notified():
                 self._checked = time.monotonic()
                 return True
             if time.monotonic() - self._checked > LISTENER_CHECK_SECONDS:
                 connection.listen(self._database.dialect.channel)  # once more changes nothing, and tells the doctor
                 self._checked = time.monotonic()
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            poll.register(self._bell, select.POLLIN)
+            poll.poll(min(left, LISTENER_CHECK_SECONDS) * 1000)
         return False
+
+    def ring(self) -> None:
+        with suppress(OSError):  # full: then it rings already; closed: then nobody waits
+            self._rope.send(b"!")
 
     def cut_if_stuck(self, longest: float) -> bool:
         return cut_if_stuck(self._connection, longest)
 
     def close(self) -> None:
+        self._hang_up()
+        self._bell.close()
+        self._rope.close()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -27,6 +27,8 @@ class Listener(Loop):
         return 0.0
 
     def stop(self, timeout: float | None = None) -> None:
+        self._stopping.set()
+        self._watch.ring()
         super().stop(timeout)
         if not self.running:
             self._watch.close()
