@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -222,22 +221,6 @@ def test_a_step_may_move_the_clock_while_its_worker_is_at_work(kit):
     assert run.info().crashes == 0
 
 
-def test_a_month_of_sleeps_takes_no_time(kit):
-    @kit.app.task(name="daily")
-    async def daily(ctx: Context) -> int:
-        for _ in range(5):
-            await ctx.sleep(timedelta(days=1))
-        return 5
-
-    run = daily.enqueue()
-    started = time.monotonic()
-    for _ in range(6):
-        kit.drain()
-        kit.clock.advance(days=1)
-    assert run.result(timeout=0) == 5
-    assert time.monotonic() - started < 3600
-
-
 def test_a_kit_can_begin_at_any_time():
     with Kit(now=NEW_YEAR) as kit:
 
@@ -268,3 +251,27 @@ def test_the_clock_goes_back_only_while_no_worker_goes_by_it(kit):
         with pytest.raises(ConfigError, match="while a worker goes by it"):
             kit.clock.set(NEW_YEAR - timedelta(days=1))
     assert kit.clock.set(NEW_YEAR - timedelta(days=1)) < NEW_YEAR
+
+
+def test_workers_are_told_before_and_after_the_clock_moves():
+    told = []
+
+    class Worker:
+        session = "s1"
+
+        def time_moves(self, by):
+            told.append((clock.now, by))
+
+        def time_moved(self):
+            told.append(clock.now)
+
+    clock, worker = VirtualClock(NEW_YEAR), Worker()
+    clock.follow(worker)
+    assert clock.worker("s1") is worker
+    clock.advance(hours=1)
+    clock.leave(worker)
+    clock.advance(hours=1)
+    later = NEW_YEAR + timedelta(hours=1)
+    assert told == [(NEW_YEAR, 3_600_000_000), later]
+    assert clock.now == later + timedelta(hours=1)
+    assert clock.worker("s1") is None

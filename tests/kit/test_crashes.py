@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 
@@ -9,7 +10,8 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, SyncContext, idempotency_key
 from holdfast.testing import Kit, crash_at_every_step
-from holdfast.testing.crashing import Crashes, current
+from holdfast.testing.crashing import Crashes, Place, current
+from tests.support.waiting import wait_until
 
 SHOP = """\
 from holdfast import Context, Holdfast, SyncContext
@@ -253,6 +255,30 @@ class TestAllThatAFunctionCanDo:
             ["first", "second", "child", "independent", "m1", "m2"]
         )
         assert len(kit.enqueued(inner)) == 4
+
+
+def test_the_runs_of_a_dead_worker_are_taken_over_when_its_code_has_ended(kit):
+    """A killed process takes its code with it: here, two tries of a step must not run side by side."""
+    crashes, seen = kit.app.store.journal._crashes, []
+
+    def linger() -> None:
+        if not seen:
+            wait_until(lambda: crashes.where, what="the crash")
+            wait_until(lambda: kit.clock.worker(session) is None, what="the end of the session")
+            seen.append(kit.app.store.workers.dead())
+
+    @kit.app.task(name="both")
+    async def both(ctx: Context) -> list[None]:
+        nonlocal session
+        ((session, *_),) = kit.app.store.workers.live() if not seen else [[session]]
+        return await asyncio.gather(ctx.step(linger, name="linger"), ctx.step(aonce, "quick"))
+
+    session = ""
+    crashes.at = Place("step aonce of both", 1, recorded=True)
+    run = both.enqueue()
+    kit.drain()
+    assert run.result(timeout=0) == [None, "quick"]
+    assert (seen, run.info().crashes) == ([[]], 1)
 
 
 def add_row(connection, name: str) -> str:

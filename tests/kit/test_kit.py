@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Context, Holdfast
+from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.testing import Kit
 
@@ -108,6 +109,7 @@ def test_limits_are_declared_on_each_new_store(tmp_path):
     for _ in range(2):
         with Kit(mine) as kit:
             run = work.enqueue()
+            assert [limit.name for limit in Control(mine.store).limits.list()] == ["one"]
             kit.drain()
             assert run.result(timeout=0) == "done"
 

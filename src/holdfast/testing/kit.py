@@ -59,12 +59,12 @@ class Kit:
         if self._before is not None:
             raise ConfigError("this kit is in use already; make another one")
         self._before = self.app.store, self.app.url
-        self.app.bind(self._store, self._url)
+        self.app._bind(self._store, self._url)
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         assert self._before is not None
-        self.app.bind(*self._before)
+        self.app._bind(*self._before)
         self._before = None
         self._store.close()
 

@@ -12,6 +12,7 @@ from holdfast.testing.crashing import Crashes, current
 from holdfast.testing.marks import MARK
 
 TITLE = "crash_at_every_step"
+INTERRUPTS = (KeyboardInterrupt, pytest.exit.Exception)
 HINT = (
     "What a durable function does outside of steps is done again whenever it is replayed: after a crash, and after\n"
     "each wait. What a step does is done again when its worker dies before that is on record: let the other side\n"
@@ -31,7 +32,7 @@ class Rehearsal:
         try:
             reports = self._all()
         finally:
-            after = pytest.CallInfo.from_call(lambda: self._leave(nextitem), when="teardown")
+            after = pytest.CallInfo.from_call(lambda: self._leave(nextitem), when="teardown", reraise=INTERRUPTS)
         others = time.perf_counter() - started - sum(report.duration for report in reports)
         _main(reports).duration += max(others, 0.0)
         return [*reports, self._report(after)] if after.excinfo is not None else reports
