@@ -40,6 +40,31 @@ def test_the_examples_of_a_page_are_one_program_that_runs(page, tmp_path):
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
+def run_pytest(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:schemathesis"]
+    return subprocess.run(
+        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_tests_of_the_page_about_testing_pass(tmp_path):
+    shop, conftest, *tests, _ = blocks(ROOT / "docs" / "testing.md")
+    outcome = run_pytest(tmp_path, shop=shop, conftest=conftest, test_shop="\n".join(tests))
+    assert outcome.returncode == 0, outcome.stdout
+    assert "4 passed" in outcome.stdout
+
+
+def test_the_bug_on_the_page_about_testing_is_found_where_it_says(tmp_path):
+    page = (ROOT / "docs" / "testing.md").read_text()
+    bug, test = [match["code"] for match in BLOCK.finditer(page) if "notest" in match["note"]]
+    (told,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    outcome = run_pytest(tmp_path, bug=bug, test_bug=test)
+    assert outcome.returncode == 1
+    assert told in outcome.stdout
+
+
 def start(script: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, script], cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True

@@ -79,6 +79,12 @@ class Holdfast(Scheduling):
         made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
         self._timetable = Timetable(made_in if name is None else check_name(name, "the name of an app"))
 
+    def _bind(self, store: Store, url: str) -> None:
+        """Go on with another store: for the test kit, which points an app to a private one. Not while a worker or a
+        call is under way."""
+        self.store, self.url = store, url
+        self._client.bind(store)
+
     # Tasks
 
     @overload

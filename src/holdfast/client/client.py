@@ -54,12 +54,16 @@ class Client:
     """The durable side of handles and tasks. Blocking; the awaited verbs call it in a thread."""
 
     def __init__(self, store: Store, registry: Registry, keep: int) -> None:
-        self._store = store
-        self._declared: set[Limit] = set()
         self._registry = registry
-        self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
         self._keep = keep
-        self.graphs = Graphs(store, self._reader, keep, self.new_run)
+        self.bind(store)
+
+    def bind(self, store: Store) -> None:
+        """Go on with this store, for tasks and handles too. Not while calls are under way."""
+        self.store = store
+        self._declared: set[Limit] = set()
+        self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
+        self.graphs = Graphs(store, self._reader, self._keep, self.new_run)
         self._gathering = Gathering(self._add)
         self._ends = Ends(store.views.ends)
 
@@ -82,7 +86,7 @@ class Client:
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
         await asyncio.to_thread(self.declare_limits)
-        ids = await self._store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
+        ids = await self.store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
         return self._handles(ids, requests)
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
@@ -94,11 +98,11 @@ class Client:
         if borrowed is None:
             return self._handles(self._add(new), requests)
         self.declare_limits()
-        return self._handles(self._store.intake.add_on(borrowed, new), requests)
+        return self._handles(self.store.intake.add_on(borrowed, new), requests)
 
     def _add(self, new: Sequence[NewRun]) -> list[str]:
         self.declare_limits()
-        return self._store.intake.add(new)
+        return self.store.intake.add(new)
 
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(id, request.task, self) for id, request in zip(ids, requests, strict=True)]
@@ -123,7 +127,7 @@ class Client:
         """A caller's connection as the store takes it."""
         if connection is None:
             return None
-        if self._store.database.dialect.name == "sqlite":
+        if self.store.database.dialect.name == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
         return borrow(connection)
 
@@ -168,8 +172,8 @@ class Client:
         """Let the database know of limits that no worker has declared yet, once."""
         new = [limit for limit in self._registry.limits if limit not in self._declared]
         if new:
-            self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
-            if not self._store.database.in_callers_transaction():  # which may be taken back
+            self.store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
+            if not self.store.database.in_callers_transaction():  # which may be taken back
                 self._declared.update(new)
 
     def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
@@ -209,7 +213,7 @@ class Client:
 
     def look(self, id: UUID, task: str) -> Finished | str:
         """The result, if the run has one by now, else its state; raises when it ended otherwise."""
-        return self._seen(id, task, self._store.views.end(str(id)))
+        return self._seen(id, task, self.store.views.end(str(id)))
 
     def _seen(self, id: UUID, task: str, row: Row | None) -> Finished | str:
         if row is None:
@@ -229,10 +233,10 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self._store.operators.cancel(str(id), cancelled(reason))
+        return self.store.operators.cancel(str(id), cancelled(reason))
 
     def retry(self, id: UUID) -> None:
-        self._store.operators.retry(str(id))
+        self.store.operators.retry(str(id))
 
     def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
         if args is not None and not isinstance(args, tuple | list):
@@ -241,18 +245,18 @@ class Client:
         if from_step is not None:
             check_name(from_step, "from_step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text)
+        self.store.forks.fork(str(id), str(fork), from_step, text)
         return self.handle(fork, task)
 
     def send(self, id: UUID, topic: str, payload: Any) -> None:
         refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text)
+        self.store.operators.send(str(id), check_name(topic, "a topic"), text)
 
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
         name = check_name(event, "the name of an event")
         text = encode(payload, f"the payload of event {event!r}")
-        return self._store.events.emit(None if tenant is None else check_name(tenant, "tenant"), name, text)
+        return self.store.events.emit(None if tenant is None else check_name(tenant, "tenant"), name, text)
 
     # Following what a run writes
 
@@ -286,10 +290,10 @@ class Client:
     def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
         """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a
         run wrote before its end is there when its end is."""
-        row = self._store.views.end(str(id))
+        row = self.store.views.end(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        rows = self._store.views.chunks(str(id), after)
+        rows = self.store.views.chunks(str(id), after)
         return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL and not rows
 
 

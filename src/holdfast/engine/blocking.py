@@ -22,6 +22,7 @@ from holdfast.engine.score import Score
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
+from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.current import Scope, scope
@@ -185,7 +186,7 @@ class BlockingConductor(Player):
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
-                self._pause(tried)
+                self._pause(real_seconds(self._desk.store.clock, tried))
                 while wait(self._outliving, LOOK).not_done:  # two tries of a step never run at once
                     self.check()
         finally:

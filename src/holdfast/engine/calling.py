@@ -15,6 +15,7 @@ from holdfast.engine.effects import Tried
 from holdfast.engine.past import Past
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.model.clock import SECOND
+from holdfast.model.virtual_clock import real_seconds
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Step
@@ -85,7 +86,7 @@ class Calls:
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
-                await asyncio.sleep(tried)
+                await asyncio.sleep(real_seconds(self._desk.store.clock, tried))
                 while (
                     under_way is not None and under_way.threads
                 ):  # one that outlived its timeout: two tries of a step never run at once

@@ -16,6 +16,7 @@ from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Waiting
+from holdfast.engine.following import Following
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
@@ -98,6 +99,7 @@ class Crew:
         self.pruner = Pruner(store, settings.keep_events)
         self.tallier = Tallier(store)
         self.listener = Listener(store, self._heard)
+        self.following = Following(self)
 
     @property
     def housekeepers(self) -> list[Loop]:

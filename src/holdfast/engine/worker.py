@@ -181,6 +181,7 @@ class Worker:
         session = crew.duty.session
         assert session is not None
         log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
+        crew.following.begin()
         crew.heartbeat.start()
         crew.alarms.start()
         crew.warden.start()
@@ -303,6 +304,7 @@ class Worker:
     def _end_session(self) -> None:
         crew = self._crew
         self._flush()
+        crew.following.end()
         for loop in (*crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
             loop.stop(CLEAN_UP)
         session = crew.duty.session
@@ -318,6 +320,7 @@ class Worker:
     def _abort(self) -> None:
         """The start failed half way."""
         crew = self._crew
+        crew.following.end()
         for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
             loop.stop(CLEAN_UP)
         session = crew.duty.session

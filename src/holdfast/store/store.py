@@ -60,6 +60,11 @@ class Store:
         self.health = Health(ground)
         self.tallies = Tallies(ground)
 
+    @property
+    def clock(self) -> Clock:
+        """What statements take the time from."""
+        return self._ground.clock
+
     def prepare(self) -> list[str]:
         """Make or check the tables now; the migrations that were applied."""
         return self._ground.prepare()

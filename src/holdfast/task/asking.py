@@ -20,7 +20,7 @@ from holdfast.model.clock import Duration, time_to_micros, to_micros
 from holdfast.model.codec import encode
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
-from holdfast.task import operations
+from holdfast.task import operations, stand_ins
 from holdfast.task.annotations import Unresolved, check
 from holdfast.task.functions import given_name, own_name, plain_function, refuse_async, shown
 from holdfast.task.graph_plan import graph_digest, plan_graph, result_name
@@ -236,6 +236,8 @@ def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
 def _call(verb: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None = None) -> Function:
     function = plain_function(verb, fn)
     known = own_name(verb, function) if name is None else name
+    if stand_ins.on_stage:
+        function = stand_ins.played(known, function)
     return Function(known, arguments_digest(known, args, kwargs), function, args, kwargs)
 
 

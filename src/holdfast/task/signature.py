@@ -58,6 +58,7 @@ class Signature:
 
     def __init__(self, fn: Callable[..., Any], task_name: str, *, durable: bool = False) -> None:
         self.fn = fn
+        self.durable = durable
         self.task_name = task_name
         self._what_arguments = f"the arguments of task {task_name}"
         self._what_result = f"the result of task {task_name}"

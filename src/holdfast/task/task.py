@@ -211,7 +211,7 @@ class _Durable(Task[P, R_co]):
             if not (args and hasattr(args[0], "run_id")):
                 raise TaskError(
                     f"{self.name} is a durable function and needs a context: write ctx.call(task, …) for a child of "
-                    "its own, or hand on the context that you have: task(ctx, …)"
+                    "its own, or hand on the context that you have: task(ctx, …); in tests, holdfast.testing.context()"
                 )
             return self.fn(*args, **kwargs)
 

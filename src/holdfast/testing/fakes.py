@@ -1,0 +1,87 @@
+"""`fake_step`: something else is called instead of a step's function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from holdfast.errors import ConfigError
+from holdfast.task.functions import is_async
+from holdfast.task.stand_ins import on_stage
+from holdfast.task.task import Task
+
+
+class Call(NamedTuple):
+    """One call that a fake got instead of the step's function."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class FakeStep:
+    """Stands in for the function of a step; `calls` has what it was called with, in order."""
+
+    def __init__(self, step: Callable[..., Any] | str, answer: Callable[..., Any]) -> None:
+        self._step = step
+        self._answer = answer
+        self.calls: list[Call] = []
+
+    def function_for(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any] | None:
+        known = name if isinstance(self._step, str) else fn
+        if known != self._step and getattr(known, "__func__", known) != self._step:
+            return None
+        return self._awaited(fn) if is_async(fn) else self._plain(fn)
+
+    def _awaited(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        @_like(fn)
+        async def fake(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(Call(args, kwargs))
+            value = self._answer(*args, **kwargs)
+            return await value if is_async(self._answer) else value
+
+        return fake
+
+    def _plain(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        @_like(fn)
+        def fake(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(Call(args, kwargs))
+            return self._answer(*args, **kwargs)
+
+        return fake
+
+
+def _like(fn: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """With the annotations of the function that it stands in for: its results are read by them."""
+    return functools.wraps(getattr(fn, "__func__", fn))
+
+
+@contextmanager
+def fake_step(
+    step: Callable[..., Any] | str,
+    *,
+    returns: Any = None,
+    raises: BaseException | type[BaseException] | None = None,
+    does: Callable[..., Any] | None = None,
+) -> Iterator[FakeStep]:
+    """In this block the function of a step isn't called: the step gives `returns`, or raises `raises`, or does what
+    `does` does with the same arguments. `step` is the function, or the step's name where it was given one."""
+    if isinstance(step, Task):
+        step = step.fn or step.name
+    if not isinstance(step, str) and not callable(step):
+        raise ConfigError(f"fake_step takes the function of a step, or its name, not a {type(step).__name__}")
+    if sum(given is not None for given in (returns, raises, does)) > 1:
+        raise ConfigError("fake_step takes one of returns=, raises= and does=")
+
+    def answer(*_args: Any, **_kwargs: Any) -> Any:
+        if raises is not None:
+            raise raises
+        return returns
+
+    fake = FakeStep(step, answer if does is None else does)
+    on_stage.append(fake)
+    try:
+        yield fake
+    finally:
+        on_stage.remove(fake)

@@ -1,0 +1,179 @@
+"""`Kit`: an app on a private store with a clock of its own, and what tests do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from holdfast.app import Holdfast
+from holdfast.client.handle import Run
+from holdfast.control import Control
+from holdfast.control.open import IN_MEMORY
+from holdfast.control.runs import RunDetails
+from holdfast.control.steps import StepInfo
+from holdfast.database import open_database
+from holdfast.engine.worker import Worker
+from holdfast.errors import ConfigError
+from holdfast.model.clock import Duration, to_datetime, to_micros
+from holdfast.model.codec import canonical_text, decode, encode
+from holdfast.model.virtual_clock import VirtualClock
+from holdfast.store import Store
+from holdfast.task.task import Request, Task
+from holdfast.testing.crashing import Crashes, CrashingStore, current
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PATIENCE = 30.0
+"""Real seconds that a drain may take: something hangs then."""
+SHOWN = 10
+DEFAULT_SCHEMA = "holdfast"
+
+
+def schema_of(app: Holdfast | None) -> str:
+    """The schema of an app's tables, where its database has such."""
+    return DEFAULT_SCHEMA if app is None else str(getattr(app.store.database.dialect, "schema", DEFAULT_SCHEMA))
+
+
+class Kit:
+    """In its `with` block the app works on the store of `url`, in memory if none is given, by the kit's clock; then it
+    has its own store back. Without an app it makes one.
+
+    `app` is the app, `clock` its clock, which stands still until it is moved.
+    """
+
+    def __init__(self, app: Holdfast | None = None, *, url: str = IN_MEMORY, now: datetime | None = None) -> None:
+        if app is not None and not isinstance(app, Holdfast):
+            raise ConfigError(f"a kit takes a Holdfast app, not a {type(app).__name__}")
+        self.app = Holdfast(url, name="kit") if app is None else app
+        self.clock = VirtualClock(now)
+        crashes = current[-1] if current else Crashes()
+        self._url = url
+        self._store = CrashingStore(open_database(url, schema_of(app)), self.clock, crashes)
+        self._control = Control(self._store, self.app.registry)
+        self._before: tuple[Store, str] | None = None
+
+    def __enter__(self) -> Self:
+        if self._before is not None:
+            raise ConfigError("this kit is in use already; make another one")
+        self._before = self.app.store, self.app.url
+        self.app._bind(self._store, self._url)
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._before is not None
+        self.app._bind(*self._before)
+        self._before = None
+        self._store.close()
+
+    # Working
+
+    def drain(self, timeout: Duration = PATIENCE) -> int:
+        """Work until nothing is ready or running; how many attempts ended. What waits for a time, or for something
+        else, is left: move the clock, emit, send, and drain again. ResultTimeout after `timeout` of real time."""
+        return self._worker().drain(timeout)
+
+    async def adrain(self, timeout: Duration = PATIENCE) -> int:
+        """As `drain`, with author code on the running loop."""
+        return await self._worker().adrain(timeout)
+
+    def _worker(self) -> Worker:
+        if self._before is None:
+            raise ConfigError("a kit drains its own store, and only in its block: write `with Kit(app) as kit:`")
+        return self.app.worker()
+
+    # Looking. These block for a moment, in async tests too.
+
+    def steps(self, run: Run[Any]) -> list[StepInfo]:
+        """What a run has on record, in order: steps, what waits came to, values, children; `name` and `value` of each
+        say what it is."""
+        return self._control.runs.steps(run.id)
+
+    def enqueued(self, task: Task[P, R], *args: Any, **kwargs: Any) -> list[Run[R]]:
+        """The runs of a task, oldest first; with arguments those that have them, with options those that have them:
+        `kit.enqueued(send.options(queue="mail"), "ada@example.org")`."""
+        return [Run(found.info.id, found.info.task, self.app._client) for found in self._found(task, args, kwargs)]
+
+    def assert_enqueued(self, task: Task[P, R], *args: Any, **kwargs: Any) -> Run[R]:
+        """Fail unless there is a run like that; the first one. What can be given is as with `enqueued`."""
+        __tracebackhide__ = True
+        found = self.enqueued(task, *args, **kwargs)
+        if not found:
+            raise AssertionError(self._nothing_like(task, args, kwargs))
+        return found[0]
+
+    def _found(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[RunDetails]:
+        fits = _fits(task, args, kwargs)
+        return [details for details in self._all(task.name) if fits(details)]
+
+    def _all(self, task: str) -> list[RunDetails]:
+        """All runs of a task, oldest first."""
+        found: list[RunDetails] = []
+        after: str | None = None
+        while True:
+            page = self._control.runs.page(task=task, limit=100, after=after)
+            found += [self._control.runs.details(info.id) for info in page]
+            after = page.after
+            if after is None:
+                return found[::-1]
+
+    def _nothing_like(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        asked = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        options = ", ".join(f"{name}={value!r}" for name, value in _asked_options(task).items())
+        wanted = f"no run of {task.name}" + (f" with ({asked})" if asked else "")
+        wanted += f" and {options}" if options else ""
+        others = self._all(task.name)
+        if not others:
+            return f"{wanted} was enqueued, nor any other run of it"
+        lines = [_shown(details) for details in others[:SHOWN]]
+        more = f"\n  … and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        return f"{wanted} was enqueued; its runs are:\n  " + "\n  ".join(lines) + more
+
+
+def _shown(run: RunDetails) -> str:
+    info = run.info
+    due = "" if run.due_at is None else f", due {run.due_at.isoformat()}"
+    tenant = "" if info.tenant is None else f", tenant {info.tenant}"
+    return f"{run.args} in queue {info.queue}, priority {info.priority}{tenant}{due}: {info.state}"
+
+
+_TOLD: dict[str, Callable[[RunDetails], Any]] = {
+    "queue": lambda run: run.info.queue,
+    "priority": lambda run: run.info.priority,
+    "tenant": lambda run: run.info.tenant,
+    "tags": lambda run: tuple(run.info.tags),
+    "unique": lambda run: run.unique,
+    "delay": lambda run: None if run.due_at is None else to_micros(run.due_at - run.info.created_at),
+    "run_at": lambda run: run.due_at,
+}
+"""The options that a run can be asked for, and what it says."""
+
+
+def _asked_options(task: Task[Any, Any]) -> dict[str, Any]:
+    options = task.request_options
+    given = {name: getattr(options, name) for name in options.__dataclass_fields__}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if strange := asked.keys() - _TOLD.keys():
+        raise ConfigError(f"a run can't be asked for its {', '.join(sorted(strange))}; only for {', '.join(_TOLD)}")
+    if "run_at" in asked:
+        asked["run_at"] = to_datetime(asked["run_at"])
+    return asked
+
+
+def _fits(task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[RunDetails], bool]:
+    asked = _asked_options(task)
+    request = task.request(*args, **kwargs) if args or kwargs else None
+
+    def fits(run: RunDetails) -> bool:
+        if any(_TOLD[name](run) != value for name, value in asked.items()):
+            return False
+        return request is None or _arguments(request, run.args) == _arguments(request, decode(request.args))
+
+    return fits
+
+
+def _arguments(request: Request[Any], args: Any) -> str:
+    """Arguments as text that is equal for equal ones, whether or not a default was written down."""
+    return canonical_text(request.signature.with_defaults(encode(args)))

@@ -1,0 +1,88 @@
+"""The pytest plugin of Holdfast: the fixture `kit`, and the runs of tests marked with `@crash_at_every_step`.
+
+A module beside the package, so that projects whose tests don't use it have nothing else imported. `holdfast_app` and
+`holdfast_database` are there to be overridden.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from holdfast.testing.databases import Databases
+    from holdfast.testing.kit import Kit
+
+DSN = "HOLDFAST_TEST_PG_DSN"
+MARK = "crash_at_every_step"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARK}: run the test with a worker's crash at each place (holdfast.testing)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if item.get_closest_marker(MARK) is None:
+        return None
+    from holdfast.testing.rehearsing import rehearse
+
+    rehearse(item, nextitem)
+    return True
+
+
+@pytest.fixture
+def holdfast_app() -> Holdfast | None:
+    """The app that tests are about: override it, to return yours. Without that each test has a new one."""
+    return None
+
+
+@pytest.fixture
+def holdfast_database() -> str:
+    """Which database tests run on, "sqlite" (in memory) or "postgres": override it, perhaps with params for both."""
+    return "sqlite"
+
+
+@pytest.fixture(scope="session")
+def holdfast_postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server where databases may be created: that of $HOLDFAST_TEST_PG_DSN, else one that is
+    started for the tests and thrown away."""
+    if DSN in os.environ:
+        yield os.environ[DSN]
+        return
+    from holdfast.testing.server import PostgresServer
+
+    with PostgresServer(fsync=False, settings={"full_page_writes": "off", "synchronous_commit": "off"}) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def _holdfast_databases(holdfast_postgres: str) -> Iterator[Databases]:
+    from holdfast.testing.databases import Databases
+
+    databases = Databases(holdfast_postgres)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def kit(request: pytest.FixtureRequest, holdfast_app: Holdfast | None, holdfast_database: str) -> Iterator[Kit]:
+    """The app on a private store, with a clock that stands still until it is moved."""
+    from holdfast.errors import ConfigError
+    from holdfast.testing.kit import Kit, schema_of
+
+    if holdfast_database not in ("sqlite", "postgres"):
+        raise ConfigError(f'holdfast_database must return "sqlite" or "postgres", not {holdfast_database!r}')
+    if holdfast_database == "sqlite":
+        with Kit(holdfast_app) as kit:
+            yield kit
+        return
+    databases: Databases = request.getfixturevalue("_holdfast_databases")
+    url = databases.create(schema_of(holdfast_app))
+    with Kit(holdfast_app, url=url) as kit:
+        yield kit
+    databases.drop(url)

@@ -1,0 +1,236 @@
+"""Durable functions called directly, with contexts in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast import Context, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout, idempotency_key
+from holdfast.errors import TaskError
+from holdfast.testing import Restarted, context, fake_step, sync_context
+
+app = Holdfast("sqlite:///never-made.db")
+NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+async def adouble(number: int) -> int:
+    return 2 * number
+
+
+def when() -> datetime:
+    return NEW_YEAR
+
+
+def fail() -> None:
+    raise ValueError("no")
+
+
+@app.task(name="job")
+def job(number: int) -> int:
+    if number < 0:
+        raise ValueError("negative")
+    return number + 1
+
+
+@app.task(name="child")
+async def child(ctx: Context, number: int) -> int:
+    return await ctx.step(double, number)
+
+
+@app.task(name="sync-child")
+def sync_child(ctx: SyncContext, number: int) -> int:
+    return ctx.step(double, number)
+
+
+@app.task(name="parent")
+async def parent(ctx: Context, number: int) -> list[int]:
+    first = await ctx.step(adouble, number)
+    run = await ctx.spawn(child, first)
+    many = await ctx.map(job, [first, first + 1])
+    return [first, await ctx.join(run), await ctx.call(sync_child, 5), *many]
+
+
+@app.task(name="sync-parent")
+def sync_parent(ctx: SyncContext, number: int) -> list[int]:
+    first = ctx.step(double, number)
+    run = ctx.spawn(child, first)
+    many = ctx.map(job, [first, first + 1])
+    return [first, ctx.join(run), ctx.call(sync_child, 5), *many]
+
+
+RESULT = [4, 8, 10, 5, 6]
+STEPS = ["double", "double"]
+
+
+async def test_steps_and_children_are_called():
+    ctx = context()
+    assert await parent(ctx, 2) == RESULT
+    assert ctx.steps == ["adouble", *STEPS]
+    assert [request.task for request in ctx.enqueued] == ["child", "job", "job", "sync-child"]
+
+
+def test_steps_and_children_of_a_plain_function_are_called():
+    ctx = sync_context()
+    assert sync_parent(ctx, 2) == RESULT
+    assert ctx.steps == ["double", *STEPS]
+
+
+async def test_a_plain_function_can_be_called_in_an_async_test():
+    assert sync_parent(sync_context(), 2) == RESULT
+
+
+async def test_a_step_gives_what_was_decoded():
+    assert await context().step(when) == NEW_YEAR
+    assert sync_context().step(lambda: (1, 2), name="pair") == [1, 2]
+
+
+async def test_steps_at_the_same_time_have_their_results():
+    ctx = context()
+    assert await asyncio.gather(*(ctx.step(adouble, n) for n in range(3)), ctx.step(double, 9)) == [0, 2, 4, 18]
+
+
+async def test_a_failing_step_is_tried_again_without_pauses_and_then_fails():
+    tries = []
+
+    def flaky() -> int:
+        tries.append(1)
+        raise ValueError("no")
+
+    with pytest.raises(StepFailed, match="no"):
+        await context().step(flaky, name="flaky", retry=Retry(max_attempts=3, delay=3600))
+    assert len(tries) == 3
+    with pytest.raises(ValueError, match="no"):
+        sync_context().options(raises=ValueError).step(fail)
+
+
+async def test_a_failing_child_fails_its_join_and_is_given_back_by_map():
+    with pytest.raises(RunFailed, match="negative"):
+        await context().call(job, -1)
+    good, bad = await context().map(job, [1, -1], errors="return")
+    assert good == 2
+    assert isinstance(bad, RunFailed)
+    with pytest.raises(RunFailed):
+        sync_context().map(job, [1, -1])
+
+
+async def test_sleeps_pass_at_once_and_move_the_time():
+    ctx = context(now=NEW_YEAR)
+    await ctx.sleep(timedelta(days=30))
+    await ctx.sleep_until(NEW_YEAR)
+    assert await ctx.now() == ctx.time == NEW_YEAR + timedelta(days=30)
+
+
+async def test_waits_get_what_was_given():
+    ctx = context(events={"approved": {"by": "ada"}}, messages={"note": ["first", "second"]})
+    assert await ctx.wait_for("approved") == {"by": "ada"}
+    assert [await ctx.receive("note"), await ctx.receive("note")] == ["first", "second"]
+    assert await ctx.emit("shipped", 42) is True
+    assert await ctx.emit("shipped", 43) is False
+    assert await ctx.wait_for("shipped") == 42
+    assert ctx.emitted == {"shipped": 42}
+
+
+async def test_a_wait_that_nothing_was_given_for_times_out_or_says_so():
+    ctx = context(now=NEW_YEAR)
+    with pytest.raises(WaitTimeout):
+        await ctx.wait_for("approved", timeout=60)
+    assert ctx.time == NEW_YEAR + timedelta(minutes=1)
+    with pytest.raises(TaskError, match=r"event 'approved' never comes: give it to the context, context\(events="):
+        await ctx.wait_for("approved")
+    with pytest.raises(TaskError, match=r"context\(messages=\{'note': \[…\]\}\)"):
+        sync_context().receive("note")
+
+
+async def test_runs_and_pieces_are_left_for_the_test_to_look_at():
+    ctx = context()
+    run = await ctx.enqueue(job, 1)
+    await ctx.write({"page": 1})
+    await ctx.progress(1, 2)
+    assert [request.args for request in ctx.enqueued] == [job.request(1).args]
+    assert ctx.written == [{"page": 1}]
+    assert run.task == "job"
+    with pytest.raises(TaskError, match="isn't in any store"):
+        run.result()
+
+
+async def test_a_transaction_gets_the_connection_of_the_test():
+    def add(connection: list[int], number: int) -> int:
+        connection.append(number)
+        return number
+
+    rows: list[int] = []
+    assert await context(connection=rows).transaction(add, 1) == 1
+    assert sync_context(connection=rows).transaction(add, 2) == 2
+    assert rows == [1, 2]
+    with pytest.raises(TaskError, match=r"needs a connection: give it one, context\(connection=…\)"):
+        await context().transaction(add, 1)
+    with pytest.raises(StepFailed, match="AttributeError"):
+        await context(connection=3).transaction(add, 1)
+
+
+async def test_a_restart_ends_the_call():
+    @app.task(name="again")
+    async def again(ctx: Context, number: int) -> None:
+        try:
+            await ctx.restart(number + 1)
+        except Exception:
+            pytest.fail("a restart isn't the author's to catch")
+
+    with pytest.raises(Restarted) as restarted:
+        await again(context(), 1)
+    assert restarted.value.arguments == (2,)
+
+
+async def test_a_step_has_an_idempotency_key_of_its_own():
+    first, second = context(), context()
+    keys = [await ctx.step(idempotency_key) for ctx in (first, first, second)]
+    keys += [sync_context().step(idempotency_key)]
+    assert len(set(keys)) == 4
+    with pytest.raises(TaskError, match="outside a run"):
+        idempotency_key()
+
+
+async def test_the_context_cannot_be_used_in_a_step():
+    ctx = context()
+
+    async def inner() -> None:
+        await ctx.step(double, 1)
+
+    with pytest.raises(StepFailed, match="inside the step"):
+        await ctx.step(inner, name="inner")
+
+
+async def test_graphs_and_code_that_is_elsewhere_need_the_kit():
+    graph = Graph("g")
+    graph.add(job, 1, name="a")
+    with pytest.raises(TaskError, match="with the kit"):
+        await context().submit(graph)
+    with pytest.raises(TaskError, match="lives elsewhere"):
+        await context().call(app.remote("far"), 1)
+
+
+async def test_an_undo_is_registered_and_random_values_are_given():
+    ctx = context()
+    await ctx.undo(double, 1)
+    assert await ctx.step(double, 2, undo=print) == 4
+    assert 0 <= await ctx.random() < 1
+    assert await ctx.uuid() != ctx.run_id
+    ctx.check()
+    assert context(scheduled_for=NEW_YEAR).scheduled_for == NEW_YEAR
+
+
+async def test_fakes_stand_in_here_too():
+    with fake_step(double, returns=7) as fake:
+        assert await child(context(), 1) == 7
+    assert [call.args for call in fake.calls] == [(1,)]
+
+
+def test_a_durable_function_without_a_context_says_where_to_get_one():
+    with pytest.raises(TaskError, match=r"holdfast\.testing\.context\(\)"):
+        child(1)

@@ -1,0 +1,199 @@
+"""An app on a private store, and what tests look at."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.control import Control
+from holdfast.errors import ConfigError, RunNotFound
+from holdfast.testing import Kit
+
+app = Holdfast("postgresql://nowhere.invalid/shop", schema="shop")
+
+
+@app.task(name="send")
+def send(to: str, subject: str = "hello") -> str:
+    return f"{subject}, {to}"
+
+
+def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@app.task(name="welcome")
+async def welcome(ctx: Context, name: str) -> str:
+    greeting = await ctx.step(greet, name)
+    await ctx.enqueue(send, name)
+    return greeting
+
+
+class TestAnAppOfTheUsers:
+    @pytest.fixture
+    def holdfast_app(self):
+        return app
+
+    def test_works_on_a_private_store(self, kit):
+        run = welcome.enqueue("ada")
+        kit.drain()
+        assert kit.app is app
+        assert run.result(timeout=0) == "hello ada"
+        assert [run.result(timeout=0) for run in kit.enqueued(send)] == ["hello, ada"]
+
+    def test_begins_with_nothing_from_the_test_before(self, kit):
+        assert app.runs() == []
+
+    async def test_works_in_async_tests(self, kit):
+        run = await welcome.aenqueue("ada")
+        await kit.adrain()
+        assert await run.aresult(timeout=1) == "hello ada"
+        kit.assert_enqueued(send, "ada")
+        assert [step.label for step in kit.steps(run)] == ["greet", "enqueue send"]
+
+    def test_the_tables_are_in_the_schema_of_the_app(self, kit):
+        if kit.app.store.database.dialect.name == "postgres":
+            assert kit.app.store.database.dialect.schema == "shop"
+
+
+def test_the_app_has_its_own_store_back_afterwards(tmp_path):
+    mine = Holdfast(f"sqlite:///{tmp_path / 'mine.db'}")
+
+    @mine.task(name="work")
+    def work() -> str:
+        return "done"
+
+    kept = work.enqueue()
+    store, url = mine.store, mine.url
+    with Kit(mine) as kit:
+        work.enqueue()
+        kit.drain()
+        with pytest.raises(RunNotFound):
+            kept.info()
+    assert (mine.store, mine.url) == (store, url)
+    assert kept.info().state == "ready"
+    assert len(mine.runs()) == 1
+    mine.close()
+
+
+def test_the_app_has_its_own_store_back_after_a_failure(tmp_path):
+    mine = Holdfast(f"sqlite:///{tmp_path / 'mine.db'}")
+    store = mine.store
+    with pytest.raises(ZeroDivisionError), Kit(mine):
+        raise ZeroDivisionError
+    assert mine.store is store
+
+
+def test_kits_can_be_nested(tmp_path):
+    with Kit() as outer:
+        mine = outer.app
+
+        @mine.task(name="work")
+        def work() -> None: ...
+
+        work.enqueue()
+        with Kit(mine) as inner:
+            assert inner.enqueued(work) == []
+        assert len(outer.enqueued(work)) == 1
+
+
+def test_limits_are_declared_on_each_new_store(tmp_path):
+    mine = Holdfast(f"sqlite:///{tmp_path / 'mine.db'}")
+    mine.limit("one", concurrency=1)
+
+    @mine.task(name="work", limits=["one"])
+    def work() -> str:
+        return "done"
+
+    for _ in range(2):
+        with Kit(mine) as kit:
+            run = work.enqueue()
+            assert [limit.name for limit in Control(mine.store).limits.list()] == ["one"]
+            kit.drain()
+            assert run.result(timeout=0) == "done"
+
+
+def test_a_run_is_found_by_its_arguments_however_they_were_given(kit):
+    task = kit.app.task(name="send")(send.fn)
+    run = task.enqueue("ada", subject="hello")
+    assert kit.assert_enqueued(task) == run
+    assert kit.assert_enqueued(task, "ada") == run
+    assert kit.assert_enqueued(task, to="ada", subject="hello") == run
+    assert kit.enqueued(task, "ada", "bye") == []
+    assert kit.enqueued(task, "bob") == []
+
+
+def test_a_run_is_found_by_its_options(kit):
+    task = kit.app.task(name="send")(send.fn)
+    at = kit.clock.now
+    plain = task.enqueue("ada")
+    urgent = task.options(queue="mail", priority=5, tenant="acme", tags=("a", "b")).enqueue("ada")
+    later = task.options(delay=60, unique="one").enqueue("ada")
+    assert kit.enqueued(task, "ada") == [plain, urgent, later]
+    assert kit.enqueued(task.options(queue="mail")) == [urgent]
+    assert kit.enqueued(task.options(priority=5, tenant="acme"), "ada") == [urgent]
+    assert kit.enqueued(task.options(tags=("a", "b"))) == [urgent]
+    assert kit.enqueued(task.options(delay=60)) == [later]
+    assert kit.enqueued(task.options(run_at=at + timedelta(seconds=60))) == [later]
+    assert kit.enqueued(task.options(unique="one")) == [later]
+    with pytest.raises(ConfigError, match=r"can't be asked for its key; only for queue"):
+        kit.enqueued(task.options(key="42"))
+
+
+def test_what_was_enqueued_instead_is_told(kit):
+    task = kit.app.task(name="send")(send.fn)
+    with pytest.raises(AssertionError, match="no run of send was enqueued, nor any other run of it"):
+        kit.assert_enqueued(task)
+    for number in range(11):
+        task.options(tenant="acme").enqueue(f"bob{number}")
+    with pytest.raises(AssertionError) as told:
+        kit.assert_enqueued(task.options(priority=2), "ada", subject="bye")
+    first, second, *_, last = str(told.value).splitlines()
+    assert first == "no run of send with ('ada', subject='bye') and priority=2 was enqueued; its runs are:"
+    assert second == "  {'to': 'bob0'} in queue default, priority 0, tenant acme: ready"
+    assert last == "  … and 1 more"
+
+
+def test_steps_are_told_in_order_with_what_they_gave(kit):
+    @kit.app.task(name="welcome")
+    async def both(ctx: Context) -> None:
+        await ctx.step(greet, "ada")
+        await ctx.sleep(1)
+        await ctx.step(greet, "bob")
+
+    run = both.enqueue()
+    kit.drain()
+    assert [(step.label, step.value) for step in kit.steps(run)] == [("greet", "hello ada")]
+    kit.clock.advance(seconds=1)
+    kit.drain()
+    assert [step.label for step in kit.steps(run)] == ["greet", "sleep", "greet"]
+
+
+def test_a_kit_outside_its_block_drains_nothing(tmp_path):
+    kit = Kit(Holdfast(f"sqlite:///{tmp_path / 'mine.db'}"))
+    with pytest.raises(ConfigError, match="only in its block"):
+        kit.drain()
+    with kit, pytest.raises(ConfigError, match="in use already"):
+        kit.__enter__()
+
+
+def test_a_kit_takes_an_app():
+    with pytest.raises(ConfigError, match="takes a Holdfast app, not a str"):
+        Kit("shop:app")
+
+
+def test_an_unknown_database_is_refused(run_pytest):
+    outcome = run_pytest(
+        conftest="import pytest\n@pytest.fixture\ndef holdfast_database():\n    return 'mysql'\n",
+        test_it="def test_it(kit): ...\n",
+    )
+    assert outcome.returncode == 1
+    assert 'holdfast_database must return "sqlite" or "postgres", not \'mysql\'' in outcome.stdout
+
+
+def test_the_plugin_imports_nothing_of_holdfast_where_it_isnt_used(run_pytest):
+    loaded = "[name for name in sys.modules if name.split('.')[0] == 'holdfast']"
+    text = f"import sys\ndef test_it():\n    assert {loaded} == []\n"
+    outcome = run_pytest(test_it=text)
+    assert outcome.returncode == 0, outcome.stdout
