@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,9 +17,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from httpx import Client, TransportError
 
 from holdfast import Holdfast
 from tests.support.processes import Processes
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -32,6 +36,7 @@ ENDS = {
     "crawler": "17 pages: anchor.test 6, lamp.test 4, rope.test 6",
     "file_import": "customers.csv: 19,980 good, 20 bad, see the table rejected",
     "nightly_etl": "182 rows are in the table sales",
+    "sqlalchemy_orders": " invoices",
     "subscription": "Eve: ended, month 1 was never paid",
 }
 EFFECTS = {
@@ -47,6 +52,7 @@ CUTS = {
     "checkout": "order 3: 99.00 charged",
     "crawler": "reading http://anchor.test/1",
     "file_import": "%, ",
+    "sqlalchemy_orders": "is being paid",
     "subscription": "Bob: month 1 not paid",
 }
 
@@ -107,6 +113,49 @@ def test_ctrl_c_ends_it_with_a_word_and_it_goes_on_at_once(name, processes, tmp_
     again = run_example(name, tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout.rstrip().endswith(ENDS[name])
+
+
+def test_a_killed_session_leaves_an_invoice_for_each_order(processes, tmp_path):
+    cut_off(processes, "sqlalchemy_orders", signal.SIGKILL)
+    assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("2 orders, 2 invoices\n")
+    assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("4 orders, 4 invoices\n")
+
+
+def test_a_service_takes_orders_streams_them_and_goes_on_after_a_kill(processes, tmp_path):
+    port = free_port()
+    first = processes.start(path_of("fastapi_orders"), "--port", port)
+    with Client(base_url=f"http://localhost:{port}", timeout=60) as client:
+        wait_until(lambda: answers(client) or not first.alive, 60, "an answer of the service")
+        order = {"item": "rope", "pieces": 4}
+        made = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
+        again = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
+        other = client.post("/orders", json={"item": "lamp", "pieces": 1}, headers={"Idempotency-Key": "one"})
+        wrong = client.post("/orders", json={"item": "", "pieces": 0})
+        assert (again["run"], other.status_code, wrong.status_code) == (made["run"], 409, 422)
+        assert client.get("/orders/00000000-0000-0000-0000-000000000000").status_code == 404
+        assert client.get("/holdfast/").status_code == 200
+        first.kill()
+
+        processes.start(path_of("fastapi_orders"), "--port", port)
+        wait_until(lambda: answers(client), 60, "an answer of the service")
+        events = client.get(f"/orders/{made['run']}/events").text
+        packed = [json.loads(line.removeprefix("data: "))["packed"] for line in events.split("\n") if "data" in line]
+        assert packed == [1, 2, 3, 4]
+        done = client.get(f"/orders/{made['run']}").json()
+        assert (done["state"], len(done["receipt"]["boxes"])) == ("done", 4)
+
+
+def answers(client: Client) -> bool:
+    try:
+        return client.get("/openapi.json").status_code == 200
+    except TransportError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 def test_a_killed_checkout_charges_nobody_twice_and_still_undoes(processes, tmp_path):
