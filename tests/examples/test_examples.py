@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from httpx import Client, TransportError
+from httpx2 import Client, TransportError
 
 from holdfast import Holdfast
 from tests.support.processes import Processes
