@@ -83,9 +83,10 @@ class End(State):
     address: Address
     pet: Pet
 
-    async def run(self, ctx: Context) -> Done[list[str]]:
+    async def run(self, ctx: Context) -> End | Done[Address] | Done[None]:
         assert isinstance(self.pet.root, Dog)
-        return Done([self.address.street, type(self.address).__name__])
+        assert isinstance(self.address, Address)
+        return Done(self.address)
 
 
 @pytest.fixture
@@ -175,11 +176,11 @@ def test_nodes_gates_and_outputs(app):
     assert run.result(timeout=10) == ORDER
 
 
-def test_fields_of_states(app):
+def test_fields_of_states_and_the_result_of_a_machine(app):
     machine = app.machine("machine", Begin, End)
     run = machine.enqueue(Begin(order=ORDER))
     app.worker().drain()
-    assert run.result(timeout=10) == ["Quay 3", "Address"]
+    assert run.result(timeout=10) == ORDER.address
 
 
 def test_a_union_of_models_is_refused_with_the_way_out(app):
