@@ -31,7 +31,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     initial = True
     fields = [
-        ("id", models.AutoField(primary_key=True)),
+        ("id", models.BigAutoField(primary_key=True)),
         ("item", models.CharField(max_length=100)),
         ("shipped", models.BooleanField(default=False)),
     ]
