@@ -11,6 +11,7 @@ In production nobody starts it: `holdfast worker --app nightly_etl:app`, and the
 
 import asyncio
 import sys
+import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypedDict
 
@@ -97,14 +98,15 @@ app.schedule("nightly-etl", nightly, cron="0 3 * * *", tz="Europe/London", catch
 def main() -> None:
     day = datetime.now(UTC).date() - timedelta(days=1)
     run = app.submit(graph_of(day))
-    app.worker().drain()  # until only the gate is left
-    if run.info().state == "waiting":
-        ask(run)
-        app.worker().drain()
-    try:
-        print(f"{day}: {run.result()['load']} rows are in the table sales")
-    except RunFailed as failed:
-        print(f"{day}: {failed.error.message}")
+    with app.worker(lease=5, grace=1):  # seconds until a killed one's work is taken up: 60 is right for most
+        while not (info := run.info()).final and info.state != "waiting":
+            time.sleep(0.05)
+        if info.state == "waiting":  # only the gate is left
+            ask(run)
+        try:
+            print(f"{day}: {run.result()['load']} rows are in the table sales")
+        except RunFailed as failed:
+            print(f"{day}: {failed.error.message}")
 
 
 def ask(run: Run[Any]) -> None:

@@ -94,18 +94,16 @@ async def charge(customer: str, card: str, month: int) -> bool:
 
 
 def customers_act(runs: dict[str, Run[Any]]) -> None:
-    wait_for_state(runs["Bob"], "Overdue")
+    wait_until_it_was(runs["Bob"], "Overdue")
     tell(runs["Bob"], "new card", "good")
-    wait_for_state(runs["Ada"], "Paying")
+    wait_until_it_was(runs["Ada"], "Paying")
     tell(runs["Ada"], "notice")
-    wait_for_state(runs["Bob"], "Paying")
     tell(runs["Bob"], "notice")
 
 
-def wait_for_state(run: Run[Any], name: str) -> None:
+def wait_until_it_was(run: Run[Any], state: str) -> None:
     while run.info().finished_at is None:
-        moves = [entry.data["to"] for entry in run.history() if entry.kind == "moved"]
-        if moves[-1:] == [name]:
+        if state in [entry.data["to"] for entry in run.history() if entry.kind == "moved"]:
             return
         time.sleep(0.02)
 

@@ -78,7 +78,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def cut_off(processes: Processes, name: str, number: signal.Signals) -> tuple[str, int]:
     """What it said until a signal ended it in the middle, and its exit code."""
     process = processes.start(path_of(name), env={"PYTHONUNBUFFERED": "1"})
-    process.wait_for(CUTS[name])
+    process.wait_for(CUTS[name], 60)
     process.signal(number)
     code = process.wait()
     return process.log, code
@@ -167,6 +167,15 @@ def test_a_killed_checkout_charges_nobody_twice_and_still_undoes(processes, tmp_
     assert sorted(bank) == ["payment-1", "payment-3", "payment-3"]  # the second one of 3 is the refund
 
 
+def test_a_killed_subscription_goes_on_in_its_state(processes, tmp_path):
+    process = processes.start(path_of("subscription"), env={"PYTHONUNBUFFERED": "1"})
+    process.wait_for("Ada: month 1 paid", 60)
+    process.kill()
+    again = run_example("subscription", tmp_path)
+    assert again.stdout.rstrip().endswith(ENDS["subscription"])
+    assert "welcome" not in again.stdout
+
+
 def test_a_killed_agent_doesnt_use_its_tools_again(processes, tmp_path):
     said, _ = cut_off(processes, "agent", signal.SIGKILL)
     assert said.count("[") == 3
@@ -194,6 +203,15 @@ def test_no_host_is_asked_more_often_than_the_crawler_promises(tmp_path):
     assert {host: len(times) for host, times in starts.items()} == {"rope.test": 6, "anchor.test": 6, "lamp.test": 4}
     for times in map(sorted, starts.values()):
         assert all(sixth - first >= timedelta(seconds=1) for first, sixth in zip(times, times[5:], strict=False))
+
+
+def test_a_killed_night_goes_on_and_loads_once(processes, tmp_path):
+    process = processes.start(path_of("nightly_etl"), env={"PYTHONUNBUFFERED": "1"})
+    process.wait_for("extracting", 60)
+    process.kill()
+    assert run_example("nightly_etl", tmp_path).stdout.rstrip().endswith(ENDS["nightly_etl"])
+    with Holdfast(f"sqlite:///{tmp_path / 'etl.db'}") as app, app.transaction() as connection:
+        assert list(connection.execute("select count(*), count(distinct number) from sales")) == [(182, 182)]
 
 
 def test_a_rejected_night_is_not_loaded(tmp_path):

@@ -42,10 +42,11 @@ WORK = """
 
     good = count.enqueue("rope", more=(1, 2))
     later = count.using(run_after=timezone.now() + timedelta(hours=1), priority=7).enqueue("late")
-    coroutine = count_async.enqueue("lamp")
     bad = fails.enqueue(3)
     plain = report.enqueue("Oslo")
     assert (good.status, good.is_finished, good.attempts) == ("READY", False, 0)
+    app.worker().drain()
+    coroutine = count_async.enqueue("lamp")  # sees what the first one wrote
     app.worker().drain()
 
     for result in (good, later, coroutine, bad, plain):

@@ -112,7 +112,7 @@ def test_arguments_and_results(app):
     assert same.options(key="k").enqueue(ORDER, []) == same.options(key="k").enqueue(plain, [])
 
 
-@pytest.mark.parametrize("wrong", [{"id": 1}, Address(street="x"), ORDER.model_copy(update={"price": -1})])
+@pytest.mark.parametrize("wrong", [{"id": 1}, Address(street="x"), ORDER.model_copy(update={"price": Decimal(-1)})])
 def test_what_a_model_doesnt_take_is_refused_at_enqueue(app, wrong):
     @app.task(name="same")
     def same(order: Order) -> Order:
