@@ -17,13 +17,15 @@ from holdfast.model.history import KINDS
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python(?P<note>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(((?!https?:)[^)\s]+)\)")
-PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if BLOCK.search(page.read_text())]
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 
 def blocks(page: Path) -> list[str]:
     """The Python of a page, but for what says `notest`."""
     return [match["code"] for match in BLOCK.finditer(page.read_text()) if "notest" not in match["note"]]
+
+
+PAGES = [page for page in sorted(ROOT.glob("docs/**/*.md")) if blocks(page)]
 
 
 def clean_environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.client import Client
 from holdfast.client.handle import Run, any_run
 from holdfast.client.scheduling import Scheduling
-from holdfast.database import open_database
+from holdfast.database import Database, open_database
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
@@ -72,7 +72,7 @@ class Holdfast(Scheduling):
     ) -> None:
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
-        self.store = Store(open_database(self.url, schema), migrate=migrate, clock=clock)
+        self.store = Store(self._open(schema), migrate=migrate, clock=clock)
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep)
         self._hooks = Hooks()
@@ -84,6 +84,10 @@ class Holdfast(Scheduling):
         call is under way."""
         self.store, self.url = store, url
         self._client.bind(store)
+
+    def _open(self, schema: str) -> Database:
+        """Where runs are kept. Does no I/O."""
+        return open_database(self.url, schema)
 
     # Tasks
 

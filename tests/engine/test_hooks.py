@@ -185,3 +185,22 @@ def test_failure_hooks_hear_of_overdue_and_crashed_runs_too(timed_app, clock):
     clock.forward(20)
     app.worker().drain(timeout=60)
     assert sorted(seen) == [("deadly", "crashed"), ("late", "deadline")]
+
+
+def test_what_belongs_to_a_thread_is_looked_after_around_each_call_and_may_fail(app, ledger, caplog):
+    def look_after():
+        ledger.write("between")
+        raise ValueError("out of order")
+
+    app._hooks.between.append(look_after)
+
+    @app.task(name="work")
+    def work() -> str:
+        ledger.write("work")
+        return "done"
+
+    run = work.enqueue()
+    app.worker().drain()
+    assert run.result(timeout=10) == "done"
+    assert ledger.lines() == ["between", "work", "between"]
+    assert "look_after" in caplog.text

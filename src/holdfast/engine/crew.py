@@ -79,7 +79,13 @@ class Crew:
         lease = settings.lease
         self.alarms = Alarms()
         self.runner = Runner(
-            settings.concurrency, self._ended, self._let_go, self._slot_freed, self.duty.__len__, self.alarms
+            settings.concurrency,
+            self._ended,
+            self._let_go,
+            self._slot_freed,
+            self.duty.__len__,
+            self.alarms,
+            hooks.between,
         )
         self.runner.serve(self)
         self.lanes = KnownLanes(store, registry, settings.queues)

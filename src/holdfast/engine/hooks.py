@@ -11,6 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.telemetry import log
 
 Hook: TypeAlias = Callable[..., Any]
+Between: TypeAlias = Callable[[], None]
 
 NOTHING = object()
 
@@ -22,6 +23,9 @@ class Hooks:
         self.on_start: list[Hook] = []
         self.on_stop: list[Hook] = []
         self.on_failure: list[Hook] = []
+        self.between: list[Between] = []
+        """Called before and after author code in each thread and process of ours, for what belongs to these: functions
+        of modules, since a process imports them."""
         self.resources: dict[str, Any] = {}
 
 

@@ -14,7 +14,7 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, cast
@@ -85,6 +85,9 @@ def _attempt(request: dict[str, Any]) -> End:
     claim = Claim("", 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:
+        between = [find(module, "", name) for module, name in request["between"]]
+        for prepare in between:
+            prepare()  # before the task's module is imported, which may need it
         function = find(request["module"], request["file"], request["qualname"])
         signature = Signature(function, request["name"])
     except Exception as error:
@@ -101,7 +104,15 @@ def _attempt(request: dict[str, Any]) -> End:
         raise
     except BaseException as error:
         return attempt.failed(error)
+    finally:
+        _call_all(between)
     return attempt.returned(value)
+
+
+def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
+    for function in functions:
+        with suppress(Exception):  # the next attempt calls it first, and fails if it must
+            function()
 
 
 def _limit_memory(limit: int | None) -> None:

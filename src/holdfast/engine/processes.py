@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,8 @@ class Child:
 class Processes:
     """Warm children. An attempt has one to itself for as long as it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Sequence[Callable[[], None]] = ()) -> None:
+        self._between = between
         self._idle: list[Child] = []
         self._all: set[Child] = set()
         self._lock = threading.Lock()
@@ -143,7 +145,7 @@ class Processes:
                 child.kill()
             begun = False
             try:
-                begun = child.begin(_request(attempt))
+                begun = child.begin({**_request(attempt), "between": list(map(_place, self._between))})
             finally:
                 if not begun:
                     attempt.child = None
@@ -182,6 +184,11 @@ class Processes:
             children, self._all, self._idle = self._all, set(), []
         for child in children:
             child.close()
+
+
+def _place(function: Callable[[], None]) -> tuple[str, str]:
+    """Where a function of a module is found again."""
+    return function.__module__, function.__qualname__
 
 
 def _request(attempt: Attempt) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ class Runner:
         slot_freed: Callable[[], None],
         in_hand: Callable[[], int],
         alarms: Alarms,
+        between: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.concurrency = concurrency
         self._alarms = alarms
@@ -54,8 +55,8 @@ class Runner:
         self._in_processes = 0
         self._most_processes = os.cpu_count() or 1
         self._lock = threading.Lock()
-        self._threads = Threads()
-        self._processes = Processes()
+        self._threads = Threads(between)
+        self._processes = Processes(between)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._desk: Desk
 

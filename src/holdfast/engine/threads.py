@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.telemetry import log
 
@@ -17,7 +17,8 @@ from holdfast.telemetry import log
 class Threads:
     """Runs each call in a thread of its own, reusing idle ones. The caller sees to it that there aren't too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Sequence[Callable[[], None]] = ()) -> None:
+        self._between = between
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = 0
         self._started = 0
@@ -51,13 +52,23 @@ class Threads:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
+            self._prepare()
             try:
                 contextvars.Context().run(call)
             except BaseException:
                 log.loop_failed("thread")
             del call
+            self._prepare()
             with self._lock:
                 if self._owed:
                     self._owed -= 1
                 else:
                     self._idle += 1
+
+    def _prepare(self) -> None:
+        """The thread is about to be used, or was: what an integration keeps for it is looked after."""
+        for function in self._between:
+            try:
+                function()
+            except Exception:
+                log.hook_failed(function.__qualname__)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.flaws import MAX_DEPTH, MAX_DIGITS, find_flaw
+from holdfast.model.flaws import MASK, MAX_DEPTH, MAX_DIGITS, find_flaw, find_secret
 
 MAX_PAYLOAD = 2 * 1024 * 1024
 """The largest payload, in bytes of JSON."""
@@ -89,6 +89,8 @@ def encode(value: Any, what: str = "the value") -> str:
     text = data.decode()
     if "null" in text or 'nan":' in text or 'inf":' in text:  # in a str: bytes raise and catch an error to find bytes
         _check_finite(value, what)
+    if MASK in text and (secret := find_secret(value)) is not None:
+        raise NotSerializable(f"{what}: {secret}")
     if len(data) > MAX_DEPTH:
         _check_long(data, value, what)
     return text

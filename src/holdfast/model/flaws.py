@@ -19,6 +19,9 @@ from holdfast.model.names import type_name
 MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python reads 4300 by default, the sign of a negative one included
 
+MASK = "**********"
+"""What pydantic writes for the secrets in a model."""
+
 _TOO_DEEP = f"nesting deeper than {MAX_DEPTH} levels"
 _TOO_LONG = 10**MAX_DIGITS
 _LONGEST_PATH = 200
@@ -70,6 +73,18 @@ def find_flaw(value: Any, replace: Callable[[Any], Any]) -> Flaw | None:
             return Flaw(place.path(), problem)
         places.extend(reversed(inner))
     return None
+
+
+def find_secret(value: Any, path: str = "$") -> Flaw | None:
+    """The first of pydantic's secrets in a value, which isn't written as it is, or None."""
+    if hasattr(type(value), "get_secret_value"):
+        return Flaw(path, "a secret, which would be kept as asterisks: pass where it can be found,")
+    if isinstance(value, dict) or hasattr(type(value), "model_fields"):
+        named = value if isinstance(value, dict) else vars(value)
+        inner = [(f".{name}", item) for name, item in named.items()]
+    else:
+        inner = list(_items(value))
+    return next((found for step, item in inner if (found := find_secret(item, path + step)) is not None), None)
 
 
 def _look(place: _Place, inner: list[_Place], replace: Callable[[Any], Any]) -> str | None:

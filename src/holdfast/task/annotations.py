@@ -103,6 +103,11 @@ def _stranger(info: Any, seen: set[int]) -> type[Any] | None:
 
 
 def _untypable(where: str, annotation: Any, why: str) -> TaskError:
+    if "more than one custom type" in why:
+        return TaskError(
+            f"{where} {shown(annotation)}, a union of several models of pydantic, which only pydantic can tell apart: "
+            "make a model of it, like class Pet(RootModel[Cat | Dog])"
+        )
     return TaskError(
         f"{where} {shown(annotation)}, which can't be read from JSON: {why}. "
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "

@@ -5,9 +5,23 @@ kept, as the arguments of the run, so that a machine may go on for years.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, dataclass_transform, overload
+from types import UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import msgspec
 
@@ -15,7 +29,7 @@ from holdfast.errors import BadArguments, BadState, ConfigError, PayloadError, T
 from holdfast.model.clock import Duration, to_micros
 from holdfast.model.codec import decode, decoder, encode
 from holdfast.model.retry import Retry
-from holdfast.task.annotations import named
+from holdfast.task.annotations import Unresolved, named, resolve
 from holdfast.task.context import Context
 from holdfast.task.options import Declaration, Place, check_retry, some_time
 from holdfast.task.sync_context import SyncContext
@@ -210,7 +224,22 @@ class MachineSignature:
         return text
 
     def decode_result(self, text: str) -> Any:
-        return decode(text)
+        """The result as what states are annotated to be done with; plain JSON where they don't say, or it doesn't
+        fit."""
+        try:
+            return decode(text, self._result_kind)
+        except PayloadError:
+            return decode(text)
+
+    @functools.cached_property
+    def _result_kind(self) -> Any:
+        kinds = dict.fromkeys(kind for code in self._codes.values() for kind in _done_with(code.kind))
+        try:
+            kind: Any = Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - of a list that isn't known beforehand
+            decoder(kind)
+        except TypeError:
+            return Any
+        return kind
 
     def _example(self) -> str:
         return f"{next(iter(self._codes))}(…)"
@@ -261,6 +290,17 @@ def _codes_of(machine: str, states: Collection[Any]) -> dict[str, StateCode]:
             raise ConfigError(f"machine {machine} has two states named {kind.__name__}")
         codes[kind.__name__] = StateCode(machine, kind)
     return codes
+
+
+def _done_with(kind: type[State]) -> list[Any]:
+    """Each T of a `Done[T]` that a state's run is annotated to return."""
+    run: Callable[..., Any] = kind.run  # type: ignore[attr-defined]
+    try:
+        returned = resolve(run, inspect.signature(run).return_annotation)
+    except Unresolved:
+        return []
+    members = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned,)
+    return [get_args(member)[0] for member in members if get_origin(member) is Done]
 
 
 def _place_of(kind: type[State], where: str) -> Place:

@@ -1,0 +1,126 @@
+"""A large CSV file into a table, with progress to look at: each row once, whatever dies in between.
+
+    python file_import.py
+    python file_import.py customers.csv
+
+Without a file it makes one of 20,000 rows, some of them bad. It is read in parts, and each part's rows commit together
+with the note that they are in: kill it (`kill -9`) and start it again, and it goes on with the next part. A file that
+was imported is not imported again; a changed one is.
+"""
+
+import csv
+import hashlib
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypedDict
+
+from holdfast import Holdfast, Run, SyncContext
+
+app = Holdfast("sqlite:///import.db")
+PART = 500
+
+
+class Outcome(TypedDict):
+    good: int
+    bad: int
+
+
+class Part(Outcome):
+    next: int
+    """Where in the file the part after this one begins."""
+
+
+@app.task(timeout=3600)
+def import_file(ctx: SyncContext, path: str, digest: str) -> Outcome:
+    size = ctx.step(size_of, path)
+    good = bad = at = 0
+    while at < size:
+        part = ctx.transaction(import_part, path, digest, at, good + bad + 1)
+        good, bad, at = good + part["good"], bad + part["bad"], part["next"]
+        ctx.progress(at, size, note=f"{good + bad:,} rows")
+    return {"good": good, "bad": bad}
+
+
+def size_of(path: str) -> int:
+    return Path(path).stat().st_size
+
+
+def import_part(connection: Any, path: str, digest: str, at: int, first: int) -> Part:
+    """Some rows: good ones into `customers`, bad ones with their number and what is wrong into `rejected`."""
+    time.sleep(0.02)  # so that there is something to watch
+    rejected = []
+    number = first - 1
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        lines = iter(file.readline, "")  # not the file itself: so it can tell where it is
+        rows = csv.DictReader(lines, fieldnames=next(csv.reader(lines)))
+        if at:
+            file.seek(at)
+        for number, row in enumerate(islice(rows, PART), start=first):
+            if wrong := flaw_of(row):
+                rejected.append((digest, number, wrong))
+            else:
+                values = (int(row["id"]), row["name"], row["email"])
+                connection.execute("insert or replace into customers values (?, ?, ?)", values)
+        for rejection in rejected:
+            connection.execute("insert into rejected values (?, ?, ?)", rejection)
+        return {"good": number - first + 1 - len(rejected), "bad": len(rejected), "next": file.tell()}
+
+
+def flaw_of(row: dict[str, str | None]) -> str | None:
+    if not (row.get("id") or "").isdigit():
+        return "the id is no number"
+    if "@" not in (row.get("email") or ""):
+        return "the email has no @"
+    return None if row.get("name") else "the name is missing"
+
+
+def make_tables() -> None:
+    with app.transaction() as connection:
+        connection.execute("create table if not exists customers (id integer primary key, name text, email text)")
+        connection.execute("create table if not exists rejected (file text, number integer, wrong text)")
+
+
+def make_file(path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "name", "email"])
+        for number in range(1, 20_001):
+            at = "" if number % 1000 == 7 else "@"
+            writer.writerow([number, f"Customer {number}", f"customer{number}{at}example.org"])
+
+
+def watch(run: Run[Outcome]) -> None:
+    """Any process may look, by the run's id; the dashboard shows the same."""
+    while run.info().finished_at is None:
+        if (seen := run.info().progress) and seen.total:
+            show_progress(f"{seen.done / seen.total:.0%}, {seen.note}")
+        time.sleep(0.1)
+
+
+def show_progress(text: str) -> None:
+    sys.stdout.write(f"\r\033[K{text}" if sys.stdout.isatty() else f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "customers.csv")
+    if not path.exists():
+        if len(sys.argv) > 1:
+            sys.exit(f"there is no file {path}")
+        make_file(path)
+    make_tables()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    run = import_file.options(key=digest).enqueue(str(path.resolve()), digest)
+    with app.worker(lease=5, grace=1):
+        watch(run)
+        outcome = run.result()
+    print(f"\n{path}: {outcome['good']:,} good, {outcome['bad']:,} bad, see the table rejected")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nstopped; the same command goes on from here")

@@ -1,0 +1,156 @@
+"""A backend for Django's own interface of tasks: `django.tasks` of Django 6, or its backport `django-tasks`.
+
+    TASKS = {"default": {"BACKEND": "holdfast.integrations.django.backend.HoldfastBackend"}}
+
+Each task of Django becomes one of ours by the same name, when it is declared. Where runs are kept in Django's own
+database, it is enqueued inside the transaction that is open there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections, connections
+from django.utils.module_loading import import_string
+
+try:
+    from django.tasks import TaskContext, TaskResult, signals
+    from django.tasks import base as interface
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.exceptions import TaskResultDoesNotExist
+except ImportError:  # before Django 6
+    from django_tasks import TaskContext, TaskResult, signals
+    from django_tasks import base as interface
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.exceptions import TaskResultDoesNotExist
+
+from holdfast.control import Control
+from holdfast.errors import RunNotFound
+from holdfast.integrations.django.conf import the_app
+from holdfast.integrations.django.results import new_result, result_of
+from holdfast.model.retry import Retry
+from holdfast.model.run import RunInfo
+from holdfast.task.current import scope
+
+OPTIONS = ("RETRY", "TIMEOUT", "DEADLINE", "LIMITS")
+"""What `OPTIONS` may have, for all that is enqueued through a backend."""
+
+
+class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as Any here
+    """Keeps tasks in the database of the app, for `manage.py holdfast worker` to run."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        for unknown in self.options.keys() - set(OPTIONS):
+            raise ImproperlyConfigured(
+                f"TASKS: {alias}: OPTIONS has {unknown!r}; HoldfastBackend takes {', '.join(OPTIONS)}"
+            )
+        self._app = the_app()
+        self._control = Control(self._app.store, self._app.registry)
+        self._run_options = {name.lower(): value for name, value in self.options.items()}
+
+    # Declaring
+
+    def validate_task(self, task: Any) -> None:
+        """Called for each task that is declared or changed with `using`."""
+        super().validate_task(task)
+        if task.module_path not in self._app.registry:
+            self._declare(task)
+
+    def _declare(self, task: Any) -> None:
+        run = self._async_function(task) if inspect.iscoroutinefunction(task.func) else self._function(task)
+        once = Retry(max_attempts=1)  # unless the setting says otherwise: as with Django's own backends
+        self._app.task(name=task.module_path, queue=task.queue_name, priority=task.priority, retry=once)(run)
+
+    def _function(self, task: Any) -> Callable[..., Any]:
+        def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            result = self._begun(task, args, kwargs)
+            value = task.func(*self._context(task, result), *args, **kwargs)
+            return self._done(result, value)
+
+        return run
+
+    def _async_function(self, task: Any) -> Callable[..., Any]:
+        async def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            await sync_to_async(close_old_connections)()  # those of Django's async code are in a thread of its own
+            result = await sync_to_async(self._begun)(task, args, kwargs)
+            value = await task.func(*self._context(task, result), *args, **kwargs)
+            value = await sync_to_async(self._done)(result, value)
+            await sync_to_async(close_old_connections)()
+            return value
+
+        return run
+
+    # Enqueueing
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
+        self.validate_task(task)
+        result = new_result(task, args, kwargs, self.alias)  # its arguments are those that JSON can carry
+        ours = self._app.registry.get(task.module_path)
+        options: dict[str, Any] = {**self._run_options, "queue": task.queue_name, "priority": task.priority}
+        if task.run_after is not None:
+            after = task.run_after
+            options["run_at"] = after if after.tzinfo else after.astimezone(UTC)
+        if (connection := self._open_transaction()) is not None:
+            options["connection"] = connection
+        run = ours.options(**options).enqueue(result.args, result.kwargs)
+        object.__setattr__(result, "id", str(run.id))
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _open_transaction(self) -> Any:
+        """Django's connection, where something else will be committed or rolled back with it."""
+        alias = getattr(self._app, "alias", None)
+        if alias is None or not connections[alias].in_atomic_block:
+            return None
+        return connections[alias]
+
+    # Results
+
+    def get_result(self, result_id: str) -> TaskResult:
+        with suppress(RunNotFound, ValueError, ImportError):
+            details = self._control.runs.details(UUID(result_id))
+            task = import_string(details.info.task)
+            if isinstance(task, interface.Task):
+                return result_of(details.info, details.history, details.args, task, self.alias)
+        raise TaskResultDoesNotExist(result_id)
+
+    # In a worker
+
+    def _begun(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
+        now = scope.get()
+        assert now is not None, "a task is run by a worker"
+        id, runs = UUID(now.run), self._control.runs
+        result = result_of(runs.info(id), runs.history(id), {"args": args, "kwargs": kwargs}, task, self.alias)
+        signals.task_started.send(type(self), task_result=result)
+        return result
+
+    def _context(self, task: Any, result: TaskResult) -> list[TaskContext]:
+        return [TaskContext(task_result=result)] if task.takes_context else []
+
+    def _done(self, result: TaskResult, value: Any) -> Any:
+        """Told before it is on record: what listeners do may fail, and then so does the attempt."""
+        object.__setattr__(result, "status", interface.TaskResultStatus.SUCCESSFUL)
+        object.__setattr__(result, "_return_value", value)
+        signals.task_finished.send(type(self), task_result=result)
+        return value
+
+
+def tell_failed(info: RunInfo[Any]) -> None:
+    """Send Django's signal for a run that failed for good, if it is of a task of Django."""
+    with suppress(ImportError):
+        task = import_string(info.task)
+        if isinstance(task, interface.Task) and isinstance(backend := task.get_backend(), HoldfastBackend):
+            signals.task_finished.send(type(backend), task_result=backend.get_result(str(info.id)))

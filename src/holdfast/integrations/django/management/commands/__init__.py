@@ -1,0 +1,1 @@
+"""The commands that `manage.py` finds of ours."""

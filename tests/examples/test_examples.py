@@ -1,0 +1,230 @@
+"""The examples, each run as its first lines say: in an empty folder, a second time, and cut off in the middle."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from httpx2 import Client, TransportError
+
+from holdfast import Holdfast
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+ENVIRONMENT["PYTHONUNBUFFERED"] = "1"
+
+# What each ends with, the first time and every time after; what only the first start does; where it is cut off.
+ENDS = {
+    "agent": "answer: Oslo: rain, 4 degrees and Rome: rain, 4 degrees and 17 * 23 = 391",
+    "checkout": "stock: {'anchor': 2, 'rope': 9}",
+    "cpu_work": "never_ends: timeout: the attempt took longer than its timeout of 1 s",
+    "crawler": "17 pages: anchor.test 6, lamp.test 4, rope.test 6",
+    "file_import": "customers.csv: 19,980 good, 20 bad, see the table rejected",
+    "nightly_etl": "182 rows are in the table sales",
+    "sqlalchemy_orders": " invoices",
+    "subscription": "Eve: ended, month 1 was never paid",
+}
+EFFECTS = {
+    "agent": "[weather: Rome]",
+    "checkout": "order 1: 42.00 charged",
+    "crawler": "reading http://lamp.test/2",
+    "file_import": "%, ",
+    "nightly_etl": "loaded 182 rows",
+    "subscription": "Bob: month 1 paid",
+}
+CUTS = {
+    "agent": "Oslo: rain",
+    "checkout": "order 3: 99.00 charged",
+    "crawler": "reading http://anchor.test/1",
+    "file_import": "%, ",
+    "sqlalchemy_orders": "is being paid",
+    "subscription": "Bob: month 1 not paid",
+}
+
+
+def path_of(name: str) -> Path:
+    return ROOT / "examples" / f"{name}.py"
+
+
+def run_example(name: str, folder: Path, *args: str, answer: str = "y\n") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(path_of(name)), *args]
+    return subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, input=answer, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    started = Processes(tmp_path)
+    yield started
+    started.close()
+
+
+def cut_off(processes: Processes, name: str, number: signal.Signals) -> tuple[str, int]:
+    """What it said until a signal ended it in the middle, and its exit code."""
+    process = processes.start(path_of(name), env={"PYTHONUNBUFFERED": "1"})
+    process.wait_for(CUTS[name], 60)
+    process.signal(number)
+    code = process.wait()
+    return process.log, code
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_says_the_one_command_and_is_listed(path):
+    doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert re.search(rf"^    python {path.name}$", doc, re.MULTILINE)
+    assert f"(../examples/{path.name})" in (ROOT / "docs" / "examples.md").read_text()
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_it_works_in_an_empty_folder_and_a_second_time_does_nothing_twice(name, tmp_path):
+    first = run_example(name, tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.rstrip().endswith(ENDS[name])
+    assert EFFECTS.get(name, "") in first.stdout
+    second = run_example(name, tmp_path, answer="")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.rstrip().endswith(ENDS[name])
+    if name in EFFECTS:
+        assert EFFECTS[name] not in second.stdout
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_ctrl_c_ends_it_with_a_word_and_it_goes_on_at_once(name, processes, tmp_path):
+    said, code = cut_off(processes, name, signal.SIGINT)
+    assert code == 1
+    assert said.rstrip().endswith("goes on from here")
+    assert "Traceback" not in said
+    again = run_example(name, tmp_path)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.rstrip().endswith(ENDS[name])
+
+
+def test_a_killed_session_leaves_an_invoice_for_each_order(processes, tmp_path):
+    cut_off(processes, "sqlalchemy_orders", signal.SIGKILL)
+    assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("2 orders, 2 invoices\n")
+    assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("4 orders, 4 invoices\n")
+
+
+def test_a_service_takes_orders_streams_them_and_goes_on_after_a_kill(processes, tmp_path):
+    port = free_port()
+    first = processes.start(path_of("fastapi_orders"), "--port", port)
+    with Client(base_url=f"http://localhost:{port}", timeout=60) as client:
+        wait_until(lambda: answers(client) or not first.alive, 60, "an answer of the service")
+        order = {"item": "rope", "pieces": 4}
+        made = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
+        again = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
+        other = client.post("/orders", json={"item": "lamp", "pieces": 1}, headers={"Idempotency-Key": "one"})
+        wrong = client.post("/orders", json={"item": "", "pieces": 0})
+        assert (again["run"], other.status_code, wrong.status_code) == (made["run"], 409, 422)
+        assert client.get("/orders/00000000-0000-0000-0000-000000000000").status_code == 404
+        assert client.get("/holdfast/").status_code == 200
+        first.kill()
+
+        processes.start(path_of("fastapi_orders"), "--port", port)
+        wait_until(lambda: answers(client), 60, "an answer of the service")
+        events = client.get(f"/orders/{made['run']}/events").text
+        packed = [json.loads(line.removeprefix("data: "))["packed"] for line in events.split("\n") if "data" in line]
+        assert packed == [1, 2, 3, 4]
+        done = client.get(f"/orders/{made['run']}").json()
+        assert (done["state"], len(done["receipt"]["boxes"])) == ("done", 4)
+
+
+def answers(client: Client) -> bool:
+    try:
+        return client.get("/openapi.json").status_code == 200
+    except TransportError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_killed_checkout_charges_nobody_twice_and_still_undoes(processes, tmp_path):
+    _, code = cut_off(processes, "checkout", signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    again = run_example("checkout", tmp_path)
+    assert again.stdout.rstrip().endswith(ENDS["checkout"])
+    bank = [line.rpartition(" ")[2] for line in (tmp_path / "bank.txt").read_text().splitlines()]
+    assert sorted(bank) == ["payment-1", "payment-3", "payment-3"]  # the second one of 3 is the refund
+
+
+def test_a_killed_subscription_goes_on_in_its_state(processes, tmp_path):
+    process = processes.start(path_of("subscription"), env={"PYTHONUNBUFFERED": "1"})
+    process.wait_for("Ada: month 1 paid", 60)
+    process.kill()
+    again = run_example("subscription", tmp_path)
+    assert again.stdout.rstrip().endswith(ENDS["subscription"])
+    assert "welcome" not in again.stdout
+
+
+def test_a_killed_agent_doesnt_use_its_tools_again(processes, tmp_path):
+    said, _ = cut_off(processes, "agent", signal.SIGKILL)
+    assert said.count("[") == 3
+    again = run_example("agent", tmp_path)
+    assert again.stdout.rstrip().endswith(ENDS["agent"])
+    assert "[" not in again.stdout
+    assert "(again)" in again.stdout
+
+
+def test_a_killed_import_has_each_row_once(processes, tmp_path):
+    cut_off(processes, "file_import", signal.SIGKILL)
+    again = run_example("file_import", tmp_path)
+    assert again.stdout.rstrip().endswith(ENDS["file_import"])
+    with Holdfast(f"sqlite:///{tmp_path / 'import.db'}") as app, app.transaction() as connection:
+        assert list(connection.execute("select count(*) from customers")) == [(19_980,)]
+        assert list(connection.execute("select count(*), count(distinct number) from rejected")) == [(20, 20)]
+
+
+def test_no_host_is_asked_more_often_than_the_crawler_promises(tmp_path):
+    run_example("crawler", tmp_path)
+    with Holdfast(f"sqlite:///{tmp_path / 'crawler.db'}") as app:
+        starts = defaultdict(list)
+        for info in app.runs(task="crawler.read_page", state="done"):
+            starts[urlsplit(info.result["url"]).netloc].append(info.started_at)
+    assert {host: len(times) for host, times in starts.items()} == {"rope.test": 6, "anchor.test": 6, "lamp.test": 4}
+    for times in map(sorted, starts.values()):
+        assert all(sixth - first >= timedelta(seconds=1) for first, sixth in zip(times, times[5:], strict=False))
+
+
+def test_a_killed_night_goes_on_and_loads_once(processes, tmp_path):
+    process = processes.start(path_of("nightly_etl"), env={"PYTHONUNBUFFERED": "1"})
+    process.wait_for("extracting", 60)
+    process.kill()
+    assert run_example("nightly_etl", tmp_path).stdout.rstrip().endswith(ENDS["nightly_etl"])
+    with Holdfast(f"sqlite:///{tmp_path / 'etl.db'}") as app, app.transaction() as connection:
+        assert list(connection.execute("select count(*), count(distinct number) from sales")) == [(182, 182)]
+
+
+def test_a_rejected_night_is_not_loaded(tmp_path):
+    outcome = run_example("nightly_etl", tmp_path, answer="n\n")
+    assert "too many orders without a customer" in outcome.stdout
+    assert "was not loaded" in outcome.stdout
+    assert "temporary files" in outcome.stdout
+    assert "loaded 182" not in outcome.stdout
+
+
+def test_an_unanswered_night_is_asked_about_again(tmp_path):
+    unanswered = run_example("nightly_etl", tmp_path, answer="")
+    assert (unanswered.returncode, "holdfast gate" in unanswered.stderr) == (1, True)
+    again = run_example("nightly_etl", tmp_path)
+    assert "extracting" not in again.stdout
+    assert again.stdout.rstrip().endswith(ENDS["nightly_etl"])

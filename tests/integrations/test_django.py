@@ -1,0 +1,236 @@
+"""The Django app: settings, `manage.py holdfast`, the worker, transactions, test databases."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from tests.integrations.conftest import Project
+
+ORDER = """
+    from django.test import Client
+    from shop.models import Order
+    answer = Client().post("/orders", {"item": "rope"}, headers={"host": "localhost"})
+    print(answer.content.decode())
+"""
+
+
+def test_the_guides_project_ships_an_order_and_the_worker_stops(postgres_project):
+    project = postgres_project
+    project.add("shop/settings.py", "\nALLOWED_HOSTS = ['localhost']\n")
+    assert "No changes" not in project.manage("migrate")
+    answer = json.loads(project.run(ORDER))
+    worker = project.start("holdfast", "worker")
+    result = project.run(f"""
+        from holdfast.integrations.django import app
+        from shop.models import Order
+        print(app.get_run({answer["run"]!r}).result(timeout=60), Order.objects.get(pk={answer["order"]}).shipped)
+    """)
+    assert result == "a mail about rope True\n"
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.log
+
+
+def test_a_rolled_back_order_leaves_no_run(postgres_project):
+    project = postgres_project
+    project.manage("migrate")
+    seen = project.run("""
+        from django.db import transaction
+        from holdfast.integrations.django import app
+        from shop.models import Order
+        from shop.tasks import fulfil
+        try:
+            with transaction.atomic():
+                fulfil.options(connection="django").enqueue(Order.objects.create(item="rope").pk)
+                raise RuntimeError
+        except RuntimeError:
+            print(Order.objects.count(), len(app.runs()))
+    """)
+    assert seen == "0 0\n"
+
+
+def test_migrate_makes_our_tables_in_djangos_database(postgres_project):
+    postgres_project.add("shop/settings.py", '\nHOLDFAST["MIGRATE"] = False\nHOLDFAST["SCHEMA"] = "work"\n')
+    counted = """
+        from django.db import connection
+        with connection.cursor() as cursor:
+            cursor.execute("select count(*) from information_schema.tables where table_schema = 'work'")
+            print(cursor.fetchone()[0] > 10)
+    """
+    assert postgres_project.run(counted) == "False\n"
+    postgres_project.manage("migrate")
+    assert postgres_project.run(counted) == "True\n"
+
+
+def test_the_command_line_has_the_projects_app_and_keeps_its_exit_codes(project: Project):
+    project.add("words.py", WORDS)
+    said = project.manage("migrate") + project.run("import words")
+    assert "shop.tasks.fulfil" in said
+    assert "shop.reports.report" in said
+    assert "exit 0 tasks --settings=shop.settings" in said
+    assert "exit 0 runs --json" in said
+    assert "exit 0 cancel" in said
+    assert "exit 2 nonsense" in said
+    assert "worker" in said
+    assert "raised 2 holdfast: no run's id begins with 0000" in said
+
+
+WORDS = """
+    import io, json
+    from contextlib import redirect_stdout
+    from django.core.management import CommandError, call_command, execute_from_command_line
+    from shop.tasks import confirm
+
+    def manage(*words):
+        try:
+            execute_from_command_line(["manage.py", *words])
+        except SystemExit as end:
+            print("exit", end.code, *words[1:])
+
+    manage("help", "holdfast")
+    manage("holdfast", "tasks", "--settings=shop.settings")
+    manage("holdfast", "nonsense")
+    run = confirm.enqueue(1)
+    with redirect_stdout(io.StringIO()) as output:
+        manage("holdfast", "runs", "--json")
+    print(output.getvalue())
+    [listed] = json.loads(output.getvalue().partition("exit")[0])
+    assert (listed["id"], listed["task"]) == (str(run.id), "shop.tasks.confirm")
+    manage("holdfast", "cancel", str(run.id))
+    assert run.info().state == "cancelled"
+    try:
+        call_command("holdfast", "show", "0000")
+    except CommandError as error:
+        print("raised", error.returncode, error)
+"""
+
+
+def test_a_plain_command_line_sets_django_up(project: Project):
+    project.manage("migrate")
+    listed = project.run("""
+        import subprocess, sys
+        command = [sys.executable, "-m", "holdfast.cli", "tasks", "--app", "holdfast.integrations.django:app"]
+        print(subprocess.run(command, capture_output=True, text=True).stdout)
+    """)
+    assert "shop.tasks.fulfil" in listed
+
+
+WATCHED = """
+    import os
+    from django.db import connection
+    from holdfast.integrations.django import app
+    from shop.models import Order
+
+    @app.task(name="in thread")
+    def in_thread() -> str:
+        before = connection.connection is None
+        Order.objects.count()
+        return f"fresh {before}"
+
+    @app.task(name="in process", run_in="process")
+    def in_process(parent: int) -> str:
+        assert os.getpid() != parent
+        return f"fresh {connection.connection is None}, {Order.objects.count()} orders"
+
+"""
+
+
+def test_connections_are_looked_after_in_threads_and_django_is_there_in_processes(project: Project):
+    project.manage("migrate")
+    project.add("shop/watched.py", WATCHED)
+    said = project.run("""
+        import os
+        from holdfast.integrations.django import app
+        from shop.watched import in_process, in_thread
+        with app.worker(concurrency=1):
+            for _ in range(3):
+                print(in_thread.enqueue().result(timeout=60))
+                print(in_process.enqueue(os.getpid()).result(timeout=60))
+    """)
+    assert said.splitlines() == ["fresh True", "fresh True, 0 orders"] * 3
+
+
+WRONG = {
+    'HOLDFAST = {"URI": "x"}': "has no 'URI'; it takes APP, URL",
+    "HOLDFAST = []": "must be a dict",
+    'HOLDFAST = {"APP": "shop.own:app", "SCHEMA": "x"}': "says for itself: SCHEMA",
+    'HOLDFAST = {"APP": "shop.none:app"}': "there is no module 'shop.none'",
+    'HOLDFAST = {"DATABASE": "other"}': "'other', which isn't in DATABASES",
+    "HOLDFAST = {}": "'default' is sqlite, in which no runs can be kept: write HOLDFAST",
+    "HOLDFAST = {'URL': f'sqlite:///{BASE_DIR}/django.db'}": "file of Django's database 'default'",
+}
+
+
+def test_a_wrong_setting_is_refused_with_words(sqlite_project):
+    said = sqlite_project.run(f"""
+        from pathlib import Path
+        from django.test import override_settings
+        from holdfast.errors import ConfigError
+        from holdfast.integrations.django.conf import given, make_app
+        BASE_DIR = Path.cwd()
+        for code in {list(WRONG)!r}:
+            names = {{"BASE_DIR": BASE_DIR}}
+            exec(code, names)
+            with override_settings(HOLDFAST=names["HOLDFAST"]):
+                try:
+                    make_app(given())
+                except ConfigError as error:
+                    print(error)
+    """)
+    for line, words in zip(said.splitlines(), WRONG.values(), strict=True):
+        assert words in line
+
+
+def test_check_tells_of_a_wrong_setting(sqlite_project):
+    sqlite_project.add("shop/empty.py", "urlpatterns = []\n")
+    sqlite_project.add("shop/settings.py", "\nHOLDFAST = {}\nTASKS = {}\nROOT_URLCONF = 'shop.empty'\n")
+    said = " ".join(sqlite_project.manage("check", ok=False).split())
+    assert "?: (holdfast.E001) Django's database 'default' is sqlite, in which no runs can be kept" in said
+
+
+def test_an_app_of_ones_own_is_used(sqlite_project):
+    sqlite_project.add("shop/settings.py", '\nHOLDFAST = {"APP": "shop.own:own"}\n')
+    sqlite_project.add("shop/own.py", "from holdfast import Holdfast\nown = Holdfast('sqlite:///own.db')\n")
+    same = "from holdfast.integrations.django import app; from shop.own import own; print(app is own)"
+    assert sqlite_project.run(same) == "True\n"
+
+
+TESTS = """
+    from django.db import transaction
+    from django.test import TestCase, TransactionTestCase
+    from holdfast.integrations.django import app
+    from shop.models import Order
+    from shop.tasks import confirm, fulfil
+
+    class Working(TransactionTestCase):
+        def test_a_worker_sees_the_test_database(self):
+            with transaction.atomic():
+                order = Order.objects.create(item="lamp")
+                run = fulfil.options(connection="django").enqueue(order.pk)
+            with app.worker():
+                assert run.result(timeout=60) == "a mail about lamp"
+            assert Order.objects.get().shipped
+
+    class Rolling(TestCase):
+        def test_what_is_enqueued_in_a_test_is_rolled_back_with_it(self):
+            run = confirm.options(connection="django").enqueue(1)
+            assert confirm.name == "shop.tasks.confirm"
+
+        def test_and_nobody_sees_it(self):
+            assert [info.task for info in app.runs(task="shop.tasks.confirm", state="ready")] == []
+"""
+
+
+def test_tests_of_the_project_use_the_test_database_which_is_dropped_after(postgres_project):
+    postgres_project.add("shop/tests.py", TESTS)
+    postgres_project.manage("test", "shop")
+    postgres_project.manage("migrate")
+    seen = postgres_project.run("""
+        from django.db import connection
+        from holdfast.integrations.django import app
+        with connection.cursor() as cursor:
+            name = "test_" + connection.settings_dict["NAME"]
+            cursor.execute("select count(*) from pg_database where datname = %s", [name])
+            print(cursor.fetchone()[0], len(app.runs()))
+    """)
+    assert seen == "0 0\n"
