@@ -36,6 +36,7 @@ from holdfast.task.registry import Registry
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 from holdfast.task.timetable import Timetable
+from holdfast.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
@@ -57,6 +58,7 @@ class Holdfast(Scheduling):
     written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
     with tasks. `keep` is how long finished runs stay, for tasks that don't say, and events that nobody waits for.
     `name` tells the schedules of this app from those of others in the same database; else it is the module's.
+    `telemetry`: "otel", "prometheus" or both, or what `$HOLDFAST_TELEMETRY` says; nothing by default.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class Holdfast(Scheduling):
         keep: Duration = timedelta(days=30),
         clock: Clock = database_clock,
         name: str | None = None,
+        telemetry: str | Sequence[str] | None = None,
     ) -> None:
+        self.telemetry = Telemetry(telemetry)
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.store = Store(open_database(self.url, schema), migrate=migrate, clock=clock)
         self._keep = to_micros(keep, "keep")
-        self._client = Client(self.store, self.registry, self._keep)
+        self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
         made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
         self._timetable = Timetable(made_in if name is None else check_name(name, "the name of an app"))
@@ -269,8 +273,9 @@ class Holdfast(Scheduling):
         )
         client = self._client
         crew = Crew(
-            self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client, self._timetable
-        )
+            self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
+            self._timetable, self.telemetry,
+        )  # fmt: skip
         return Worker(crew, self.registry)
 
     @property

@@ -101,6 +101,9 @@ class ReadingClerk:
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
         raise _refusal("make a graph")
 
+    def trace(self) -> str | None:
+        """Nothing is made that a trace could be kept with."""
+
     def handle(self, id: UUID, task: str) -> ChildHandle:
         return ChildHandle(id, task)
 

@@ -23,9 +23,11 @@ from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Move
 from holdfast.task.task import Task
 from holdfast.telemetry import log
+from holdfast.telemetry.fields import Working, working
 
 if TYPE_CHECKING:
     from holdfast.engine.score import Score
+    from holdfast.engine.watching import Watched
 
 NOTHING_KEPT = Kept()
 
@@ -70,6 +72,7 @@ class Attempt:
         "timeout",
         "timer",
         "waits_for",
+        "watched",
     )
 
     def __init__(self, claim: Claim, task: Task[..., Any], session: str, kept: Kept | None = None) -> None:
@@ -91,6 +94,7 @@ class Attempt:
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
         self.scheduled_for: datetime | None = None
+        self.watched: Watched | None = None  # where telemetry is on
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -131,6 +135,12 @@ class Attempt:
                 return False
             self.order = order
             return True
+
+    def enter(self) -> None:
+        """Author code begins in this thread or task: what it logs and traces is this attempt's."""
+        working.set(Working(self.claim.id, self.task.name, self.claim.attempt, self.session))
+        if self.watched is not None:
+            self.watched.begin()
 
     @property
     def label(self) -> str:

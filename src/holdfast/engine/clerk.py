@@ -16,6 +16,9 @@ class Clerk(Protocol):
 
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]: ...
 
+    def trace(self) -> str | None:
+        """The trace context of the code that asks, as it is kept with what it makes."""
+
     def handle(self, id: UUID, task: str) -> Any: ...
 
     def decode_result(self, task: str, text: str) -> Any: ...

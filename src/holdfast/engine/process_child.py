@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import os
 import queue
 import resource
@@ -31,6 +32,8 @@ from holdfast.store import Claim, End
 from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
 from holdfast.task.task import Enqueuer, Task
+from holdfast.telemetry import Telemetry
+from holdfast.telemetry.console import show_log
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -84,7 +87,7 @@ def _run(request: dict[str, Any]) -> End:
 
 
 def _attempt(request: dict[str, Any]) -> End:
-    claim = Claim("", 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
+    claim = Claim(request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:
         function = find(request["module"], request["file"], request["qualname"])
@@ -92,7 +95,8 @@ def _attempt(request: dict[str, Any]) -> End:
     except Exception as error:
         plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(Enqueuer, None)), "")
         return plain.failed(error)
-    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), "")
+    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), request["worker"])
+    _tell_of(attempt, request)
     try:
         args, kwargs = signature.decode(request["args"])
     except (TaskError, PayloadError) as error:
@@ -104,6 +108,15 @@ def _attempt(request: dict[str, Any]) -> End:
     except BaseException as error:
         return attempt.failed(error)
     return attempt.returned(value)
+
+
+def _tell_of(attempt: Attempt, request: dict[str, Any]) -> None:
+    """What author code logs and traces here is shown as the worker's is."""
+    if request["log"] is not None and not logging.getLogger().handlers:
+        show_log(**request["log"])
+    attempt.enter()
+    if request["trace"] is not None:
+        Telemetry("otel").tracing.enter(request["trace"])  # type: ignore[union-attr]
 
 
 def _limit_memory(limit: int | None) -> None:

@@ -129,6 +129,7 @@ class Runner:
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
         attempt.begun = True
+        attempt.enter()
         call = self._call(attempt)
         conductor: Conductor | None = None
         if isinstance(call, End):
@@ -166,9 +167,11 @@ class Runner:
         past = Past(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
         dry = claim.ending is not None
         attempt.score = Score(claim, past, self._desk.clerk, self._desk.store.journal, dry=dry)
+        attempt.score.link = None if attempt.watched is None else attempt.watched.link
         return attempt.score
 
     def _run_in_thread(self, attempt: Attempt) -> None:
+        attempt.enter()
         call = self._call(attempt)
         if isinstance(call, End):
             end = call
@@ -189,6 +192,7 @@ class Runner:
 
     def _run_in_process(self, attempt: Attempt) -> None:
         """In a thread that waits for the process."""
+        attempt.enter()
         end = _not_begun(attempt)
         if end is None:
             try:

@@ -53,6 +53,7 @@ class Score:
         self._numbers = set(past.numbers)
         self._failures: dict[int, BaseException] = {}
         self._copied: dict[str, Any] = {}
+        self.link: Callable[[str], None] | None = None  # tells telemetry of an event that was waited for
 
     def plan(self, operation: op.Operation) -> Plan:
         self._refuse_in_step(operation)
@@ -196,10 +197,11 @@ class Score:
     def wait_for(self, operation: op.WaitFor) -> Plan:
         tenant = self.claim.tenant
         target = target_of(tenant, operation.event)
+        name, link = operation.event, None if self.link is None else partial(self.link, target)
         outcome = yield from self._waited(
-            operation.base, kind="event", target=target, tenant=tenant, name=operation.event, delay=operation.timeout
+            operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
         )
-        return payload(outcome, f"event {operation.event!r}", operation.type)
+        return payload(outcome, f"event {name!r}", operation.type)
 
     def receive(self, operation: op.Receive) -> Plan:
         outcome = yield from self._waited(
@@ -207,27 +209,28 @@ class Score:
         )
         return payload(outcome, f"message on topic {operation.topic!r}", operation.type)
 
-    def _waited(self, base: str, **wait: Any) -> Plan:
+    def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
         key = self.past.key(base)
         kept = self.past.take(key)
         if kept is not None:
-            yield Replay(kept)
+            yield Replay(kept, read if read is not None and self.past.came(key) else None)
             return outcome_of(kept.kind, kept.value)
         if self.dry:
             yield Stuck(key)
         self.waited = True
-        came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait))
+        came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait), read)
         return came.outcome
 
     # Events and children
 
     def emit(self, operation: op.Emit) -> Plan:
         tenant = self.claim.tenant
-        target = target_of(tenant, operation.event)
+        name, text = operation.event, operation.payload
+        target = target_of(tenant, name)
         _, value = yield from self._once(
             operation.base,
-            lambda n, key: write.Emit(self.held, n, key, target, tenant, operation.event, operation.payload),
+            lambda n, key: write.Emit(self.held, n, key, target, tenant, name, text, self._clerk.trace()),
         )
         return value == "true"
 
