@@ -16,16 +16,20 @@ COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITI
 
 LogFormat: TypeAlias = Literal["text", "json"]
 
-_shown: dict[str, Any] | None = None
+
+class Shown(logging.StreamHandler[TextIO]):
+    """What is shown on standard error, and how `show_log` was asked to."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.addFilter(RunFields())
 
 
 def show_log(verbose: bool, prefix: str = "", style: LogFormat = "text") -> None:
     """Show what Holdfast logs, every run with `verbose`, and warnings of everyone else, on standard error. As JSON each
     line has the fields of the run that it was written in."""
-    global _shown
-    _shown = {"verbose": verbose, "prefix": prefix, "style": style}
-    handler = logging.StreamHandler()
-    handler.addFilter(RunFields())
+    handler = Shown({"verbose": verbose, "prefix": prefix, "style": style})
     handler.setFormatter(JsonLines() if style == "json" else Lines(coloured(sys.stderr), prefix))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("holdfast").setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -33,7 +37,8 @@ def show_log(verbose: bool, prefix: str = "", style: LogFormat = "text") -> None
 
 def log_shown() -> dict[str, Any] | None:
     """How the log of this process is shown, as `show_log` takes it; None where that is the application's business."""
-    return _shown
+    handlers = logging.getLogger().handlers
+    return next((handler.settings for handler in handlers if isinstance(handler, Shown)), None)
 
 
 def coloured(stream: TextIO) -> bool:
