@@ -121,6 +121,12 @@ class Client:
         kept = None if self._telemetry.tracing is None else self._telemetry.tracing.kept()
         return None if kept is None else msgspec.json.encode(kept).decode()
 
+    def pack(self, text: str, what: str) -> str:
+        return self._store.payloads.pack(text, what)
+
+    def unpack(self, text: str) -> str:
+        return self._store.payloads.unpack(text)
+
     def _make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._borrowed(requests)
         if isinstance(borrowed, BorrowedAsync):
@@ -179,7 +185,7 @@ class Client:
             id=new_id_text(),
             queue=asked.queue or declared.queue,
             task=declared.name,
-            args=request.args,
+            args=self._store.payloads.pack(request.args, "the arguments of task", declared.name),
             keep=self._keep if declared.keep is None else declared.keep,
             max_crashes=declared.max_crashes,
             tenant=asked.tenant,
@@ -229,7 +235,7 @@ class Client:
         return self._reader.history(id)
 
     def decode_result(self, task: str, text: str) -> Any:
-        return self._registry.decode_result(task, text)
+        return self._registry.decode_result(task, self._store.payloads.unpack(text))
 
     # Waiting for the end
 

@@ -16,7 +16,7 @@ from holdfast.control.limits import shown_place
 from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
 from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
-from holdfast.model.codec import decode, encode
+from holdfast.model.codec import decode, encode, shown
 from holdfast.model.failure import cancelled
 from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
@@ -130,7 +130,7 @@ class Runs:
         options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
-            args=decode(more.args),
+            args=shown(more.args),
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,

@@ -15,6 +15,7 @@ from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.labels import label_of
+from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.store import Claim, End
@@ -234,8 +235,14 @@ class Attempt:
         claim = self.claim
         return End(claim.id, claim.seq, claim.fence, kind, state, lingers=int(lingers))
 
-    def complete(self, end: End) -> End:
-        """What an end means for this run: whether it concerns its family, and whether it has to undo first."""
+    def complete(self, end: End, payloads: Payloads) -> End:
+        """What an end means for this run: whether it concerns its family, and whether it has to undo first. What it
+        brings along is as it is stored from now on."""
+        try:
+            self._pack(end, payloads)
+        except PayloadError as error:
+            code = payload_code(error)
+            end = self._end(Outcome(code), describe(error, code), lingers=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.score is None or not self.score.waited)
@@ -246,6 +253,12 @@ class Attempt:
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end
+
+    def _pack(self, end: End, payloads: Payloads) -> None:
+        if end.result is not None:
+            end.result = payloads.pack(end.result, "the result of task", self.task.name)
+        if end.args is not None:
+            end.args = payloads.pack(end.args, "the arguments of task", self.task.name)
 
     def _end(
         self,

@@ -181,7 +181,7 @@ class BlockingConductor(Player):
         try:
             while True:
                 try:
-                    tried = returned(step.call, self._call(call, step.timeout))
+                    tried = returned(step.call, self._call(call, step.timeout), self._desk.store.payloads)
                 except Exception as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -235,7 +235,8 @@ class BlockingConductor(Player):
         started = time.monotonic()
 
         def work(connection: Any) -> str:
-            tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
+            value = call.fn(connection, *call.args, **call.kwargs)
+            tried = returned(call, value, self._desk.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)

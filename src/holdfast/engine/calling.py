@@ -17,6 +17,7 @@ from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import ErrorInfo
 from holdfast.model.clock import SECOND
 from holdfast.model.labels import name_of
+from holdfast.model.payloads import Payloads
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Step
@@ -90,7 +91,7 @@ class Calls:
                         value = await call.fn(*call.args, **call.kwargs)
                     else:
                         value = await self._call(step, under_way)
-                    tried = returned(call, value)
+                    tried = returned(call, value, self._desk.store.payloads)
                 except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
                     tries = tries or Tries(call, step.retry, step.timeout)
                     tried = tries.failed(error)
@@ -104,7 +105,7 @@ class Calls:
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None and under_way.threads:
-                under_way.result = partial(_came_late, caller, step, key)
+                under_way.result = partial(_came_late, caller, step, key, self._desk.store.payloads)
             raise
         finally:
             caller.finish()
@@ -170,8 +171,8 @@ class Calls:
             self._attempt.threads_over()
 
 
-def _came_late(caller: Caller, step: Step, key: str, value: Any) -> None:
-    caller.given_up(key, returned(step.call, value))
+def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: Any) -> None:
+    caller.given_up(key, returned(step.call, value, payloads))
 
 
 class UnderWay:

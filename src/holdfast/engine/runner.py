@@ -160,7 +160,7 @@ class Runner:
                 report = attempt.stopped(attempt.order, lingers=True)
             attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report))
+            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
 
     def _score(self, attempt: Attempt) -> Score:
         claim = attempt.claim
@@ -233,7 +233,7 @@ class Runner:
                 report = end if counts else attempt.stopped(attempt.order, lingers=False)  # type: ignore[arg-type]
                 attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report))
+            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
         else:
             self._let_go(attempt)
         with self._lock:
@@ -273,7 +273,7 @@ class Runner:
             attempt.ended = end is not None
         log.attempt_unstoppable(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if end is not None:
-            self._ended(attempt, attempt.complete(end))
+            self._ended(attempt, attempt.complete(end, self._desk.store.payloads))
 
 
 def _not_begun(attempt: Attempt) -> End | None:

@@ -61,8 +61,11 @@ class Scheduler(Loop):
         return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
 
     def _template(self, request: Any) -> NewRun:
-        """The row that each slot's is made after. It is part of no trace, also where one starts the worker."""
-        return Context().run(self._clerk.new_run, request)
+        """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
+        arguments are as they were given: they are compared with those of other code."""
+        template: NewRun = Context().run(self._clerk.new_run, request)
+        template.args = request.args
+        return template
 
     def _declared(self) -> list[Declared]:
         schedules = [

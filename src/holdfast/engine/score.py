@@ -134,7 +134,7 @@ class Score:
 
     def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
         if tried.error is None:
-            return write.Record(*self.held, n, key, "step", tried.text, tried.took, undo)
+            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
         return write.Record(*self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
 
     def late_record(self, key: str, tried: Tried) -> write.Record:
@@ -201,13 +201,13 @@ class Score:
         outcome = yield from self._waited(
             operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
         )
-        return payload(outcome, f"event {name!r}", operation.type)
+        return payload(outcome, f"event {name!r}", operation.type, self._clerk.unpack)
 
     def receive(self, operation: op.Receive) -> Plan:
         outcome = yield from self._waited(
             operation.base, kind="message", target=operation.topic, delay=operation.timeout
         )
-        return payload(outcome, f"message on topic {operation.topic!r}", operation.type)
+        return payload(outcome, f"message on topic {operation.topic!r}", operation.type, self._clerk.unpack)
 
     def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
@@ -226,7 +226,7 @@ class Score:
 
     def emit(self, operation: op.Emit) -> Plan:
         tenant = self.claim.tenant
-        name, text = operation.event, operation.payload
+        name, text = operation.event, self._clerk.pack(operation.payload, f"the payload of event {operation.event}")
         target = target_of(tenant, name)
         _, value = yield from self._once(
             operation.base,
@@ -366,13 +366,13 @@ class Score:
             yield Submit(write.Progress(self.held, operation.text))
 
     def write(self, operation: op.Write) -> Plan:
-        now = scope.get()
+        now, text = scope.get(), self._clerk.pack(operation.text, "the chunk of ctx.write")
         if now is not None and now.step is not None:
-            yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, operation.text))
+            yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, text))
             return
         yield from self._once(
             operation.base,
-            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, operation.text),
+            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, text),
         )
 
     def restart(self, operation: op.Restart) -> Plan:

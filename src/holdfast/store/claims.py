@@ -39,12 +39,6 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     return claimed if returning else do("claimed_limited", rows=rows)
 
 
-def _in_order(rows: Sequence[Row]) -> list[Claim]:
-    claimed = [Claim(*row) for row in rows]
-    claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
-    return claimed
-
-
 class Claims(Part):
     """Ready runs and who takes them."""
 
@@ -61,7 +55,7 @@ class Claims(Part):
             found = self._together("claim", lambda do: _claim(do, session, rows, size))
         else:
             return []
-        return _in_order(found)
+        return self._in_order(found)
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """The same for lanes of runs with limits: those whose limits are full are parked."""
@@ -72,9 +66,17 @@ class Claims(Part):
         if not returning and not self._one("read", "any_ready", lanes=rows):
             return []
         size = claim_size(wanted)
-        return _in_order(
+        return self._in_order(
             self._together("claim", lambda do: _claim_limited(do, session, rows, size, returning=returning))
         )
+
+    def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
+        claimed = [Claim(*row) for row in rows]
+        for at, claim in enumerate(claimed):
+            if claim.args[0] == "~":
+                claimed[at] = claim._replace(args=self._ground.payloads.unpack(claim.args))
+        claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
+        return claimed
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago)."""

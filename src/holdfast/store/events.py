@@ -16,6 +16,7 @@ class Events(Part):
         here, any others by the timekeeper. `trace`: the context of the caller, for those who link to it."""
         target = target_of(tenant, name)
         by = str(new_id())
+        payload = self._ground.payloads.pack(payload, f"the payload of event {name!r}")
 
         def work(do: Do) -> bool:
             if lock_events(do, [(tenant, name)]):

@@ -9,12 +9,13 @@ import inspect
 import typing
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
 from holdfast.errors import TaskError
 from holdfast.model.codec import decoder, is_model
+from holdfast.model.secret import Secret
 
 _NO_TYPES = ("cls", "default", "default_factory")
 _UNTYPED = (object, typing.NoReturn, typing.Never)
@@ -89,7 +90,8 @@ def _names_of(fn: Callable[..., Any]) -> dict[str, Any]:
 def _stranger(info: Any, seen: set[int]) -> type[Any] | None:
     """A class in the tree of a type that is neither msgspec's to read nor one of pydantic's models."""
     if isinstance(info, msgspec.inspect.CustomType):
-        return None if info.cls is object or is_model(info.cls) else info.cls
+        known = info.cls is object or (get_origin(info.cls) or info.cls) is Secret or is_model(info.cls)
+        return None if known else info.cls
     if id(info) in seen:
         return None
     seen.add(id(info))
@@ -106,5 +108,5 @@ def _untypable(where: str, annotation: Any, why: str) -> TaskError:
     return TaskError(
         f"{where} {shown(annotation)}, which can't be read from JSON: {why}. "
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
-        "or Any for plain JSON"
+        "Secret of one of them, or Any for plain JSON"
     )

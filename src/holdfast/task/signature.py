@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import decode, decoder, encode
+from holdfast.model.codec import UNREADABLE, decode, decoder, encode
 from holdfast.task.annotations import Unresolved, check, resolve
 
 POSITIONAL = "*"
@@ -210,7 +210,8 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise self._refusal(prefix + _by_parameter(error)) from error
+            why = UNREADABLE if text[:1] == "~" else prefix + _by_parameter(error)
+            raise self._refusal(why) from error
 
     def _by_name(self, text: str) -> str:
         """The same arguments with those under `*` bound to the parameters at their positions."""

@@ -153,6 +153,14 @@ def pruned(runs: int) -> None:
     logger.info("%d finished runs pruned", runs)
 
 
+# Payloads
+
+
+def payload_large(what: str, size: int) -> None:
+    told = "%s: %s bytes of JSON, which is stored, read and sent again and again; is a reference to it enough?"
+    logger.warning(told, _inert(what), f"{size:,}")
+
+
 # Schedules
 
 
