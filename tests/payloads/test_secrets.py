@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from holdfast import Context, Fatal, Retry, Secret
+from holdfast import Context, Fatal, Graph, Retry, Secret
 from holdfast.control import Control
 from holdfast.errors import BadArguments
 from holdfast.model.codec import decode, encode, shown
@@ -91,6 +91,27 @@ def test_a_mask_is_not_taken_for_the_secret_nor_a_wrong_type(make_app):
         takes.enqueue("***")
     with pytest.raises(BadArguments, match="Expected `int`, got `str`"):
         takes.enqueue(Secret("x"))
+
+
+def test_what_is_given_plain_for_a_secret_is_marked_as_one(make_app):
+    app = make_app()
+
+    @app.task(name="takes")
+    def takes(user: str, *more: Login, token: Secret[str], note: str = "none") -> None: ...
+
+    control = Control(app.store, app.registry)
+    login = {"user": "ada", "password": TOKEN, "pins": [1]}
+    details = control.runs.details(takes.enqueue("ada", login, token=TOKEN).id)
+    assert details.args == {
+        "user": "ada", "more": [{"user": "ada", "password": "***", "pins": ["***"]}], "token": "***"
+    }  # fmt: skip
+    plain, marked = takes.options(key="a"), Secret(TOKEN)
+    assert plain.enqueue("ada", token=TOKEN).id == plain.enqueue("ada", token=marked).id
+    graph = Graph("graph")
+    first = graph.add(app.remote("name"), name="first")
+    node = graph.add(takes, first.output, token=TOKEN, name="second")
+    run = app.submit(graph)
+    assert control.runs.details(run.nodes()[node.name].id).args["token"] == "***"
 
 
 def test_a_key_knows_requests_by_their_secrets(make_app):

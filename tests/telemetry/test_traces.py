@@ -200,8 +200,8 @@ def test_runs_of_a_schedule_are_not_in_the_trace_of_whoever_starts_the_worker(ti
     timed_app.schedule("nightly", nightly, every=60)
     with tracer.start_as_current_span("start"):
         drain(timed_app)
-    clock.forward(90)
-    drain(timed_app)
+        clock.forward(90)
+        drain(timed_app)
     (run,) = timed_app.runs()
     assert spans.one("nightly").context.trace_id == UUID(str(run.id)).int
 
