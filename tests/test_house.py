@@ -27,7 +27,7 @@ CONTRACT = {
     "RunCancelled", "ResultTimeout", "KeyConflict", "HoldfastError", "idempotency_key",
 }
 # fmt: on
-LATE = ("psycopg", "rich", "starlette", "jinja2", "click")
+LATE = ("psycopg", "rich", "starlette", "jinja2", "click", "opentelemetry", "prometheus_client")
 
 
 def by_path(path: Path) -> str:

@@ -15,6 +15,7 @@ from holdfast.errors import (
 )
 from holdfast.model.retry import Retry
 from holdfast.model.run import RunInfo
+from holdfast.model.secret import Secret as Secret
 from holdfast.task.conditions import Condition as Condition
 from holdfast.task.conditions import Node as Node
 from holdfast.task.conditions import Output as Output

@@ -20,7 +20,9 @@ from holdfast.database import Database, open_database
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.codec import MAX_PAYLOAD
 from holdfast.model.names import check_name, check_queue, module_named
+from holdfast.model.payloads import COMPRESS_ABOVE, WARN_ABOVE, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.store import Store
@@ -36,6 +38,7 @@ from holdfast.task.registry import Registry
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 from holdfast.task.timetable import Timetable
+from holdfast.telemetry import Telemetry, log
 
 if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
@@ -57,6 +60,8 @@ class Holdfast(Scheduling):
     written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
     with tasks. `keep` is how long finished runs stay, for tasks that don't say, and events that nobody waits for.
     `name` tells the schedules of this app from those of others in the same database; else it is the module's.
+    `telemetry`: "otel", "prometheus" or both, or what `$HOLDFAST_TELEMETRY` says; nothing by default.
+    Payloads are compressed above so many bytes of JSON, warned of, and refused; `codec` has its way with all of them.
     """
 
     def __init__(
@@ -69,12 +74,25 @@ class Holdfast(Scheduling):
         keep: Duration = timedelta(days=30),
         clock: Clock = database_clock,
         name: str | None = None,
+        telemetry: str | Sequence[str] | None = None,
+        warn_above: int | None = WARN_ABOVE,
+        refuse_above: int = MAX_PAYLOAD,
+        compress_above: int | None = COMPRESS_ABOVE,
+        codec: Codec | None = None,
     ) -> None:
+        payloads = Payloads(
+            warn_above=warn_above,
+            refuse_above=refuse_above,
+            compress_above=compress_above,
+            codec=codec,
+            tell=log.payload_large,
+        )
+        self.telemetry = Telemetry(telemetry)
         self.registry = Registry(include)
         self.url = url if url is not None else os.environ.get("HOLDFAST_URL") or DEFAULT_URL
-        self.store = Store(self._open(schema), migrate=migrate, clock=clock)
+        self.store = Store(self._open(schema), migrate=migrate, clock=clock, payloads=payloads)
         self._keep = to_micros(keep, "keep")
-        self._client = Client(self.store, self.registry, self._keep)
+        self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
         made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
         self._timetable = Timetable(made_in if name is None else check_name(name, "the name of an app"))
@@ -279,8 +297,9 @@ class Holdfast(Scheduling):
         )
         client = self._client
         crew = Crew(
-            self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client, self._timetable
-        )
+            self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
+            self._timetable, self.telemetry,
+        )  # fmt: skip
         return Worker(crew, self.registry)
 
     @property

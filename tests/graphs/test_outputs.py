@@ -153,7 +153,7 @@ def test_arguments_that_become_too_large_fail_the_node(app, tasks, letter, size)
     assert states(run) == {"0": "done", "1": "done", "2": "done", "fits": "done", "too large": "failed"}
     error = run.nodes()["too large"].error
     assert error.code == "too_large"
-    assert error.message.startswith("node too large: its arguments are 2,700,0")
+    assert error.message.startswith("node too large: its arguments: 2,700,0")
 
 
 def test_values_come_typed_into_the_task_and_out_of_the_result(app, ledger):

@@ -186,6 +186,7 @@ def _show_details(details: RunDetails) -> None:
             ("queue", info.queue if details.kind == "task" else None),
             ("schedule", details.schedule),
             ("slot", clock_time(info.scheduled_for)),
+            ("trace", details.trace),
             ("node", None if details.node is None else f"{details.node}, of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),

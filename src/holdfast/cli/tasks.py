@@ -151,12 +151,12 @@ def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str,
 
 def _wait(given: Given, run: Run[Any], longest: float | None) -> int:
     """Wait for the end and tell of it."""
-    from holdfast.model.codec import decode, encode
+    from holdfast.model.codec import encode, shown
 
     if not given.json:
         note(f"run {run.id}")
     try:
-        result = decode(encode(run.result(longest)))
+        result = shown(encode(run.result(longest)))
     except (RunFailed, RunCancelled, ResultTimeout) as error:
         if given.json:
             info = run.info()

@@ -6,12 +6,18 @@ import os
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.root import Given, holdfast, pass_given
 
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.telemetry.console import LogFormat
+
 MOST_PROCESSES = 1000
+LAST_PORT = 65535
 COLOURS = (36, 32, 35, 34, 96, 92, 95, 94)
 
 
@@ -28,6 +34,18 @@ COLOURS = (36, 32, 35, 34, 96, 92, 95, 94)
 )
 @click.option("--grace", type=float, default=30.0, show_default=True, help="Seconds that runs get to finish at a stop.")
 @click.option("--verbose", "-v", is_flag=True, help="Log every run.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or JSON with run, task, attempt and worker as fields.",
+)
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Show metrics for Prometheus there; of several processes each has the next port.  [default HOST: 127.0.0.1]",
+)
 @click.option("--supervised", type=int, hidden=True, help="The open socket to the supervisor.")
 @pass_given
 def worker(
@@ -38,6 +56,8 @@ def worker(
     lease: float,
     grace: float,
     verbose: bool,
+    log_format: LogFormat,
+    metrics: str | None,
     supervised: int | None,
 ) -> int:
     """Work on the app's tasks until Ctrl-C or SIGTERM.
@@ -49,20 +69,29 @@ def worker(
       holdfast worker --app shop.tasks:app
       holdfast worker --app shop.tasks:app --queues billing,mail --concurrency 20
       holdfast worker --app shop.tasks:app --processes 4
+      holdfast worker --app shop.tasks:app --log-format json --metrics 9464
     """
+    shown_at = None if metrics is None else _address(metrics, processes or 1)
     if processes is not None:
-        options = [f"--concurrency={concurrency}", f"--lease={lease}", f"--grace={grace}"]
+        options = [f"--concurrency={concurrency}", f"--lease={lease}", f"--grace={grace}", f"--log-format={log_format}"]
         options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
-        return _supervise([*_said(given), "worker", *options], processes, grace, verbose)
+        command = [sys.executable, "-m", "holdfast.cli", *_said(given), "worker", *options]
+
+        def command_of(number: int) -> list[str]:
+            return command if shown_at is None else [*command, f"--metrics={shown_at[0]}:{shown_at[1] + number - 1}"]
+
+        return _supervise(command_of, processes, grace, verbose, log_format)
 
     from holdfast.cli.connect import app_of
     from holdfast.engine.leash import Leash
     from holdfast.telemetry.console import show_log
 
-    show_log(verbose)
+    show_log(verbose, style=log_format)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     leash = None if supervised is None else Leash(supervised)  # first: the supervisor may end while we import
     app = app_of(given)
+    if shown_at is not None:
+        _show_metrics(app, *shown_at)
     ours = app.worker(queues=names, concurrency=concurrency, lease=lease, grace=grace)
     if leash is not None:
         if isinstance(sys.stdout, TextIOWrapper):
@@ -79,7 +108,24 @@ def _said(given: Given) -> list[str]:
     return [f"{name}={value}" for name, value in named.items() if value is not None] + ["--debug"] * given.debug
 
 
-def _supervise(arguments: list[str], processes: int, grace: float, verbose: bool) -> int:
+def _address(given: str, processes: int) -> tuple[str, int]:
+    """Where to show metrics."""
+    host, _, port = given.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= LAST_PORT - processes + 1):
+        raise click.BadParameter(f"{given!r} has no port that can be listened on", param_hint="--metrics")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _show_metrics(app: Holdfast, host: str, port: int) -> None:
+    app.telemetry.add("prometheus")
+    from holdfast.telemetry.prometheus import serve  # which needs what was just looked for
+
+    serve(host, port)
+
+
+def _supervise(
+    command: Callable[[int], list[str]], processes: int, grace: float, verbose: bool, log_format: LogFormat
+) -> int:
     from holdfast.engine.supervisor import Supervisor
     from holdfast.telemetry.console import coloured, show_log
 
@@ -87,9 +133,14 @@ def _supervise(arguments: list[str], processes: int, grace: float, verbose: bool
     colours = coloured(sys.stderr)
     if colours:
         os.environ["FORCE_COLOR"] = "1"  # for the children, whose output is a pipe to us
-    show_log(verbose, f"{'holdfast':<{width}} | ")
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return Supervisor(command, processes, grace, show_lines(width, colours)).run()
+    show_log(verbose, f"{'holdfast':<{width}} | ", log_format)
+    show = show_as_they_are if log_format == "json" else show_lines(width, colours)
+    return Supervisor(command, processes, grace, show).run()
+
+
+def show_as_they_are(_number: int, lines: list[bytes]) -> None:
+    """Writes whole lines: as JSON they say themselves whose they are."""
+    _write(b"".join(line + b"\n" for line in lines))
 
 
 def show_lines(width: int, colours: bool) -> Callable[[int, list[bytes]], None]:
@@ -100,10 +151,14 @@ def show_lines(width: int, colours: bool) -> Callable[[int, list[bytes]], None]:
         if colours:
             name = b"\x1b[%dm%s\x1b[0m" % (COLOURS[(number - 1) % len(COLOURS)], name)
         text = b"".join(name + line.rstrip(b"\r") + b"\n" for line in lines)
-        try:
-            sys.stderr.buffer.write(text)
-            sys.stderr.buffer.flush()
-        except OSError:
-            pass  # whoever read our log is gone; the work goes on
+        _write(text)
 
     return show
+
+
+def _write(text: bytes) -> None:
+    try:
+        sys.stderr.buffer.write(text)
+        sys.stderr.buffer.flush()
+    except OSError:
+        pass  # whoever read our log is gone; the work goes on

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Unpack
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from uuid import UUID
 
 import msgspec
@@ -44,6 +46,10 @@ from holdfast.task.limits import Limit
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
 from holdfast.task.task import Request
+from holdfast.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.tracing import Tracing
 
 INSTEAD_OF_ENQUEUE = (
     "write `await ctx.enqueue(task, …)` for an independent run, `ctx.spawn` for a child, or call it inside a step"
@@ -53,7 +59,8 @@ INSTEAD_OF_ENQUEUE = (
 class Client:
     """The durable side of handles and tasks. Blocking; the awaited verbs call it in a thread."""
 
-    def __init__(self, store: Store, registry: Registry, keep: int) -> None:
+    def __init__(self, store: Store, registry: Registry, keep: int, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._registry = registry
         self._keep = keep
         self.bind(store)
@@ -76,6 +83,12 @@ class Client:
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
         refuse_in_body("aenqueue", INSTEAD_OF_ENQUEUE)
+        if not self._telemetry.on:
+            return await self._amake(requests)
+        with self._enqueuing(requests):
+            return await self._amake(requests)
+
+    async def _amake(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._borrowed(requests)
         if borrowed is None:
             new = [self.new_run(request) for request in requests]
@@ -91,6 +104,34 @@ class Client:
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         """The runs of requests, made in a transaction of our own or in the caller's."""
+        if not self._telemetry.on:
+            return self._make(requests)
+        with self._enqueuing(requests):
+            return self._make(requests)
+
+    @contextmanager
+    def _enqueuing(self, requests: Sequence[Request[Any]]) -> Iterator[None]:
+        """Tell telemetry of runs that are made: counted when they are, and in a span that they belong to."""
+        counts = Counter(request.task for request in requests)
+        tracing = self._telemetry.tracing
+        task = next(iter(counts)) if len(counts) == 1 else "several tasks"
+        with nullcontext() if tracing is None else tracing.enqueue(task, len(requests)):
+            yield
+        for task, count in counts.items():
+            self._telemetry.measure("holdfast.runs.enqueued", count, task=task)
+
+    def trace(self) -> str | None:
+        """The trace context of the code that asks, as it is kept with what it makes."""
+        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.kept()
+        return None if kept is None else msgspec.json.encode(kept).decode()
+
+    def pack(self, text: str, what: str) -> str:
+        return self.store.payloads.pack(text, what)
+
+    def unpack(self, text: str) -> str:
+        return self.store.payloads.unpack(text)
+
+    def _make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._borrowed(requests)
         if isinstance(borrowed, BorrowedAsync):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
@@ -110,11 +151,17 @@ class Client:
     def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         """The run of a graph, made in a transaction of our own or in the caller's."""
         self.declare_limits()
-        return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
+        with self._submitting(graph):
+            return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         await asyncio.to_thread(self.declare_limits)
-        return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
+        with self._submitting(graph):
+            return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
+
+    def _submitting(self, graph: Graph) -> AbstractContextManager[None]:
+        tracing = self._telemetry.tracing
+        return nullcontext() if tracing is None else tracing.enqueue(graph.name, 1)
 
     def _borrowed(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
         """The caller's connection, if one was given: the same for all requests of a call."""
@@ -142,7 +189,7 @@ class Client:
             id=new_id_text(),
             queue=asked.queue or declared.queue,
             task=declared.name,
-            args=request.args,
+            args=self.store.payloads.pack(request.args, "the arguments of task", declared.name),
             keep=self._keep if declared.keep is None else declared.keep,
             max_crashes=declared.max_crashes,
             tenant=asked.tenant,
@@ -154,7 +201,7 @@ class Client:
             unique=asked.unique,
             key=asked.key,
             digest=None if asked.key is None else request.digest(),
-            options=_kept_options(asked),
+            options=_kept_options(asked, self._telemetry.tracing),
             tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
             limits=self._places(request, waiting),
             fair=self._registry.fair.get(asked.queue or declared.queue),
@@ -192,7 +239,7 @@ class Client:
         return self._reader.history(id)
 
     def decode_result(self, task: str, text: str) -> Any:
-        return self._registry.decode_result(task, text)
+        return self._registry.decode_result(task, self.store.payloads.unpack(text))
 
     # Waiting for the end
 
@@ -256,7 +303,11 @@ class Client:
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
         name = check_name(event, "the name of an event")
         text = encode(payload, f"the payload of event {event!r}")
-        return self.store.events.emit(None if tenant is None else check_name(tenant, "tenant"), name, text)
+        tenant = None if tenant is None else check_name(tenant, "tenant")
+        if self._telemetry.tracing is None:
+            return self.store.events.emit(tenant, name, text)
+        with self._telemetry.tracing.emit(name):
+            return self.store.events.emit(tenant, name, text, self.trace())
 
     # Following what a run writes
 
@@ -303,9 +354,11 @@ class Finished(NamedTuple):
     result: Any
 
 
-def _kept_options(asked: Options) -> str | None:
-    """What the worker needs to know of the request beyond the row's own columns."""
+def _kept_options(asked: Options, tracing: Tracing | None) -> str | None:
+    """What the worker needs to know of the request beyond the row's own columns, and the trace that it is part of."""
     kept: dict[str, Any] = {}
+    if tracing is not None and (context := tracing.kept()) is not None:
+        kept["trace"] = context
     if asked.retry is not None:
         kept["retry"] = asked.retry.to_json()
     if asked.timeout is not None:

@@ -49,7 +49,7 @@ class Check:
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
-        self._desk = ReadingDesk(store, ReadingClerk(registry))
+        self._desk = ReadingDesk(store, ReadingClerk(registry, store.payloads))
 
     def run(
         self,

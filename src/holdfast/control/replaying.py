@@ -25,6 +25,7 @@ from holdfast.engine.score import Score
 from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.failure import describe
 from holdfast.model.labels import label_of
+from holdfast.model.payloads import Payloads
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import Checkpoint, Held, Kept
 from holdfast.store.rows import NewGraph
@@ -92,8 +93,9 @@ class ChildHandle:
 class ReadingClerk:
     """What a replay needs of the application's side: nothing that makes anything."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, payloads: Payloads) -> None:
         self._registry = registry
+        self._payloads = payloads
 
     def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
         raise _refusal("make a run")
@@ -101,11 +103,20 @@ class ReadingClerk:
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
         raise _refusal("make a graph")
 
+    def pack(self, text: str, what: str) -> str:
+        return self._payloads.pack(text, what)
+
+    def unpack(self, text: str) -> str:
+        return self._payloads.unpack(text)
+
+    def trace(self) -> str | None:
+        """Nothing is made that a trace could be kept with."""
+
     def handle(self, id: UUID, task: str) -> ChildHandle:
         return ChildHandle(id, task)
 
     def decode_result(self, task: str, text: str) -> Any:
-        return self._registry.decode_result(task, text)
+        return self._registry.decode_result(task, self.unpack(text))
 
     def ended(self) -> None:
         """Nothing ends here."""

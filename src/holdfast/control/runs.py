@@ -16,7 +16,7 @@ from holdfast.control.limits import shown_place
 from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
 from holdfast.errors import ConfigError, RunNotFound, UnknownTask
 from holdfast.model.clock import to_datetime_or_none
-from holdfast.model.codec import decode, encode
+from holdfast.model.codec import decode, encode, shown
 from holdfast.model.failure import cancelled
 from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
@@ -53,6 +53,8 @@ class RunDetails:
     """How a run that undoes will end: failed or cancelled."""
     schedule: str | None = None
     """Which one made it; the slot is in `info.scheduled_for`."""
+    trace: str | None = None
+    """The id of the trace that it was made in, where one is kept."""
     restarts: int = 0
     """How often it began anew with other arguments."""
     steps: list[StepInfo] = field(default_factory=list)
@@ -128,8 +130,9 @@ class Runs:
         options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
-            args=decode(more.args),
+            args=shown(more.args),
             schedule=options.pop("schedule", None),
+            trace=_trace_id(options.pop("trace", None)),
             options=options,
             unique=None if more.unique_name is None else decode(more.unique_name)[-1],
             due_at=to_datetime_or_none(row.due_at),
@@ -215,3 +218,9 @@ class Runs:
         """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
         self._store.operators.send(str(id), check_name(topic, "a topic"), text, by)
+
+
+def _trace_id(kept: Any) -> str | None:
+    """The trace's id in a kept W3C context."""
+    parts = str(kept.get("traceparent", "")).split("-") if isinstance(kept, dict) else []
+    return parts[1] if len(parts) > 1 else None

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode
+from holdfast.model.codec import shown
 from holdfast.model.failure import from_json
 from holdfast.model.labels import label_of, name_of
 from holdfast.model.run import RunState
@@ -106,7 +106,7 @@ def _value(kind: str, text: str | None) -> Any:
     if text is None:
         return None
     with suppress(PayloadError):
-        value = decode(text)
+        value = shown(text)
         return to_datetime(value) if kind == "now" and isinstance(value, int) else value
     return text
 

@@ -16,6 +16,7 @@ from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.labels import label_of
+from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.store import Claim, End
@@ -24,9 +25,11 @@ from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Move
 from holdfast.task.task import Task
 from holdfast.telemetry import log
+from holdfast.telemetry.fields import Working, working
 
 if TYPE_CHECKING:
     from holdfast.engine.score import Score
+    from holdfast.engine.watching import Watched
 
 NOTHING_KEPT = Kept()
 
@@ -71,6 +74,7 @@ class Attempt:
         "timeout",
         "timer",
         "waits_for",
+        "watched",
     )
 
     def __init__(self, claim: Claim, task: Task[..., Any], session: str, kept: Kept | None = None) -> None:
@@ -92,6 +96,7 @@ class Attempt:
         self.ended = False  # its end was handed to the committer
         self.over = False  # author code has stopped
         self.scheduled_for: datetime | None = None
+        self.watched: Watched | None = None  # where telemetry is on
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -132,6 +137,12 @@ class Attempt:
                 return False
             self.order = order
             return True
+
+    def enter(self) -> None:
+        """Author code begins in this thread or task: what it logs and traces is this attempt's."""
+        working.set(Working(self.claim.id, self.task.name, self.claim.attempt, self.session))
+        if self.watched is not None:
+            self.watched.begin()
 
     @property
     def label(self) -> str:
@@ -225,8 +236,14 @@ class Attempt:
         claim = self.claim
         return End(claim.id, claim.seq, claim.fence, kind, state, lingers=int(lingers))
 
-    def complete(self, end: End) -> End:
-        """What an end means for this run: whether it concerns its family, and whether it has to undo first."""
+    def complete(self, end: End, payloads: Payloads) -> End:
+        """What an end means for this run: whether it concerns its family, and whether it has to undo first. What it
+        brings along is as it is stored from now on."""
+        try:
+            self._pack(end, payloads)
+        except PayloadError as error:
+            code = payload_code(error)
+            end = self._end(Outcome(code), describe(error, code), lingers=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.score is None or not self.score.waited)
@@ -237,6 +254,12 @@ class Attempt:
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end
+
+    def _pack(self, end: End, payloads: Payloads) -> None:
+        if end.result is not None:
+            end.result = payloads.pack(end.result, "the result of task", self.task.name)
+        if end.args is not None:
+            end.args = payloads.pack(end.args, "the arguments of task", self.task.name)
 
     def _end(
         self,

@@ -177,10 +177,12 @@ class BlockingConductor(Player):
         call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
         token = scope.set(self._scope(effect.key))
         started = time.monotonic()
+        tried: Tried | float | None = None
+        watched = None if self.current.watched is None else self.current.watched.step(step.call.name, effect.key)
         try:
             while True:
                 try:
-                    tried: Tried | float = returned(step.call, self._call(call, step.timeout))
+                    tried = returned(step.call, self._call(call, step.timeout), self._desk.store.payloads)
                 except Exception as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -190,6 +192,8 @@ class BlockingConductor(Player):
                 while wait(self._outliving, LOOK).not_done:  # two tries of a step never run at once
                     self.check()
         finally:
+            if watched is not None:
+                watched.end(tried)
             scope.reset(token)
 
     def _pause(self, seconds: float) -> None:
@@ -232,13 +236,16 @@ class BlockingConductor(Player):
         started = time.monotonic()
 
         def work(connection: Any) -> str:
-            tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
+            value = call.fn(connection, *call.args, **call.kwargs)
+            tried = returned(call, value, self._desk.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)
             command.n = command.n or self.score.number()
             return tried.text or "null"
 
+        watched = None if self.current.watched is None else self.current.watched.step(call.name, effect.key)
+        ended: Tried | None = None
         try:
             text = self._desk.transact(self.current, command, work)
         except StoreError:
@@ -248,12 +255,17 @@ class BlockingConductor(Player):
                 self.score.unused(command.n)
             failed = tries.failed(error)
             assert isinstance(failed, Tried)
+            ended = failed
             return failed
+        else:
+            ended = Tried(text, n=command.n)
         finally:
+            if watched is not None:
+                watched.end(ended)
             scope.reset(token)
         if text is None:
             raise Unwind
-        return Tried(text, n=command.n)
+        return ended
 
 
 def _no_coroutine(value: Any) -> Any:

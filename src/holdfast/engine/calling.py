@@ -14,7 +14,10 @@ from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
 from holdfast.engine.past import Past
 from holdfast.engine.trying import TookTooLong, Tries, returned
+from holdfast.errors import ErrorInfo
 from holdfast.model.clock import SECOND
+from holdfast.model.labels import name_of
+from holdfast.model.payloads import Payloads
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
@@ -59,9 +62,18 @@ class Calls:
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
         token = scope.set(self._scope(key))
+        watched = None if self._attempt.watched is None else self._attempt.watched.step(name_of(key), key)
+        tried: Tried | None = None
         try:
-            return await self.in_thread(call)
+            value = await self.in_thread(call)
+            tried = Tried()
+            return value
+        except Exception as error:
+            tried = Tried(error=ErrorInfo("error", type(error).__name__, ""))
+            raise
         finally:
+            if watched is not None:
+                watched.end(tried)
             scope.reset(token)
 
     async def run(self, caller: Caller, step: Step, key: str) -> Tried:
@@ -72,6 +84,8 @@ class Calls:
         started = time.monotonic()
         token = scope.set(self._scope(key))
         caller.begin()
+        tried: Tried | float | None = None
+        watched = None if self._attempt.watched is None else self._attempt.watched.step(call.name, key)
         try:
             while True:
                 try:
@@ -79,7 +93,7 @@ class Calls:
                         value = await call.fn(*call.args, **call.kwargs)
                     else:
                         value = await self._call(step, under_way)
-                    tried: Tried | float = returned(call, value)
+                    tried = returned(call, value, self._desk.store.payloads)
                 except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
                     tries = tries or Tries(call, step.retry, step.timeout)
                     tried = tries.failed(error)
@@ -93,10 +107,12 @@ class Calls:
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None and under_way.threads:
-                under_way.result = partial(_came_late, caller, step, key)
+                under_way.result = partial(_came_late, caller, step, key, self._desk.store.payloads)
             raise
         finally:
             caller.finish()
+            if watched is not None:
+                watched.end(tried)
             scope.reset(token)
 
     def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
@@ -157,8 +173,8 @@ class Calls:
             self._attempt.threads_over()
 
 
-def _came_late(caller: Caller, step: Step, key: str, value: Any) -> None:
-    caller.given_up(key, returned(step.call, value))
+def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: Any) -> None:
+    caller.given_up(key, returned(step.call, value, payloads))
 
 
 class UnderWay:

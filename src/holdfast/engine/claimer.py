@@ -11,6 +11,7 @@ from holdfast.engine.committer import Committer
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
+from holdfast.engine.watching import Watching
 from holdfast.store import Claim, Store
 from holdfast.store.commands import Kept
 from holdfast.task.registry import Registry
@@ -32,6 +33,7 @@ class KnownLanes:
         self.ordinary: list[int] = []
         self.processes: list[int] = []
         self.limited: frozenset[int] = frozenset()
+        self.queues: dict[int, str] = {}
         self._fair: dict[int, str] = {}
         self._seen = 0.0
 
@@ -48,6 +50,7 @@ class KnownLanes:
         changed = known.keys() != self.tasks.keys()
         self.tasks = known
         self.limited = self._store.lanes.limited & known.keys()
+        self.queues.update((lane, all_lanes[lane][0]) for lane in known)
         self._fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
         self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
@@ -82,6 +85,7 @@ class Claimer(Loop):
         self._processes_first = False
         self._limited_first = False
         self._rounds = 0
+        self.watching: Watching | None = None
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -89,11 +93,14 @@ class Claimer(Loop):
         if session is None or self._runner.free() <= 0 or self._committer.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN if session else POLL
         self._lanes.refresh_if_old()
+        started = time.time_ns()
         claims = self._claim(session)
         if not claims:
             return self._found_nothing(session)
         kept = self._load(claims)
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, kept.get(claim.id)) for claim in claims]
+        if self.watching is not None:
+            self.watching.claimed(attempts, started)
         self.rounds_without_work = 0
         if not self._duty.add(session, attempts):
             return 0.0  # they are recovered with the session

@@ -16,6 +16,15 @@ class Clerk(Protocol):
 
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]: ...
 
+    def pack(self, text: str, what: str) -> str:
+        """A payload as it is stored."""
+
+    def unpack(self, text: str) -> str:
+        """A stored payload as JSON."""
+
+    def trace(self) -> str | None:
+        """The trace context of the code that asks, as it is kept with what it makes."""
+
     def handle(self, id: UUID, task: str) -> Any: ...
 
     def decode_result(self, task: str, text: str) -> Any: ...

@@ -12,6 +12,7 @@ no delay, and a busy one shares the cost of a commit among many.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -24,6 +25,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
+from holdfast.engine.watching import Watching
 from holdfast.errors import ErrorInfo
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
@@ -98,6 +100,7 @@ class Committer(Loop):
         self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
         self.ended = 0
         self.handed_back = 0
+        self.watching: Watching | None = None
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where answers to coroutines are given."""
@@ -140,8 +143,11 @@ class Committer(Loop):
             return NOT_BEFORE_WOKEN
         self._told.clear()
         self._pause = 0.0
+        started = time.time_ns()
         try:
             self._write(group)
+            if self.watching is not None:
+                self.watching.committed(len(group), (task.attempt for task in group), started)
         except BaseException:
             self._waiting.extendleft(task for task in reversed(group) if not self._is_told(task))
             raise

@@ -24,7 +24,6 @@ from holdfast.engine.transacting import Transacting
 from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
-from holdfast.task.results import result_of
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -76,8 +75,6 @@ class Conductor(Player):
             await future
         finally:
             self._settle(future)
-        if tried.error is None:
-            return result_of(operation.call.fn).decode(tried.text or "null")
         return self.score.recorded(operation, record, tried)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
@@ -381,7 +378,8 @@ class Conductor(Player):
             self.finish()
 
     async def _transact(self, effect: fx.Transact) -> fx.Tried:
-        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop)
+        given = self.score, self._deliveries, self._loop, self._desk.store.payloads
+        transacting = Transacting(effect.operation, effect.key, *given)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
         tried = await transacting.ended(self._under_way(self._calls.run_in_thread(transact, effect.key)))
         if tried.error is None:

@@ -30,12 +30,13 @@ from holdfast.engine.scheduler import Scheduler
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.tallier import Tallier
 from holdfast.engine.timekeeper import Timekeeper
+from holdfast.engine.watching import Watching
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
 from holdfast.task.timetable import Timetable
-from holdfast.telemetry import log
+from holdfast.telemetry import Telemetry, log
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,10 @@ class Crew:
         read_info: Callable[[str], Any],
         clerk: Clerk,
         timetable: Timetable,
+        telemetry: Telemetry,
     ) -> None:
         self.store = store
+        self.watching: Watching | None = None
         self._timetable = timetable
         self.clerk = clerk
         self.settings = settings
@@ -106,6 +109,16 @@ class Crew:
         self.tallier = Tallier(store)
         self.listener = Listener(store, self._heard)
         self.following = Following(self)
+        if telemetry.on:
+            self.watching = Watching(telemetry, self.lanes.queues, store.events.trace, self._gauges)
+            self.claimer.watching = self.committer.watching = self.watching
+
+    def _gauges(self) -> dict[str, float]:
+        runner = self.runner
+        return {
+            "holdfast.slots": runner.concurrency, "holdfast.slots.busy": runner.taken,
+            "holdfast.backlog": self.committer.backlog,
+        }  # fmt: skip
 
     @property
     def housekeepers(self) -> list[Loop]:
@@ -191,9 +204,13 @@ class Crew:
         self.runner.stop(attempts, "lost")
 
     def _ended(self, attempt: Attempt, end: Any) -> None:
+        if attempt.watched is not None:
+            attempt.watched.end(end)
         self.committer.end(attempt, end)
 
     def _let_go(self, attempt: Attempt) -> None:
+        if attempt.watched is not None:
+            attempt.watched.end(None)
         self.committer.let_go(attempt)
 
     def _slot_freed(self) -> None:

@@ -73,9 +73,11 @@ class Stuck(msgspec.Struct):
 
 
 class Tried(msgspec.Struct):
-    """What author code came to: the JSON text of its result, or its failure. `n`: it is on record already."""
+    """What author code came to: the JSON text of its result, and that as it is stored, or its failure. `n`: it is on
+    record already."""
 
     text: str | None = None
+    kept: str | None = None
     error: ErrorInfo | None = None
     exception: BaseException | None = None
     took: int = 0

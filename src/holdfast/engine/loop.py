@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import random
 import threading
 from abc import ABC, abstractmethod
 
 from holdfast.errors import StoreUnavailable
 from holdfast.telemetry import log
+from holdfast.telemetry.fields import worker_here
 
 NOT_BEFORE_WOKEN = 3600.0
 FIRST_PAUSE = 1.0
@@ -30,7 +32,9 @@ class Loop(ABC):
         """One round of work; the seconds to wait before the next one (0: at once)."""
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-{self.name}", daemon=True)
+        here = contextvars.Context()
+        here.run(worker_here.set, worker_here.get())
+        self._thread = threading.Thread(target=here.run, args=(self._run,), name=f"holdfast-{self.name}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:

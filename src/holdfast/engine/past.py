@@ -78,6 +78,10 @@ class Past:
             self._new.add(key)
         return kept
 
+    def came(self, key: str) -> bool:
+        """Whether it is the outcome of a wait that came while the run was asleep, and so is new to it."""
+        return any(record.key == key for record in self.settled)
+
     @property
     def replaying(self) -> bool:
         """Whether something is on record that nobody has asked for yet. When not, nothing new can be a drift."""

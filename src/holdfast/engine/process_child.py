@@ -7,6 +7,7 @@ reach whole groups of processes, are ignored here. When the parent is gone, it e
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import queue
 import resource
@@ -30,6 +31,8 @@ from holdfast.store import Claim, End
 from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
 from holdfast.task.task import Enqueuer, Task
+from holdfast.telemetry import Telemetry
+from holdfast.telemetry.console import show_log
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -82,7 +85,7 @@ def _run(request: dict[str, Any]) -> End:
 
 
 def _attempt(request: dict[str, Any]) -> End:
-    claim = Claim("", 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
+    claim = Claim(request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:
         between = [find(module, "", name) for module, name in request["between"]]
@@ -93,7 +96,8 @@ def _attempt(request: dict[str, Any]) -> End:
     except Exception as error:
         plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(Enqueuer, None)), "")
         return plain.failed(error)
-    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), "")
+    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), request["worker"])
+    _tell_of(attempt, request)
     try:
         args, kwargs = signature.decode(request["args"])
     except (TaskError, PayloadError) as error:
@@ -113,6 +117,15 @@ def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
     for function in functions:
         with suppress(Exception):  # the next attempt calls it first, and fails if it must
             function()
+
+
+def _tell_of(attempt: Attempt, request: dict[str, Any]) -> None:
+    """What author code logs and traces here is shown as the worker's is."""
+    if request["log"] is not None and not logging.getLogger().handlers:
+        show_log(**request["log"])
+    attempt.enter()
+    if request["trace"] is not None:
+        Telemetry("otel").tracing.enter(request["trace"])  # type: ignore[union-attr]
 
 
 def _limit_memory(limit: int | None) -> None:

@@ -23,6 +23,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.frames import read_frame, write_frame
 from holdfast.errors import ErrorInfo
 from holdfast.store import End
+from holdfast.telemetry.console import log_shown
 
 OUT_OF_MEMORY = 37
 """The exit code of a child that hit its memory limit."""
@@ -206,6 +207,10 @@ def _request(attempt: Attempt) -> dict[str, Any]:
         "retry": attempt.retry.to_json(),
         "memory": attempt.task.declaration.memory,
         "argv": sys.argv,
+        "run": attempt.claim.id,
+        "worker": attempt.session,
+        "trace": None if attempt.watched is None else attempt.watched.kept(),
+        "log": log_shown(),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -80,12 +80,12 @@ def causes(error: BaseException) -> set[int]:
     return found
 
 
-def payload(outcome: Outcome, what: str, kind: Any) -> Any:
+def payload(outcome: Outcome, what: str, kind: Any, unpack: Callable[[str], str]) -> Any:
     """What came of a wait, as the type that it was waited for with; raises WaitTimeout when nothing did."""
     if outcome.kind == "due":
         raise WaitTimeout(f"no {what} came in time")
     try:
-        return decode(outcome.value or "null", Any if kind is None else kind)
+        return decode(unpack(outcome.value or "null"), Any if kind is None else kind)
     except PayloadError as error:
         raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error
 

@@ -131,6 +131,7 @@ class Runner:
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
         attempt.begun = True
+        attempt.enter()
         call = self._call(attempt)
         conductor: Conductor | None = None
         if isinstance(call, End):
@@ -161,16 +162,18 @@ class Runner:
                 report = attempt.stopped(attempt.order, lingers=True)
             attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report))
+            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
 
     def _score(self, attempt: Attempt) -> Score:
         claim = attempt.claim
         past = Past(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
         dry = claim.ending is not None
         attempt.score = Score(claim, past, self._desk.clerk, self._desk.store.journal, dry=dry)
+        attempt.score.link = None if attempt.watched is None else attempt.watched.link
         return attempt.score
 
     def _run_in_thread(self, attempt: Attempt) -> None:
+        attempt.enter()
         call = self._call(attempt)
         if isinstance(call, End):
             end = call
@@ -191,6 +194,7 @@ class Runner:
 
     def _run_in_process(self, attempt: Attempt) -> None:
         """In a thread that waits for the process."""
+        attempt.enter()
         end = _not_begun(attempt)
         if end is None:
             try:
@@ -231,7 +235,7 @@ class Runner:
                 report = end if counts else attempt.stopped(attempt.order, lingers=False)  # type: ignore[arg-type]
                 attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report))
+            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
         else:
             self._let_go(attempt)
         with self._lock:
@@ -271,7 +275,7 @@ class Runner:
             attempt.ended = end is not None
         log.attempt_unstoppable(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if end is not None:
-            self._ended(attempt, attempt.complete(end))
+            self._ended(attempt, attempt.complete(end, self._desk.store.payloads))
 
 
 def _not_begun(attempt: Attempt) -> End | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context
+from typing import Any
 
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.loop import Loop
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.policy.cron import Timing
-from holdfast.store import Store
+from holdfast.store import NewRun, Store
 from holdfast.store.schedule_rows import Declared, Rules
 from holdfast.task.timetable import Timetable
 from holdfast.telemetry import log
@@ -58,9 +60,16 @@ class Scheduler(Loop):
             return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
         return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
 
+    def _template(self, request: Any) -> NewRun:
+        """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
+        arguments are as they were given: they are compared with those of other code."""
+        template: NewRun = Context().run(self._clerk.new_run, request)
+        template.args = request.args
+        return template
+
     def _declared(self) -> list[Declared]:
         schedules = [
-            Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._clerk.new_run(it.request))
+            Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._template(it.request))
             for it in self._timetable.schedules.values()
         ]
         return schedules + [Declared(it.name, Timing(every=it.every)) for it in self._timetable.triggers.values()]

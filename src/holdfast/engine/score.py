@@ -53,6 +53,7 @@ class Score:
         self._numbers = set(past.numbers)
         self._failures: dict[int, BaseException] = {}
         self._copied: dict[str, Any] = {}
+        self.link: Callable[[str], None] | None = None  # tells telemetry of an event that was waited for
 
     def plan(self, operation: op.Operation) -> Plan:
         self._refuse_in_step(operation)
@@ -133,7 +134,7 @@ class Score:
 
     def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
         if tried.error is None:
-            return write.Record(*self.held, n, key, "step", tried.text, tried.took, undo)
+            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
         return write.Record(*self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
 
     def late_record(self, key: str, tried: Tried) -> write.Record:
@@ -196,38 +197,40 @@ class Score:
     def wait_for(self, operation: op.WaitFor) -> Plan:
         tenant = self.claim.tenant
         target = target_of(tenant, operation.event)
+        name, link = operation.event, None if self.link is None else partial(self.link, target)
         outcome = yield from self._waited(
-            operation.base, kind="event", target=target, tenant=tenant, name=operation.event, delay=operation.timeout
+            operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
         )
-        return payload(outcome, f"event {operation.event!r}", operation.type)
+        return payload(outcome, f"event {name!r}", operation.type, self._clerk.unpack)
 
     def receive(self, operation: op.Receive) -> Plan:
         outcome = yield from self._waited(
             operation.base, kind="message", target=operation.topic, delay=operation.timeout
         )
-        return payload(outcome, f"message on topic {operation.topic!r}", operation.type)
+        return payload(outcome, f"message on topic {operation.topic!r}", operation.type, self._clerk.unpack)
 
-    def _waited(self, base: str, **wait: Any) -> Plan:
+    def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
         key = self.past.key(base)
         kept = self.past.take(key)
         if kept is not None:
-            yield Replay(kept)
+            yield Replay(kept, read if read is not None and self.past.came(key) else None)
             return outcome_of(kept.kind, kept.value)
         if self.dry:
             yield Stuck(key)
         self.waited = True
-        came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait))
+        came: Came = yield Await(write.Wait(self.held, self.number(), key, **wait), read)
         return came.outcome
 
     # Events and children
 
     def emit(self, operation: op.Emit) -> Plan:
         tenant = self.claim.tenant
-        target = target_of(tenant, operation.event)
+        name, text = operation.event, self._clerk.pack(operation.payload, f"the payload of event {operation.event}")
+        target = target_of(tenant, name)
         _, value = yield from self._once(
             operation.base,
-            lambda n, key: write.Emit(self.held, n, key, target, tenant, operation.event, operation.payload),
+            lambda n, key: write.Emit(self.held, n, key, target, tenant, name, text, self._clerk.trace()),
         )
         return value == "true"
 
@@ -363,13 +366,13 @@ class Score:
             yield Submit(write.Progress(self.held, operation.text))
 
     def write(self, operation: op.Write) -> Plan:
-        now = scope.get()
+        now, text = scope.get(), self._clerk.pack(operation.text, "the chunk of ctx.write")
         if now is not None and now.step is not None:
-            yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, operation.text))
+            yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, text))
             return
         yield from self._once(
             operation.base,
-            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, operation.text),
+            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, text),
         )
 
     def restart(self, operation: op.Restart) -> Plan:

@@ -41,6 +41,11 @@ class Duty:
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
 
+    def named(self) -> str | None:
+        """The session's id, for log lines."""
+        session = self.session
+        return None if session is None else session.id
+
     def begin(self, session: Session) -> None:
         with self._lock:
             self.session = session

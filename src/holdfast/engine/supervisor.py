@@ -11,7 +11,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -63,10 +63,16 @@ class Slot:
 
 
 class Supervisor:
-    """Runs `command` in so many processes until it is told to stop. Only in the main thread: it lives by signals."""
+    """Runs so many processes, each with the command for its number, until it is told to stop. Only in the main thread:
+    it lives by signals."""
 
     def __init__(
-        self, command: Sequence[str], processes: int, grace: float, show: Show, pace: Pace | None = None
+        self,
+        command: Callable[[int], Sequence[str]],
+        processes: int,
+        grace: float,
+        show: Show,
+        pace: Pace | None = None,
     ) -> None:
         self._command = command
         self._grace = grace
@@ -129,7 +135,7 @@ class Supervisor:
         slot.started_at = now
         slot.starts += 1
         try:
-            child = Child(slot.number, self._command, self._show)
+            child = Child(slot.number, self._command(slot.number), self._show)
         except OSError as error:  # no memory, too many processes or open files
             slot.deaths += 1
             slot.start_at = now + slot.pause(self._pace)

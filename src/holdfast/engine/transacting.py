@@ -13,6 +13,7 @@ from holdfast.engine.score import Score
 from holdfast.engine.trying import Tries, returned
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
+from holdfast.model.payloads import Payloads
 from holdfast.store.commands import Record
 from holdfast.task.operations import Transaction
 
@@ -27,7 +28,9 @@ class Transacting:
         score: Score,
         deliveries: Deliveries,
         loop: asyncio.AbstractEventLoop,
+        payloads: Payloads,
     ) -> None:
+        self._payloads = payloads
         self.record = Record(*score.held, 0, key, "step")
         self._call = operation.call
         self._score = score
@@ -40,7 +43,7 @@ class Transacting:
         """The author's function; the text of its result. Its number is taken when it is to be recorded, so that it has
         its place among the others; the same again when it is repeated."""
         call = self._call
-        tried = returned(call, call.fn(connection, *call.args, **call.kwargs))
+        tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._payloads)
         if tried.exception is not None:
             raise tried.exception
         self.record.took = int((time.monotonic() - self._started) * SECOND)

@@ -10,6 +10,7 @@ from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import encode
 from holdfast.model.failure import describe
+from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
 from holdfast.task.operations import Function
@@ -21,10 +22,12 @@ class TookTooLong(Exception):
     """A step's own timeout has passed."""
 
 
-def returned(call: Function, value: Any) -> Tried:
+def returned(call: Function, value: Any, payloads: Payloads) -> Tried:
     """Author code returned. A value that can't be kept fails the step: another try would return it again."""
+    what = f"the result of step {call.name}"
     try:
-        return Tried(encode(value, f"the result of step {call.name}"))
+        text = encode(value, what)
+        return Tried(text, payloads.pack(text, what))
     except PayloadError as error:
         return Tried(error=describe(error, payload_code(error)), exception=error)
 

@@ -29,6 +29,7 @@ from holdfast.errors import BlockingCall, ConfigError, ResultTimeout, StoreUnava
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
+from holdfast.telemetry.fields import worker_here
 
 FLUSH = 30.0
 LOOK = 0.02
@@ -181,6 +182,9 @@ class Worker:
         session = crew.duty.session
         assert session is not None
         log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
+        token = worker_here.set(crew.duty.named)
+        if crew.watching is not None:
+            crew.watching.start()
         crew.following.begin()
         crew.heartbeat.start()
         crew.alarms.start()
@@ -190,6 +194,7 @@ class Worker:
             if not (drain and loop in crew.clocks):
                 loop.start()
         crew.claimer.start()
+        worker_here.reset(token)
 
     def _drained(self, limit: float) -> bool:
         try:
@@ -305,6 +310,8 @@ class Worker:
         crew = self._crew
         self._flush()
         crew.following.end()
+        if crew.watching is not None:
+            crew.watching.stop()
         for loop in (*crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
             loop.stop(CLEAN_UP)
         session = crew.duty.session

@@ -11,17 +11,22 @@ import hashlib
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.flaws import MASK, MAX_DEPTH, MAX_DIGITS, find_flaw, find_secret
+from holdfast.model.flaws import ASTERISKS, MAX_DEPTH, MAX_DIGITS, find_flaw, find_secret
+from holdfast.model.secret import MARK, MASK, Secret, masked
 
 MAX_PAYLOAD = 2 * 1024 * 1024
-"""The largest payload, in bytes of JSON."""
+"""The largest payload, in bytes of JSON, unless an app allows more."""
+
+_largest = MAX_PAYLOAD
 
 DIGEST_VERSION = "1:"
+NOT_SHOWN = "(encoded by a codec that isn't here)"
+UNREADABLE = "it was written with a codec, or a key, that this app doesn't have: give it the same Holdfast(codec=…)"
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
@@ -32,6 +37,12 @@ _DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
 _TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 
 
+def allow(size: int) -> None:
+    """Let values be as large as an app allows. What less another one allows is seen to where its payloads are made."""
+    global _largest
+    _largest = max(_largest, size)
+
+
 def is_model(kind: Any) -> bool:
     """Whether a class is one of pydantic's models, which is found out without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
@@ -39,6 +50,8 @@ def is_model(kind: Any) -> bool:
 
 def _replace(value: Any) -> Any:
     """What stands for an object that msgspec doesn't know."""
+    if isinstance(value, Secret):
+        return {MARK: value.reveal()}
     if is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     for plain in (int, float, str):
@@ -69,9 +82,20 @@ def _restore(kind: type[Any], value: Any) -> Any:
     """Make the object that `_replace` stood for."""
     if kind is object:
         return value
+    if (get_origin(kind) or kind) is Secret:
+        return _restore_secret(kind, value)
     if is_model(kind):
         return kind.model_validate_json(msgspec.json.encode(value))
     raise TypeError(f"objects of type {kind.__qualname__} can't be read from JSON")
+
+
+def _restore_secret(kind: Any, value: Any) -> Secret[Any]:
+    """A secret, from what is kept of it or from the value itself, as those give it who have no `Secret`."""
+    inner = value[MARK] if isinstance(value, dict) and value.keys() == {MARK} else value
+    if inner == MASK:
+        raise ValueError(f"{MASK} stands for a secret that isn't shown: give its value")
+    (of,) = get_args(kind) or (Any,)
+    return Secret(inner if of is Any else msgspec.convert(inner, of, dec_hook=_restore))
 
 
 _encode = msgspec.json.Encoder(enc_hook=_replace).encode
@@ -89,7 +113,7 @@ def encode(value: Any, what: str = "the value") -> str:
     text = data.decode()
     if "null" in text or 'nan":' in text or 'inf":' in text:  # in a str: bytes raise and catch an error to find bytes
         _check_finite(value, what)
-    if MASK in text and (secret := find_secret(value)) is not None:
+    if ASTERISKS in text and (secret := find_secret(value)) is not None:
         raise NotSerializable(f"{what}: {secret}")
     if len(data) > MAX_DEPTH:
         _check_long(data, value, what)
@@ -106,7 +130,17 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
     try:
         return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        if text[:1] in ("~", b"~"):
+            raise PayloadError(UNREADABLE) from error
         raise PayloadError(f"the kept JSON can't be read as {_kind_name(kind)}: {error}") from error
+
+
+def shown(text: str) -> Any:
+    """The value of a kept JSON text for people: its secrets are masked, and what can't be read is said to be so."""
+    if text[:1] == "~":
+        return NOT_SHOWN
+    value = decode(text)
+    return masked(value) if f'"{MARK}"' in text else value
 
 
 def canonical(value: Any, what: str = "the value") -> str:
@@ -180,9 +214,9 @@ def _check_finite(value: Any, what: str) -> None:
 
 def _check_long(data: bytes, value: Any, what: str) -> None:
     """What only a longer text can have wrong: its size, long integers, deep nesting."""
-    if len(data) > MAX_PAYLOAD:
+    if len(data) > _largest:
         raise TooLarge(
-            f"{what}: {len(data):,} bytes of JSON, but the limit is {MAX_PAYLOAD:,}; keep large data elsewhere "
+            f"{what}: {len(data):,} bytes of JSON, but the limit is {_largest:,}; keep large data elsewhere "
             "(a file, an object store, a table of your own) and pass a reference to it"
         )
     if len(data) > MAX_DIGITS and _TOO_MANY_DIGITS in data.translate(_DIGITS):

@@ -19,7 +19,7 @@ from holdfast.model.names import type_name
 MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python reads 4300 by default, the sign of a negative one included
 
-MASK = "**********"
+ASTERISKS = "**********"
 """What pydantic writes for the secrets in a model."""
 
 _TOO_DEEP = f"nesting deeper than {MAX_DEPTH} levels"

@@ -49,12 +49,6 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     return claimed if returning else do("claimed_limited", rows=rows)
 
 
-def _in_order(rows: Sequence[Row]) -> list[Claim]:
-    claimed = [Claim(*row) for row in rows]
-    claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
-    return claimed
-
-
 class Place(msgspec.Struct):
     """Where in the order of a lane a claim ended."""
 
@@ -84,7 +78,7 @@ class Claims(Part):
             return self._claim_at_once(session, lanes, size)
         rows = batch({"lane": lane} for lane in lanes)
         if self._one("read", "any_ready", lanes=rows):
-            return _in_order(self._together("claim", lambda do: _claim(do, session, rows, size)))
+            return self._in_order(self._together("claim", lambda do: _claim(do, session, rows, size)))
         return []
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
@@ -94,7 +88,7 @@ class Claims(Part):
         if self._monotonic() < self._from_the_front_at:
             ends = [self._ends[lane] for lane in lanes if lane in self._ends]
             if ends:
-                claims = _in_order(self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)))
+                claims = self._in_order(self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)))
         if len(claims) < size and not self._is_very_slow():
             claims += self._claim_from_the_front(session, lanes, claim_size(size - len(claims)))
         self._ends.update((claim.lane, Place(claim.lane, claim.priority, claim.turn, claim.seq)) for claim in claims)
@@ -106,7 +100,7 @@ class Claims(Part):
         found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
         self._took = self._monotonic() - began
         self._from_the_front_at = began + self._took * (1 + RARELY) if self._took > SLOW else 0.0
-        return _in_order(found)
+        return self._in_order(found)
 
     def _is_very_slow(self) -> bool:
         """Whether the front of the lanes is left alone for now even when there is nothing else to do."""
@@ -121,9 +115,17 @@ class Claims(Part):
         if not returning and not self._one("read", "any_ready", lanes=rows):
             return []
         size = claim_size(wanted)
-        return _in_order(
+        return self._in_order(
             self._together("claim", lambda do: _claim_limited(do, session, rows, size, returning=returning))
         )
+
+    def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
+        claimed = [Claim(*row) for row in rows]
+        for at, claim in enumerate(claimed):
+            if claim.args[0] == "~":
+                claimed[at] = claim._replace(args=self._ground.payloads.unpack(claim.args))
+        claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
+        return claimed
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago), as far as one may look."""

@@ -73,7 +73,7 @@ class Withdraw(msgspec.Struct):
 
 
 class Emit(msgspec.Struct):
-    """An event. Answered with whether it was the first of its name."""
+    """An event. Answered with whether it was the first of its name. `trace`: the context of the code that emits it."""
 
     held: Held
     n: int
@@ -82,6 +82,7 @@ class Emit(msgspec.Struct):
     tenant: str | None
     name: str
     payload: str
+    trace: str | None = None
 
 
 class Spawn(msgspec.Struct):

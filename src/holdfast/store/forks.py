@@ -27,6 +27,8 @@ class Forks(Part):
         """Make the run `fork` of the run `id`, with the checkpoints before a step, which is given by name or key;
         without one it begins at the beginning. A repeat after a lost answer changes nothing."""
 
+        args = None if args is None else self._ground.payloads.pack(args, f"the arguments of a fork of run {id}")
+
         def work(do: Do) -> None:
             original = hold(do, [id]).get(id)
             if original is None:

@@ -63,6 +63,7 @@ def conclude(do: Do, gate: HeldRun, outcome: Outcome, *, again: bool) -> tuple[b
     """Somebody completes a gate, or lets it fail; whether it was this call, and the end. One that isn't open yet keeps
     it until it is. `again`: this is a repeat, whose first try may have been carried out."""
     ((state, result, error, text),) = do("gate_state", id=gate.id)
+    result = None if result is None else do.payloads.unpack(result)
     plan: dict[str, Any] = msgspec.json.decode(text)
     outcome = _checked(gate, plan, outcome)
     early = plan.get("early")

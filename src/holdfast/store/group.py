@@ -125,13 +125,15 @@ class Group:
 
     def _emit(self, waiters: Sequence[Waiter], *, more: bool) -> None:
         payloads: dict[str, str] = {}
+        traces: dict[str, str | None] = {}
         for at, emit in self._todo(Emit):
             first = emit.target not in self._emitted
             if first:
                 payloads[emit.target] = self._emitted[emit.target] = emit.payload
+                traces[emit.target] = emit.trace
             self._answer(at, emit, "emit", "true" if first else "false")
         if payloads:
-            self._woken |= settle_events(self._do, payloads, waiters, more=more)
+            self._woken |= settle_events(self._do, payloads, waiters, more=more, traces=traces)
 
     def _answer(self, at: int, command: Any, kind: str, value: str | None) -> None:
         self._checkpoints.append(checkpoint(command, kind, value))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
-from holdfast.store.part import BATCH, Do, Ground, Part, batch
+from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch
 from holdfast.store.rows import NewRun
 from holdfast.store.turns import take_turns
 
@@ -79,7 +80,11 @@ class Intake(Part):
         """Carry out a plan, which makes these runs, inside the transaction of a caller's connection."""
         connection.check()
         steps = self._borrowed_plan(connection, make(self._lanes.of(runs)))
-        return carry_out(steps, lambda name, /, **values: connection.execute(*self._filled(name, values)))
+        execute = partial(self._execute_on, connection)
+        return carry_out(steps, Doing(execute, self._ground.payloads))
+
+    def _execute_on(self, connection: Borrowed, name: str, _limit: int | None, values: dict[str, Any]) -> list[Row]:
+        return connection.execute(*self._filled(name, values))
 
     async def aon(self, connection: BorrowedAsync, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
         """The same on a connection whose verbs are awaited."""

@@ -7,6 +7,7 @@ locks: the session, then events, then runs; looks come after the locks, in state
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.database import Row
 from holdfast.errors import KeyConflict
@@ -116,7 +117,7 @@ class Journal(Part):
         rows = batch({"run": run, "generation": generation} for run, generation in runs)
         kept = {run: Kept() for run, _ in runs}
         for run, *row in self._one(purpose, "load_checkpoints", rows=rows, most=FIRST_PAGE, bytes=PAGE_BYTES):
-            kept[str(run)].checkpoints.append(Checkpoint._make(row))
+            kept[str(run)].checkpoints.append(self._checkpoint(row))
         last = {str(run): n for run, n in self._one(purpose, "last_numbers", rows=rows)}
         for run, generation in runs:
             self._load_rest(purpose, run, generation, kept[run].checkpoints, last.get(run, 0))
@@ -131,8 +132,12 @@ class Journal(Part):
             page = self._one(purpose, "load_page", run=run, generation=generation, after=after, bytes=LARGEST_PAGE)
             if not page:
                 return
-            checkpoints.extend(Checkpoint._make(row) for row in page)
+            checkpoints.extend(map(self._checkpoint, page))
             after = checkpoints[-1].n
+
+    def _checkpoint(self, row: Sequence[Any]) -> Checkpoint:
+        n, key, kind, value, undo = row
+        return Checkpoint(n, key, kind, None if value is None else self._ground.payloads.unpack(value), undo)
 
     def settled(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, Outcome]]:
         """What came of the waits of runs that are in hand: run, key, kind and outcome."""

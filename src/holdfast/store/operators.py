@@ -99,6 +99,7 @@ class Operators(Part):
         history only where somebody is named who sent it: applications send many."""
         call = str(new_id())
         tries = count(1)
+        payload = self._ground.payloads.pack(payload, f"the message on topic {topic!r}")
 
         def work(do: Do) -> None:
             run = _hold(do, id)

@@ -13,6 +13,7 @@ from holdfast.database.base import PATIENCE
 from holdfast.database.fork import watch_over
 from holdfast.database.migrate import check, prepare
 from holdfast.model.clock import Clock
+from holdfast.model.payloads import Payloads
 
 T = TypeVar("T")
 BATCH = 500
@@ -26,16 +27,32 @@ def batch(rows: Iterable[Any]) -> str:
 
 
 class Do(Protocol):
-    """Runs a statement by name inside the work under way."""
+    """Runs a statement by name inside the work under way. `payloads` says how those of the app are stored."""
+
+    payloads: Payloads
 
     def __call__(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]: ...
+
+
+class Doing:
+    """A `Do` that has each statement carried out by a function."""
+
+    __slots__ = ("_execute", "payloads")
+
+    def __init__(self, execute: Callable[..., list[Row]], payloads: Payloads) -> None:
+        self._execute = execute
+        self.payloads = payloads
+
+    def __call__(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        return self._execute(name, limit, values)
 
 
 class Ground:
     """What the parts of a store share. The first line that is asked for makes or checks the tables."""
 
-    def __init__(self, database: Database, clock: Clock, *, migrate: bool) -> None:
+    def __init__(self, database: Database, clock: Clock, payloads: Payloads, *, migrate: bool) -> None:
         self.database = database
+        self.payloads = payloads
         self.statements = Statements("holdfast.store.sql", database.dialect)
         self.clock = clock
         self.patience = PATIENCE
@@ -105,7 +122,7 @@ class Part:
 
     def _reading(self, purpose: str) -> Do:
         """Statements that each commit by themselves, for those who only read."""
-        return lambda name, /, **values: self._one(purpose, name, **values)
+        return Doing(lambda name, limit, values: self._one(purpose, name, limit=limit, **values), self._ground.payloads)
 
     def _together(self, purpose: str, work: Callable[[Do], T]) -> T:
         """Several statements in one transaction; after a conflict or a lost connection all of them again."""
@@ -119,11 +136,11 @@ class Part:
     def _doer(self, connection: Connection) -> Do:
         ground = self._ground
 
-        def do(name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        def execute(name: str, limit: int | None, values: dict[str, Any]) -> list[Row]:
             values["now"] = ground.clock()
             return connection.execute(ground.statements.get(name, limit), values)
 
-        return do
+        return Doing(execute, ground.payloads)
 
 
 def record(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[str, Any]:

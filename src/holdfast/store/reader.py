@@ -13,7 +13,7 @@ from uuid import UUID
 
 from holdfast.errors import ConfigError, GraphError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode
+from holdfast.model.codec import decode, shown
 from holdfast.model.failure import from_json
 from holdfast.model.filters import PageAsked, RunFilter
 from holdfast.model.history import Entry
@@ -31,8 +31,8 @@ ReadResult: TypeAlias = Callable[[str, str], Any]
 
 
 def read_plain(_task: str, text: str) -> Any:
-    """A result as plain JSON."""
-    return decode(text)
+    """A result as plain JSON, to be shown: without its secrets."""
+    return shown(text)
 
 
 class Reader:
@@ -70,7 +70,7 @@ class Reader:
         """The result of a graph that is done: of the node that was named for it, typed by its task, or of all nodes as
         plain JSON by name."""
         task, text = self._graphs.result(id, options)
-        return decode(text) if task is None else self._read_result(task, text)
+        return read_plain("", text) if task is None else self._read_result(task, text)
 
     def info_of(self, row: RunRow) -> RunInfo[Any]:
         return RunInfo(
@@ -84,7 +84,7 @@ class Reader:
             created_at=to_datetime(row.created_at),
             started_at=to_datetime_or_none(row.started_at),
             finished_at=to_datetime_or_none(row.finished_at),
-            result=None if row.result is None else self._read_result(row.task, row.result),
+            result=None if row.result is None else self._read_result(row.task, self._views.plain(row.result) or ""),
             error=None if row.error is None else from_json(row.error),
             worker=row.session,
             tenant=row.tenant,

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.database import Row
-from holdfast.errors import ErrorInfo
-from holdfast.model.codec import MAX_PAYLOAD
+from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.failure import from_json, to_json
+from holdfast.model.payloads import Payloads
 from holdfast.policy.frontier import Fail, Go, NodeEnd, Skip, decide, nodes_of, references
+from holdfast.policy.outcome import payload_code
 from holdfast.store.family import Ended, chunks
 from holdfast.store.part import Do, batch, record
 
@@ -144,7 +145,7 @@ def _decide(do: Do, turns: Sequence[Decidable]) -> tuple[list[Ended], list[Start
     starting: list[Start] = []
     over: list[Finish] = []
     for turn in turns:
-        decided = _decision(turn, ends.get(turn.graph, {}))
+        decided = _decision(turn, ends.get(turn.graph, {}), do.payloads)
         if isinstance(decided, Finish):
             over.append(decided)
             continue
@@ -169,7 +170,7 @@ def _release_row(turn: Decidable, args: str | None) -> dict[str, Any]:
     return row
 
 
-def _decision(turn: Decidable, ends: Mapping[str, NodeEnd]) -> Finish | str | None:
+def _decision(turn: Decidable, ends: Mapping[str, NodeEnd], payloads: Payloads) -> Finish | str | None:
     """How a node ends without having run; or the text of its arguments where they were filled in."""
     if turn.cause is not None and "rule" not in turn.plan:
         return Finish(turn.id, turn.graph, turn.node, "skipped", error=turn.cause)
@@ -181,12 +182,10 @@ def _decision(turn: Decidable, ends: Mapping[str, NodeEnd]) -> Finish | str | No
         return _failed(turn, "bad_output", decided.message)
     if not isinstance(decided, Go) or decided.args is None:
         return None
-    data = msgspec.json.encode(decided.args)
-    if len(data) > MAX_PAYLOAD:
-        return _failed(
-            turn, "too_large", f"its arguments are {len(data):,} bytes of JSON, but the limit is {MAX_PAYLOAD:,}"
-        )
-    return data.decode()
+    try:
+        return payloads.pack(msgspec.json.encode(decided.args).decode(), "its arguments")
+    except PayloadError as error:
+        return _failed(turn, payload_code(error), str(error))
 
 
 def _failed(turn: Decidable, code: str, message: str) -> Finish:
@@ -216,7 +215,7 @@ def _ends_needed(do: Do, turns: Sequence[Decidable]) -> dict[str, dict[str, Node
     rows = [{"graph": graph, "node": node, "wanted": int(wants)} for (graph, node), wants in wanted.items()]
     for some in chunks(rows):
         for graph, node, id, state, kind, error, options, result in do("node_ends", rows=batch(some)):
-            output = result
+            output = None if result is None else do.payloads.unpack(result)
             if kind == "graph" and state == "done" and wanted[str(graph), node]:
                 output = graph_output(do, str(id), options)
             ends.setdefault(str(graph), {})[node] = NodeEnd(state, output, error if state == "skipped" else None)
@@ -228,7 +227,7 @@ def graph_output(do: Do, graph: str, options: str | None) -> str:
     named = result_node(options)
     parts = []
     for node, id, kind, nested, result in do("graph_outputs", graph=graph, node=named):
-        text = graph_output(do, str(id), nested) if kind == "graph" else result
+        text = graph_output(do, str(id), nested) if kind == "graph" else do.payloads.unpack(result)
         if named is not None:
             return str(text)
         parts.append(f"{msgspec.json.encode(node).decode()}:{text}")
@@ -256,7 +255,7 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
     ended = []
     for some in chunks(list(by_id.values())):
         rows = [
-            {"id": each.id, "state": each.state, "result": each.result, "error": each.error, "plan": each.plan}
+            {"id": each.id, "state": each.state, "result": _packed(do, each), "error": each.error, "plan": each.plan}
             for each in some
         ]
         records = []
@@ -268,6 +267,10 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
             ended.append(each.ended())
         do("add_history", rows=batch(records))
     return ended
+
+
+def _packed(do: Do, each: Finish) -> str | None:
+    return None if each.result is None else do.payloads.pack(each.result, f"the output of {each.node}")
 
 
 def _data(entry: dict[str, Any], error: str | None) -> str | None:

@@ -201,6 +201,8 @@ def _make(do: Do, runs: Sequence[tuple[str, int, NewRun]], lanes: Mapping[Pair, 
     """The runs of slots, and the record of it."""
     if not runs:
         return []
+    for _, _, run in runs:
+        run.args = do.payloads.pack(run.args, f"the arguments of task {run.task}")
     ids = carry_out(plan([run for _, _, run in runs], dict(lanes)), do)
     made = [Made(name, slot, id) for (name, slot, _), id in zip(runs, ids, strict=True)]
     do("add_slots", rows=batch({**each._asdict(), "asked": asked} for each in made))

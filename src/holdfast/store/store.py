@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.database import Database
 from holdfast.model.clock import Clock, database_clock
+from holdfast.model.payloads import Payloads
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import Claims
 from holdfast.store.counting import Counting
@@ -33,9 +34,17 @@ from holdfast.store.workers import Workers
 class Store:
     """All that is durable, as `store.claims.claim(…)` and so on. The first use of a part makes or checks the tables."""
 
-    def __init__(self, database: Database, *, migrate: bool = True, clock: Clock = database_clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        migrate: bool = True,
+        clock: Clock = database_clock,
+        payloads: Payloads | None = None,
+    ) -> None:
         self.database = database
-        self._ground = ground = Ground(database, clock, migrate=migrate)
+        self.payloads = payloads or Payloads()
+        self._ground = ground = Ground(database, clock, self.payloads, migrate=migrate)
         self.lanes = Lanes(ground)
         self.intake = Intake(ground, self.lanes)
         self.graphs = Graphs(ground, self.lanes, self.intake)
@@ -75,7 +84,7 @@ class Store:
 
     def beside(self, database: Database) -> Store:
         """A store with the same settings on other connections to the same tables."""
-        return Store(database, migrate=self._ground.migrates, clock=self._ground.clock)
+        return Store(database, migrate=self._ground.migrates, clock=self._ground.clock, payloads=self.payloads)
 
     def be_patient_for(self, seconds: float) -> None:
         """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""

@@ -61,14 +61,14 @@ class Transactions(Part):
         """What stands on record, if the transaction was committed and its answer got lost. One whose commit is still
         under way can't be seen: then the next try waits for its locks, and is refused."""
         known = self._together("commit", lambda do: read_back(do, [record])) if record.n else {}
-        return str(known[0].value) if known and isinstance(known[0], Wrote) else None
+        return self._ground.payloads.unpack(str(known[0].value)) if known and isinstance(known[0], Wrote) else None
 
     def _once(self, purpose: str, session: str, record: Record, work: Callable[[Any], str]) -> str:
         ground = self._ground
         line = ground.line(purpose)
         with ground.database.authors_transaction(line) as connection:
             text = work(connection)
-            record.value = text
+            record.value = ground.payloads.pack(text, "the result of a transaction")
             self._record(purpose, session, record)
         return text
 

@@ -146,7 +146,7 @@ class Views(Part):
 
     def more(self, id: str) -> MoreRow | None:
         rows = self._one("read", "run_more", id=id)
-        return MoreRow._make(rows[0]) if rows else None
+        return MoreRow._make((self.plain(rows[0][0]), *rows[0][1:])) if rows else None
 
     def between(self, low: str, high: str, size: int) -> list[Row]:
         """The first runs whose ids lie between these, both included: id, task, state."""
@@ -170,7 +170,8 @@ class Views(Part):
 
     def steps(self, id: str) -> list[StepRow]:
         """What a durable function has recorded, in order, since its last restart."""
-        return [StepRow._make(row) for row in self._one("read", "run_steps", id=id)]
+        rows = self._one("read", "run_steps", id=id)
+        return [StepRow._make((*row[:3], self.plain(row[3]), *row[4:])) for row in rows]
 
     def waits(self, id: str) -> list[WaitRow]:
         """What a run waits for."""
@@ -234,7 +235,8 @@ class Views(Part):
 
     def chunks(self, id: str, after: int) -> list[Row]:
         """What a run wrote for its followers: n, attempt, data; at most a page."""
-        return self._one("read", "run_chunks", id=id, after=after)
+        rows = self._one("read", "run_chunks", id=id, after=after)
+        return [(n, attempt, self.plain(data)) for n, attempt, data in rows]
 
     def history(self, id: str) -> list[Row]:
         """The kept records of a run: n, at, kind, attempt, session, since, data."""
@@ -248,9 +250,13 @@ class Views(Part):
     def open_claims(self, runs: Iterable[str]) -> dict[str, OpenClaim]:
         """Those of these runs that are unfinished, as a worker would get them; without their deadlines."""
         rows = self._one("read", "open_claims", rows=batch({"id": run} for run in runs))
-        return {str(row[2]): OpenClaim(row[0], row[1], _claim(row[2:])) for row in rows}
+        return {str(row[2]): OpenClaim(row[0], row[1], self._claim(row[2:])) for row in rows}
 
+    def _claim(self, row: Row) -> Claim:
+        claim = Claim(*row)
+        parent = None if claim.parent is None else str(claim.parent)
+        return claim._replace(id=str(claim.id), parent=parent, args=self.plain(claim.args) or "")
 
-def _claim(row: Row) -> Claim:
-    claim = Claim(*row)
-    return claim._replace(id=str(claim.id), parent=None if claim.parent is None else str(claim.parent))
+    def plain(self, text: str | None) -> str | None:
+        """A stored payload as JSON."""
+        return None if text is None else self._ground.payloads.unpack(text)

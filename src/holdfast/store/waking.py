@@ -72,12 +72,18 @@ def find_waiters(do: Do, targets: Collection[str]) -> tuple[list[Waiter], bool]:
 
 
 def settle_events(
-    do: Do, payloads: Mapping[str, str], waiters: Iterable[Waiter], *, more: bool, by: str | None = None
+    do: Do,
+    payloads: Mapping[str, str],
+    waiters: Iterable[Waiter],
+    *,
+    more: bool,
+    traces: Mapping[str, str | None],
+    by: str | None = None,
 ) -> set[str]:
     """Locked events are emitted for the first time: their waiters, whose runs are locked, have what they waited for.
     The runs to wake."""
     rows = [
-        {"target": target, "payload": payload, "more": int(more), "emitted_by": by}
+        {"target": target, "payload": payload, "more": int(more), "emitted_by": by, "trace": traces[target]}
         for target, payload in payloads.items()
     ]
     do("emit_events", rows=batch(rows))

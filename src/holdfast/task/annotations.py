@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
 from holdfast.errors import TaskError
 from holdfast.model.codec import decoder, is_model
+from holdfast.model.secret import Secret
 
 _NO_TYPES = ("cls", "default", "default_factory")
 _UNTYPED = (object, typing.NoReturn, typing.Never)
@@ -61,7 +62,7 @@ def check(where: str, annotation: Any, kind: Any) -> None:
         raise Unresolved(str(error)) from error
     except Exception as error:
         raise _untypable(where, annotation, str(error)) from error
-    if (stranger := _stranger(info, set())) is not None:
+    if (stranger := _stranger(info)) is not None:
         why = f"{stranger.__module__}.{stranger.__qualname__} can't be kept as JSON"
         raise _untypable(where, annotation, why)
 
@@ -86,20 +87,33 @@ def _names_of(fn: Callable[..., Any]) -> dict[str, Any]:
     return names
 
 
-def _stranger(info: Any, seen: set[int]) -> type[Any] | None:
-    """A class in the tree of a type that is neither msgspec's to read nor one of pydantic's models."""
+def has_secrets(kind: Any) -> bool:
+    """Whether a type that was checked has a `Secret` in it."""
+    return any((get_origin(each) or each) is Secret for each in _customs(msgspec.inspect.type_info(kind), set()))
+
+
+def _stranger(info: Any) -> Any:
+    """A class in the tree of a type that is neither msgspec's to read, nor a Secret, nor one of pydantic's models."""
+    customs = _customs(info, set())
+    known = (object, Secret)
+    return next((each for each in customs if (get_origin(each) or each) not in known and not is_model(each)), None)
+
+
+def _customs(info: Any, seen: set[int]) -> Iterator[Any]:
+    """The classes in the tree of a type that aren't msgspec's own."""
     if isinstance(info, msgspec.inspect.CustomType):
-        return None if info.cls is object or is_model(info.cls) else info.cls
+        yield info.cls
     if id(info) in seen:
-        return None
+        return
     seen.add(id(info))
     if isinstance(info, tuple | list):
         parts = list(info)
     elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
         parts = [getattr(info, name) for name in info.__struct_fields__ if name not in _NO_TYPES]
     else:
-        return None
-    return next((found for part in parts if (found := _stranger(part, seen)) is not None), None)
+        return
+    for part in parts:
+        yield from _customs(part, seen)
 
 
 def _untypable(where: str, annotation: Any, why: str) -> TaskError:
@@ -111,5 +125,5 @@ def _untypable(where: str, annotation: Any, why: str) -> TaskError:
     return TaskError(
         f"{where} {shown(annotation)}, which can't be read from JSON: {why}. "
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
-        "or Any for plain JSON"
+        "Secret of one of them, or Any for plain JSON"
     )

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import decode, decoder, encode
-from holdfast.task.annotations import Unresolved, check, resolve
+from holdfast.model.codec import UNREADABLE, decode, decoder, encode
+from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
 """The key of values given by position where the parameters' names weren't known."""
@@ -66,6 +66,7 @@ class Signature:
         self._sort_parameters()
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._typed = True
+        self._secrets = False
         self._result_decoder: msgspec.json.Decoder[Any] | None = None
         with suppress(Unresolved):  # the names may be defined later in the module
             self._resolve()
@@ -87,7 +88,12 @@ class Signature:
         text = encode(self.bound(args, kwargs), self._what_arguments)
         if self._typed:
             self._read(text, "")
-        return text
+        return self._with_secrets(text) if self._secrets else text
+
+    def _with_secrets(self, text: str) -> str:
+        """The same arguments with those marked as secrets that are annotated so but were given as they are."""
+        assert self._decoder is not None
+        return encode(self._decoder.decode(text), self._what_arguments)
 
     def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
         """The JSON text of arguments by parameter name, of which some have places that are filled in later: those
@@ -95,7 +101,10 @@ class Signature:
         self.resolve()
         if self._typed:
             there = {name: value for name, value in bound.items() if name not in waiting}
-            self._read(encode(there, self._what_arguments), "")
+            text = encode(there, self._what_arguments)
+            self._read(text, "")
+            if self._secrets:
+                bound = {**bound, **decode(self._with_secrets(text))}
         return encode(bound, self._what_arguments)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +187,7 @@ class Signature:
         kind = resolve(self.fn, annotation)
         if kind is not Any:
             check(f"task {self.task_name}: {where} is annotated", annotation, kind)
+            self._secrets = self._secrets or has_secrets(kind)
         return kind
 
     def _bind_keywords(self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -211,7 +221,8 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise self._refusal(prefix + _by_parameter(error)) from error
+            why = UNREADABLE if text[:1] == "~" else prefix + _by_parameter(error)
+            raise self._refusal(why) from error
 
     def _by_name(self, text: str) -> str:
         """The same arguments with those under `*` bound to the parameters at their positions."""

@@ -5,19 +5,40 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TextIO
+from typing import Any, Literal, TextIO, TypeAlias
+
+from holdfast.telemetry.fields import JsonLines, RunFields
 
 DIM = "\x1b[2m"
 PLAIN = "\x1b[0m"
 COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
 
 
-def show_log(verbose: bool, prefix: str = "") -> None:
-    """Show what Holdfast logs, every run with `verbose`, and warnings of everyone else, on standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(Lines(coloured(sys.stderr), prefix))
+LogFormat: TypeAlias = Literal["text", "json"]
+
+
+class Shown(logging.StreamHandler[TextIO]):
+    """What is shown on standard error, and how `show_log` was asked to."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.addFilter(RunFields())
+
+
+def show_log(verbose: bool, prefix: str = "", style: LogFormat = "text") -> None:
+    """Show what Holdfast logs, every run with `verbose`, and warnings of everyone else, on standard error. As JSON each
+    line has the fields of the run that it was written in."""
+    handler = Shown({"verbose": verbose, "prefix": prefix, "style": style})
+    handler.setFormatter(JsonLines() if style == "json" else Lines(coloured(sys.stderr), prefix))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("holdfast").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def log_shown() -> dict[str, Any] | None:
+    """How the log of this process is shown, as `show_log` takes it; None where that is the application's business."""
+    handlers = logging.getLogger().handlers
+    return next((handler.settings for handler in handlers if isinstance(handler, Shown)), None)
 
 
 def coloured(stream: TextIO) -> bool:

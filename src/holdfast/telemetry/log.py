@@ -2,6 +2,7 @@
 
 One line per thing that matters. What is about a run begins with `run ID (TASK) attempt N` and carries `run`, `task` and
 `attempt` as fields of the record, for handlers that write JSON; `session` and the like stand on lines about workers.
+Which worker a line comes from, and which run author code writes a line of its own in, is in `fields.py`.
 Levels: DEBUG each run that ended well, INFO the life of workers, WARNING what is tried again or taken over, ERROR what
 failed for good. Never logged: arguments, results, passwords.
 """
@@ -152,6 +153,14 @@ def pruned(runs: int) -> None:
     logger.info("%d finished runs pruned", runs)
 
 
+# Payloads
+
+
+def payload_large(what: str, size: int) -> None:
+    told = "%s: %s bytes of JSON, which is stored, read and sent again and again; is a reference to it enough?"
+    logger.warning(told, _inert(what), f"{size:,}")
+
+
 # Schedules
 
 
@@ -216,16 +225,16 @@ def supervisor_started(processes: int) -> None:
 
 
 def child_died(number: int, pid: int, how: str, pause: float) -> None:
-    fields = {"worker": number, "pid": pid}
+    fields = {"number": number, "pid": pid}
     logger.warning("worker %d (pid %d) %s; a new one starts in %.1f s", number, pid, how, pause, extra=fields)
 
 
 def child_restarted(number: int, pid: int) -> None:
-    logger.info("worker %d starts again (pid %d)", number, pid, extra={"worker": number, "pid": pid})
+    logger.info("worker %d starts again (pid %d)", number, pid, extra={"number": number, "pid": pid})
 
 
 def child_not_startable(number: int, error: object, pause: float) -> None:
-    logger.error("worker %d can't be started: %s; again in %.1f s", number, error, pause, extra={"worker": number})
+    logger.error("worker %d can't be started: %s; again in %.1f s", number, error, pause, extra={"number": number})
 
 
 def supervisor_stopping(children: int, grace: float) -> None:
@@ -237,7 +246,7 @@ def supervisor_hurries() -> None:
 
 
 def child_killed(number: int, pid: int) -> None:
-    fields = {"worker": number, "pid": pid}
+    fields = {"number": number, "pid": pid}
     logger.error("worker %d (pid %d) didn't stop in time and is killed", number, pid, extra=fields)
 
 

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
-from uuid import UUID
+from typing import Any, TypeAlias
 
 from holdfast.engine import effects as fx
 from holdfast.engine.past import Past
@@ -25,7 +24,7 @@ from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.ids import new_id
-from holdfast.store import Claim, NewRun
+from holdfast.store import Claim
 from holdfast.store import commands as write
 from holdfast.store.commands import Held, Kept, Outcome
 from holdfast.store.family import spawn_key
@@ -37,6 +36,7 @@ from holdfast.task.operations import Operation
 from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
+from holdfast.testing.direct_clerk import PLAINLY, DirectClerk
 
 Calls: TypeAlias = Generator[Callable[[], Any], Any, Any]
 """Yields author code to call, is sent what it returned or thrown what it raised, and returns what came of it all."""
@@ -61,47 +61,6 @@ class Surroundings:
         self.enqueued: list[Request[Any]] = []
         self.emitted: dict[str, Any] = {}
         self.written: list[Any] = []
-
-
-class DirectRun:
-    """A run that a direct call made: it can be joined, and nothing else."""
-
-    def __init__(self, id: UUID, task: str) -> None:
-        self.id = id
-        self.task = task
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise TaskError(f"a run made in a direct call has no .{name}: it isn't in any store; use the kit for that")
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.task}>"
-
-
-class DirectClerk:
-    """Makes runs of requests, to be called here."""
-
-    def __init__(self) -> None:
-        self.requests: dict[str, Request[Any]] = {}
-
-    def new_run(self, request: Request[Any]) -> NewRun:
-        run = NewRun(str(new_id()), request.declaration.queue, request.task, request.args, 0)
-        self.requests[run.id] = request
-        return run
-
-    def new_child_graph(self, plan: Any, result: str | None) -> NoReturn:  # noqa: ARG002
-        raise TaskError("ctx.submit needs a store: test functions that submit graphs with the kit")
-
-    def handle(self, id: UUID, task: str) -> DirectRun:
-        return DirectRun(id, task)
-
-    def decode_result(self, task: str, text: str) -> Any:
-        known = (request.signature for request in self.requests.values() if request.task == task)
-        return next(known).decode_result(text)
-
-    def ended(self) -> None:
-        """Nobody waits for it."""
 
 
 class DirectConductor:
@@ -166,7 +125,7 @@ class DirectConductor:
         while True:
             try:
                 value = yield self._call(effect.key, step.call.fn, *step.call.args, **step.call.kwargs)
-                tried: fx.Tried | float = returned(step.call, value)
+                tried: fx.Tried | float = returned(step.call, value, PLAINLY)
             except Exception as error:
                 tried = tries.failed(error)
             if isinstance(tried, fx.Tried):
@@ -179,7 +138,7 @@ class DirectConductor:
         self.around.steps.append(call.name)
         try:
             value = yield self._call(effect.key, call.fn, self.around.connection, *call.args, **call.kwargs)
-            tried: fx.Tried | float = returned(call, value)
+            tried: fx.Tried | float = returned(call, value, PLAINLY)
         except Exception as error:
             tried = Tries(call, None, None).failed(error)
         return tried

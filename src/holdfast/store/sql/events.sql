@@ -16,10 +16,14 @@ select target, payload from {schema}events where target {among(:rows, target tex
 -- Which call emitted an event.
 select emitted_by from {schema}events where target = :target
 
+-- name: event_trace
+-- The trace context of whoever emitted an event.
+select trace from {schema}events where target = :target
+
 -- name: emit_events
 -- The first emit of an event wins.
-update {schema}events set payload = each.payload, emitted_at = {now}, emitted_by = each.emitted_by, touched_at = {now}, more = each.more
-from {each(:rows, target text, payload text, more smallint, emitted_by text)}
+update {schema}events set payload = each.payload, emitted_at = {now}, emitted_by = each.emitted_by, touched_at = {now}, more = each.more, trace = each.trace
+from {each(:rows, target text, payload text, more smallint, emitted_by text, trace text)}
 where {schema}events.target {matching(:rows, target text)} and {schema}events.target = each.target and emitted_at is null
 returning {schema}events.target
 

@@ -1,0 +1,272 @@
+"""How payloads are stored: compressed where they are large, by a codec, warned of, refused; read by everyone."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast import Context, Graph, Holdfast, Retry, RunFailed, State, SyncContext
+from holdfast.control import Control
+from holdfast.errors import ConfigError, PayloadError, TooLarge
+from holdfast.model.codec import NOT_SHOWN
+from holdfast.model.payloads import Payloads
+from tests.support.durable import drain
+
+CANARY = "the canary sings"
+ONCE = Retry(max_attempts=1)
+
+
+class Scramble:
+    """A codec for tests: never the same twice, and nothing without its key."""
+
+    def __init__(self, key: int = 7) -> None:
+        self._key = key
+
+    def encode(self, data: bytes) -> bytes:
+        salt = os.urandom(4)
+        return salt + bytes([self._key]) + bytes(byte ^ self._key for byte in data)
+
+    def decode(self, data: bytes) -> bytes:
+        if data[4] != self._key:
+            raise ValueError("another key")
+        return bytes(byte ^ self._key for byte in data[5:])
+
+
+def keep(connection: object, text: str) -> str:
+    return text
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+class Greet(State):
+    text: str
+
+    async def run(self, ctx: Context) -> Part:
+        return Part(text=self.text)
+
+
+class Part(State):
+    text: str
+
+    async def run(self, ctx: Context) -> None: ...
+
+
+def program(app):
+    """Uses every way in which a payload is stored."""
+
+    @app.task(name="echo")
+    def echo(text: str) -> str:
+        return text
+
+    @app.task(name="plain")
+    def plain(ctx: SyncContext, text: str) -> str:
+        return ctx.step(shout, text)
+
+    @app.task(name="all")
+    async def all_of_it(ctx: Context, text: str, again: bool = True) -> list[str]:
+        if again:
+            await ctx.restart(text, False)
+        step = await ctx.step(shout, text)
+        kept = await ctx.transaction(keep, text)
+        event = await ctx.wait_for("event")
+        message = await ctx.receive("topic")
+        child = await ctx.call(echo, text)
+        both = await ctx.map(plain, [text])
+        await ctx.emit("mine", text)
+        await ctx.write(text)
+        return [step, kept, event, message, child, *both]
+
+    return echo, all_of_it, app.machine("machine", Greet, Part)
+
+
+def play(app, text):
+    """Run the program to its end, with its waits asleep in between; the runs."""
+    echo, all_of_it, machine = program(app)
+    run = all_of_it.enqueue(text)
+    graph = Graph("graph")
+    first = graph.add(echo, text, name="first")
+    gate = graph.gate("gate", after=[first], type=str)
+    graph.add(echo, first.output, after=[gate], when=first.output.exists(), name="second")
+    graph_run = app.submit(graph)
+    moved = machine.enqueue(Greet(text=text))
+    drain(app)
+    app.emit("event", text)
+    run.send("topic", text)
+    graph_run.gate("gate").complete(text)
+    drain(app)
+    return run, graph_run, moved
+
+
+def check(app, text):
+    run, graph_run, moved = play(app, text)
+    shouted = text.upper()
+    assert run.result(timeout=30) == [shouted, text, text, text, text, shouted]
+    assert [chunk.data for chunk in run.stream()] == [text]
+    assert graph_run.result(timeout=30) == {"first": text, "gate": text, "second": text}
+    assert moved.info().state == "done"
+    fork = run.fork(from_step="map plain", args=(text, False))
+    drain(app)
+    assert fork.result(timeout=30) == run.result()
+    assert not graph_run.gate("gate").complete(text), "the same outcome again"
+    details = Control(app.store, app.registry).runs.details(run.id)
+    assert details.args == {"text": text, "again": False}
+    assert [step.value for step in details.steps if step.kind in ("step", "event", "message")] == [
+        shouted, text, text, text
+    ]  # fmt: skip
+    return run
+
+
+def test_large_payloads_are_compressed_and_small_ones_are_not(make_app, stored):
+    app = make_app(compress_above=2000)
+    check(app, CANARY + "." * 5000)
+    assert "." * 5000 not in stored()
+    assert "~z:" in stored()
+    check_small = app.remote("echo").enqueue(CANARY)
+    assert CANARY in stored()
+    assert check_small.info().state == "ready"
+
+
+def test_what_compression_would_not_make_smaller_stays_as_it_is(make_app):
+    noise = os.urandom(4000).hex()
+    payloads = Payloads(compress_above=1024)
+    assert payloads.unpack(payloads.pack(f'"{noise}"', "it")) == f'"{noise}"'
+    assert Payloads(compress_above=None).pack(f'"{"a" * 99999}"', "it")[0] == '"'
+
+
+def test_a_codec_sees_every_payload_and_the_database_sees_none(make_app, stored):
+    app = make_app(codec=Scramble())
+    run = check(app, CANARY)
+    found = stored()
+    assert CANARY not in found
+    assert CANARY.upper() not in found
+    assert "~c:" in found
+    assert run.info().result is not None
+
+
+def test_what_a_codec_wrote_is_read_by_who_has_it_and_named_by_who_has_not(make_app):
+    app = make_app(codec=Scramble())
+    echo, *_ = program(app)
+    run = echo.enqueue(CANARY)
+    drain(app)
+    other = make_app(codec=Scramble(8))
+    with pytest.raises(PayloadError, match=r"give it the same Holdfast\(codec=…\)"):
+        other.get_run(run.id).result()
+    control = Control(make_app().store)
+    assert control.runs.info(run.id).result == NOT_SHOWN
+    assert control.runs.details(run.id).args == NOT_SHOWN
+    assert [info.result for info in control.runs.page()] == [NOT_SHOWN]
+    assert app.get_run(run.id).result() == CANARY
+
+
+def test_a_run_that_a_worker_cannot_read_fails_and_can_be_retried_by_one_that_can(make_app):
+    app = make_app(codec=Scramble())
+    echo, *_ = program(app)
+    run = echo.enqueue(CANARY)
+    wrong = make_app(codec=Scramble(8))
+    program(wrong)
+    drain(wrong)
+    with pytest.raises(RunFailed, match="it was written with a codec, or a key, that this app doesn't have"):
+        run.result()
+    run.retry()
+    drain(app)
+    assert run.result() == CANARY
+
+
+def test_a_key_stands_for_the_same_request_whatever_the_codec_writes(make_app):
+    app = make_app(codec=Scramble())
+    echo, *_ = program(app)
+    assert echo.options(key="once").enqueue(CANARY).id == echo.options(key="once").enqueue(CANARY).id
+
+
+def test_a_schedule_is_not_another_one_because_of_its_codec(make_app, clock, caplog):
+    app = make_app(codec=Scramble(), clock=clock)
+    echo, *_ = program(app)
+    app.schedule("hourly", echo.request(CANARY), every=60)
+    drain(app)
+    clock.forward(90)
+    caplog.clear()
+    with caplog.at_level("INFO", "holdfast"):
+        drain(app)
+    assert "changed" not in caplog.text
+    assert [info.result for info in app.runs()] == [CANARY]
+
+
+def test_limits_are_the_apps_own(make_app):
+    strict, lax = make_app(refuse_above=2000), make_app(refuse_above=4 * 1024 * 1024)
+    with pytest.raises(TooLarge, match="the arguments of task echo: 3,011 bytes of JSON, but the limit is 2,000"):
+        program(strict)[0].enqueue("a" * 3000)
+    large = "a" * (3 * 1024 * 1024)
+    run = program(lax)[0].enqueue(large)
+    drain(lax)
+    assert run.result() == large
+    with pytest.raises(TooLarge, match="2,097,152"):
+        program(make_app())[0].enqueue(large)
+
+
+@pytest.mark.parametrize(
+    "what", ["step", "result", "emit", "write", "transaction"], ids=lambda what: f"of {what}"
+)  # fmt: skip
+def test_what_is_too_large_inside_a_run_fails_it_with_its_code(make_app, what):
+    app = make_app(refuse_above=2000)
+
+    def grow() -> str:
+        return "a" * 3000
+
+    @app.task(name="grows", retry=ONCE)
+    async def grows(ctx: Context) -> str | None:
+        if what == "step":
+            await ctx.step(grow, name="grow")
+        elif what == "emit":
+            await ctx.emit("large", grow())
+        elif what == "write":
+            await ctx.write(grow())
+        elif what == "transaction":
+            await ctx.transaction(keep, grow())
+        return grow() if what == "result" else None
+
+    run = grows.enqueue()
+    drain(app)
+    info = run.info()
+    assert info.state == "failed"
+    assert "but the limit is 2,000" in info.error.message
+
+
+def test_large_payloads_are_warned_of_once(make_app, caplog):
+    app = make_app(warn_above=2000)
+    echo, *_ = program(app)
+    echo.enqueue("b" * 1000)
+    assert caplog.messages == []
+    echo.enqueue("b" * 3000)
+    echo.enqueue("b" * 3000)
+    (line,) = caplog.messages
+    assert line.startswith("the arguments of task echo: 3,011 bytes of JSON, which is stored")
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"refuse_above": 10}, "refuse_above is a number of bytes from 1,024 to 67,108,864, but is 10"),
+        ({"warn_above": "1 MB"}, "warn_above is a number of bytes"),
+        ({"compress_above": True}, "compress_above is a number of bytes"),
+        ({"codec": object()}, "codec needs the methods encode"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(sqlite_url, settings, told):
+    with pytest.raises(ConfigError, match=told):
+        Holdfast(sqlite_url, **settings)
+
+
+class Broken:
+    def encode(self, data: bytes) -> str:
+        return "text"
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+def test_a_codec_that_breaks_is_named(sqlite_url):
+    with Holdfast(sqlite_url, codec=Broken()) as app, pytest.raises(PayloadError, match="gave a str, not bytes"):
+        program(app)[0].enqueue("a")

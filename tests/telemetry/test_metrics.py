@@ -1,0 +1,206 @@
+"""What workers and applications count: by OpenTelemetry and for Prometheus, from one list, which the docs have too."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from functools import cache
+from pathlib import Path
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import REGISTRY
+
+from holdfast import Context, Holdfast, Retry
+from holdfast.telemetry.metrics import METRICS
+from tests.support.durable import drain
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+@cache
+def reader() -> InMemoryMetricReader:
+    """A process has one provider, for good."""
+    kept = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([kept]))
+    return kept
+
+
+class Counted:
+    """What has been counted since it was made, of one task, by either library."""
+
+    def __init__(self, kind: str, task: str) -> None:
+        self._read = self._prometheus if kind == "prometheus" else self._otel
+        self._task = task
+        self._before: dict[str, float] = {}
+        self._before = self()
+
+    def __call__(self) -> dict[str, float]:
+        return {name: value - self._before.get(name, 0) for name, value in self._read().items()}
+
+    def _prometheus(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for family in REGISTRY.collect():
+            for sample in family.samples:
+                name = sample.name.removesuffix("_total")
+                if name.startswith("holdfast_") and not name.endswith(("_created", "_bucket", "_sum")):
+                    self._add(found, name.replace("_seconds", "").replace("_", "."), sample.labels, sample.value)
+        return found
+
+    def _otel(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        data = reader().get_metrics_data()
+        for resource in data.resource_metrics if data else []:
+            for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+                for point in metric.data.data_points:
+                    name = metric.name if hasattr(point, "value") else f"{metric.name}.count"
+                    self._add(found, name, point.attributes, getattr(point, "value", getattr(point, "count", 0)))
+        return found
+
+    def _add(self, found: dict[str, float], name: str, labels: dict[str, str], value: float) -> None:
+        if labels.get("task", self._task) == self._task:
+            outcome = labels.get("outcome")
+            found[f"{name} {outcome}" if outcome else name] = value
+
+
+@pytest.mark.parametrize("kind", ["otel", "prometheus"])
+def test_a_worker_counts_claims_attempts_steps_and_commits(kind, database_url):
+    if kind == "otel":
+        reader()
+    task = f"counted with {kind} on {database_url}"
+    with Holdfast(database_url, telemetry=kind) as app:
+
+        @app.task(name=task, retry=Retry(max_attempts=2, delay=0))
+        async def counted(ctx: Context, well: bool) -> None:
+            await ctx.step(double, 1)
+            if not well:
+                raise ValueError
+
+        since = Counted(kind, task)
+        counted.enqueue_many([(True,), (False,)])
+        drain(app)
+        got = since()
+    expected = {
+        "holdfast.runs.enqueued": 2, "holdfast.runs.claimed": 3, "holdfast.attempts done": 1,
+        "holdfast.attempts retrying": 1, "holdfast.attempts failed": 1, "holdfast.attempt.duration.count": 3,
+        "holdfast.steps done": 2, "holdfast.step.duration.count": 2,
+    }  # fmt: skip
+    assert {name: got[name] for name in expected} == expected
+    assert got["holdfast.claim.duration.count"] >= 2
+    assert got["holdfast.commit.duration.count"] == got["holdfast.commit.size.count"] >= 2
+
+
+def test_gauges_show_the_sum_of_the_workers_that_are_alive(make_app):
+    app = make_app(telemetry="prometheus")
+    before = REGISTRY.get_sample_value("holdfast_slots")
+    with app.worker(concurrency=7), app.worker(concurrency=5):
+        assert REGISTRY.get_sample_value("holdfast_slots") == before + 12
+        assert REGISTRY.get_sample_value("holdfast_slots_busy") == 0
+        assert REGISTRY.get_sample_value("holdfast_backlog") == 0
+    assert REGISTRY.get_sample_value("holdfast_slots") == before
+
+
+def test_every_metric_is_in_the_docs():
+    page = (DOCS / "telemetry.md").read_text()
+    for metric in METRICS.values():
+        shown = f"{metric.prometheus}_total" if metric.kind == "counter" else metric.prometheus
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        assert f"| `{metric.name}` | `{shown}` | {metric.kind} | {labels} | {metric.help} |" in page
+
+
+APP = """
+from holdfast import Holdfast
+
+app = Holdfast({url!r})
+
+@app.task(name="job")
+async def job() -> None: ...
+"""
+
+
+@pytest.fixture
+def worker(tmp_path, sqlite_url):
+    """`holdfast worker` with these options, on an app with one task."""
+    (tmp_path / "shop_app.py").write_text(APP.format(url=sqlite_url))
+    started = Processes(tmp_path)
+
+    def start(*options):
+        command = ["-m", "holdfast.cli", "worker", "--app", "shop_app:app", *options]
+        return started.start(*command, cwd=tmp_path, env={"PYTHONPATH": ":".join(sys.path)})
+
+    yield start
+    started.close()
+
+
+def free_ports():
+    """The first of two ports in a row that nobody listens on."""
+    for first in range(20000 + os.getpid() * 2 % 20000, 60000, 2):
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", first))
+                two.bind(("127.0.0.1", first + 1))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no port is free")
+
+
+def scraped(port):
+    return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_shows_its_metrics_and_each_of_several_has_a_port(worker, processes):
+    port = free_ports()
+    more = ["--processes", str(processes)] if processes > 1 else []
+    process = worker("--metrics", str(port), "--concurrency", "9", *more)
+    for _ in range(processes):
+        process.wait_for("works on", timeout=60)
+    for number in range(processes):
+        shown = scraped_when_up(process, port + number)
+        assert re.search(r"^holdfast_slots 9\.0$", shown, re.MULTILINE)
+    process.signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def scraped_when_up(process, port):
+    found = []
+
+    def looked():
+        try:
+            found.append(scraped(port))
+        except OSError:
+            return False
+        return "holdfast_slots 9.0" in found[-1]
+
+    wait_until(looked, 60, f"metrics at {port}; its log:\n{process.log}")
+    return found[-1]
+
+
+@pytest.mark.parametrize("given", ["none", "0", "65536", "x:y", "127.0.0.1:"])
+def test_a_port_that_cannot_be_is_refused(worker, given):
+    process = worker("--metrics", given)
+    assert process.wait(60) == 2
+    assert "--metrics" in process.log
+
+
+def test_a_port_that_is_taken_is_named(worker):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = worker("--metrics", str(port))
+        assert process.wait(60) == 2
+    assert f"metrics can't be shown at 127.0.0.1:{port}" in process.log

@@ -1,0 +1,246 @@
+"""Spans: of whoever makes runs, of attempts, steps, claims and commits; what leads to what, and what isn't said."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import StatusCode
+
+from holdfast import Context, Graph, Holdfast, Retry, SyncContext
+from holdfast.control import Control
+from holdfast.errors import ConfigError
+from tests.support.durable import drain
+from tests.support.spans import child_of, links_to
+
+tracer = trace.get_tracer("tests")
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+async def refuse(secret: str) -> None:
+    raise ValueError(secret)
+
+
+@pytest.fixture
+def job(app):
+    @app.task(name="job")
+    async def job() -> None: ...
+
+    return job
+
+
+def test_an_attempt_is_under_the_enqueue_and_that_under_its_caller(app, job, spans):
+    with tracer.start_as_current_span("request") as request:
+        run = job.options(tenant="acme", queue="mail").enqueue()
+    drain(app)
+    enqueue, attempt = spans.one("enqueue job"), spans.one("job")
+    assert child_of(enqueue, request)
+    assert child_of(attempt, enqueue)
+    told = dict(attempt.attributes)
+    assert told.pop("holdfast.worker") == run.history()[-1].worker
+    assert told == {
+        "holdfast.run": str(run.id), "holdfast.task": "job", "holdfast.queue": "mail", "holdfast.attempt": 1,
+        "holdfast.tenant": "acme", "holdfast.outcome": "done",
+    }  # fmt: skip
+
+
+async def test_the_awaited_enqueue_is_traced_too(app, job, spans):
+    await job.aenqueue()
+    await app.worker().adrain(timeout=60)
+    assert child_of(spans.one("job"), spans.one("enqueue job"))
+
+
+def test_claims_and_commits_link_to_the_runs_that_they_serve(app, job, spans):
+    runs = [job.enqueue() for _ in range(3)]
+    drain(app)
+    attempts = spans.named("job")
+    assert len(attempts) == len(runs)
+    for attempt in attempts:
+        assert [links_to(attempt, claim) for claim in spans.named("claim")].count(True) == 1
+        assert [links_to(commit, attempt) for commit in spans.named("commit")].count(True) == 1
+    assert sum(claim.attributes["holdfast.runs"] for claim in spans.named("claim")) == len(runs)
+    assert sum(commit.attributes["holdfast.commands"] for commit in spans.named("commit")) == len(runs)
+
+
+def test_a_run_whose_maker_has_no_trace_has_one_of_its_own_named_by_its_id(make_app, app, job, spans):
+    silent = make_app()
+    run = silent.remote("job").enqueue()
+    drain(app)
+    attempt = spans.one("job")
+    assert attempt.context.trace_id == UUID(str(run.id)).int
+    assert links_to(attempt, spans.one("claim"))
+
+
+def test_a_sampler_is_asked_about_a_run_that_has_a_trace_of_its_own(make_app, app, job, spans, monkeypatch):
+    provider = SimpleNamespace(sampler=ALWAYS_OFF)
+    monkeypatch.setattr("holdfast.telemetry.tracing.trace.get_tracer_provider", lambda: provider)
+    make_app().remote("job").enqueue()
+    drain(app)
+    assert spans.named("job") == []
+
+
+def test_each_try_is_a_span_that_says_which_error_but_not_its_message(app, spans):
+    @app.task(name="fails", retry=Retry(max_attempts=2, delay=0))
+    async def fails() -> None:
+        raise ValueError("the password is 1234")
+
+    fails.enqueue()
+    drain(app)
+    tries = spans.named("fails")
+    assert [span.attributes["holdfast.outcome"] for span in tries] == ["retrying", "failed"]
+    assert [span.attributes["holdfast.attempt"] for span in tries] == [1, 2]
+    assert {span.status.status_code for span in tries} == {StatusCode.ERROR}
+    assert {span.status.description for span in tries} == {"ValueError"}
+    assert "1234" not in "".join(span.to_json() for span in tries)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+def test_steps_and_transactions_are_spans_under_their_attempt_and_replays_are_not(app, spans, plain):
+    def insert(connection, number: int) -> int:
+        return number
+
+    if plain:
+
+        @app.task(name="steps")
+        def steps(ctx: SyncContext) -> None:
+            ctx.step(double, 1)
+            ctx.transaction(insert, 2)
+            ctx.wait_for("go")
+            ctx.step(refuse_plainly, "1234")
+    else:
+
+        @app.task(name="steps")
+        async def steps(ctx: Context) -> None:
+            await ctx.step(double, 1)
+            await ctx.transaction(insert, 2)
+            await ctx.wait_for("go")
+            await ctx.step(refuse, "1234")
+
+    run = steps.options(retry=Retry(max_attempts=1)).enqueue()
+    drain(app)
+    app.emit("go")
+    drain(app)
+    assert run.info().state == "failed"
+    first, second = spans.named("steps")
+    assert child_of(spans.one("step double"), first)
+    assert child_of(spans.one("step insert"), first)
+    assert spans.one("step insert").attributes["holdfast.outcome"] == "done"
+    failed = spans.one("step refuse_plainly" if plain else "step refuse")
+    assert child_of(failed, second)
+    assert (failed.attributes["holdfast.outcome"], failed.status.description) == ("failed", "ValueError")
+
+
+def refuse_plainly(secret: str) -> None:
+    raise ValueError(secret)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+def test_an_attempt_links_to_whoever_emitted_what_it_waited_for_once(app, spans, plain):
+    if plain:
+
+        @app.task(name="waits")
+        def waits(ctx: SyncContext) -> None:
+            ctx.wait_for("first")
+            ctx.wait_for("second")
+    else:
+
+        @app.task(name="waits")
+        async def waits(ctx: Context) -> None:
+            await ctx.wait_for("first")
+            await ctx.wait_for("second")
+
+    @app.task(name="emits")
+    async def emits(ctx: Context) -> None:
+        await ctx.emit("second")
+
+    waits.enqueue()
+    drain(app)
+    app.emit("first")
+    drain(app)
+    emits.enqueue()
+    drain(app)
+    started, after_first, after_second = spans.named("waits")
+    assert not any(links_to(started, other) for other in (spans.one("emit first"), spans.one("emits")))
+    assert links_to(after_first, spans.one("emit first"))
+    assert links_to(after_second, spans.one("emits"))
+    assert not links_to(after_second, spans.one("emit first"))
+
+
+def test_nodes_of_a_graph_are_in_the_trace_of_its_submit(app, job, spans):
+    graph = Graph("release")
+    first = graph.add(job, name="first")
+    graph.add(job, after=[first], name="second")
+    app.submit(graph)
+    drain(app)
+    submit = spans.one("enqueue release")
+    assert [child_of(node, submit) for node in spans.named("job")] == [True, True]
+
+
+def test_a_key_stands_for_the_same_request_whether_traced_or_not(make_app, app, job):
+    traced = job.options(key="once").enqueue()
+    silent = make_app()
+
+    @silent.task(name="job")
+    async def same() -> None: ...
+
+    assert same.options(key="once").enqueue().id == traced.id
+
+
+def test_runs_of_a_schedule_are_not_in_the_trace_of_whoever_starts_the_worker(timed_app, clock, spans):
+    @timed_app.task(name="nightly")
+    async def nightly() -> None: ...
+
+    timed_app.schedule("nightly", nightly, every=60)
+    with tracer.start_as_current_span("start"):
+        drain(timed_app)
+        clock.forward(90)
+        drain(timed_app)
+    (run,) = timed_app.runs()
+    assert spans.one("nightly").context.trace_id == UUID(str(run.id)).int
+
+
+def test_without_telemetry_nothing_is_traced_nor_kept(make_app, spans):
+    silent = make_app()
+
+    @silent.task(name="job")
+    async def job(ctx: Context) -> int:
+        return await ctx.step(double, 1)
+
+    with tracer.start_as_current_span("request"):
+        run = job.enqueue()
+    drain(silent)
+    assert spans.names() == {"request"}
+    assert silent.store.views.more(str(run.id)).options is None
+
+
+def test_show_names_the_trace(app, job, spans):
+    run = job.enqueue()
+    details = Control(app.store, app.registry).runs.details(run.id)
+    assert details.trace == f"{spans.one('enqueue job').context.trace_id:032x}"
+    assert details.options == {}
+
+
+def test_what_isnt_known_is_refused(sqlite_url, monkeypatch):
+    with pytest.raises(ConfigError, match=r"telemetry is 'jaeger', but can only be 'otel' or 'prometheus', or both"):
+        Holdfast(sqlite_url, telemetry=["otel", "jaeger"])
+    monkeypatch.setenv("HOLDFAST_TELEMETRY", "zipkin")
+    with pytest.raises(ConfigError, match=r"\$HOLDFAST_TELEMETRY is 'zipkin'"):
+        Holdfast(sqlite_url)
+    monkeypatch.setenv("HOLDFAST_TELEMETRY", "otel, prometheus")
+    assert len(Holdfast(sqlite_url).telemetry.meters) == 2
+    assert not Holdfast(sqlite_url, telemetry=()).telemetry.on
+
+
+def test_what_isnt_installed_is_named(sqlite_url, monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "holdfast.telemetry.otel", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.telemetry.tracing", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'holdfast\[otel\]'"):
+        Holdfast(sqlite_url, telemetry="otel")
