@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 import holdfast
-from holdfast import Context, Holdfast, Retry, errors
+from holdfast import Context, Graph, Holdfast, Retry, errors
 from holdfast.task.options import _CHECKS as CALL_OPTIONS
 from holdfast.task.options import Settings as TaskSettings
 from holdfast.task.timetable import Timetable
+from holdfast.web import dashboard
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -45,22 +46,46 @@ def parameters(function: Any) -> set[str]:
     [
         ("`Holdfast(…)`", parameters(Holdfast)),
         ("`@app.task(…)`", {"name", *TaskSettings.__annotations__}),
-        ("`@app.task(…)`", parameters(Holdfast.machine) - {"states", "name"}),
         ("`task.options(…)`", set(CALL_OPTIONS)),
         ("`Retry(…)`", parameters(Retry)),
         ("`ctx.step(…)`", parameters(Context.options)),
         ("`app.worker(…)`", parameters(Holdfast.worker)),
-        ("The rest", parameters(Holdfast.limit) - {"name"}),
-        ("The rest", parameters(Holdfast.queue) - {"name"}),
-        ("The rest", parameters(Timetable.schedule) - {"name", "task"}),
-        ("The rest", parameters(Holdfast.trigger) - {"name"}),
     ],
-    ids=["app", "task", "machine", "call", "retry", "step", "worker", "limit", "queue", "schedule", "trigger"],
+    ids=["app", "task", "call", "retry", "step", "worker"],
 )
-def test_every_setting_is_on_the_page_of_settings(heading, settings):
-    assert settings
-    told = section("settings.md", heading)
-    assert {setting for setting in settings if f"`{setting}`" not in told} == set()
+def test_a_table_of_settings_has_all_there_are_and_no_others(heading, settings):
+    rows = [line for line in section("settings.md", heading).splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in names_in(row.split("|")[1])} == settings
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def test_the_settings_of_a_machine_are_all_told_below_those_of_a_task():
+    (told,) = [
+        part for part in section("settings.md", "`@app.task(…)`").split("\n\n") if part.startswith("`app.machine")
+    ]
+    assert names_in(told) == parameters(Holdfast.machine) - {"states", "name"}
+
+
+@pytest.mark.parametrize(
+    ("call", "function", "before"),
+    [
+        ("app.limit(name, …)", Holdfast.limit, {"name"}),
+        ("app.queue(name, …)", Holdfast.queue, {"name"}),
+        ("app.schedule(name, task, …)", Timetable.schedule, {"name", "task"}),
+        ("@app.trigger(name, …)", Holdfast.trigger, {"name"}),
+        ("Graph(name, …)", Graph, {"name"}),
+        ("g.add(task, …)", Graph.add, {"args", "kwargs"}),
+        ("g.gate(name, …)", Graph.gate, {"name"}),
+        ("dashboard(app, …)", dashboard, {"app"}),
+    ],
+    ids=["limit", "queue", "schedule", "trigger", "graph", "add", "gate", "dashboard"],
+)
+def test_the_lines_of_other_calls_have_all_their_settings_and_no_others(call, function, before):
+    (line,) = [line for line in section("settings.md", "The rest").splitlines() if line.startswith(f"| `{call}` |")]
+    assert names_in(line.split("|")[2]) == parameters(function) - before
 
 
 def test_every_environment_variable_is_on_the_page_of_settings():
