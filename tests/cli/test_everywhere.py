@@ -70,10 +70,17 @@ def test_every_command_and_its_options_are_documented(verb):
     assert f"holdfast {verb}" in told[0].partition("```console")[2]
     shared = {f"--{name}" for name in ("app", "url", "schema", "json", "debug")}
     options = {
-        option.opts[0] for option in holdfast.commands[verb].params
+        option.opts[0] for command in with_parts(holdfast.commands[verb]) for option in command.params
         if isinstance(option, click.Option) and not option.hidden
     } - shared  # fmt: skip
     assert {option for option in options if option not in told[0]} == set()
+    parts = {command.name for command in with_parts(holdfast.commands[verb])} - {verb}
+    assert {part for part in parts if f"`{part}" not in told[0]} == set()
+
+
+def with_parts(command: click.Command) -> list[click.Command]:
+    """A command, and those that stand below it, such as `token create`."""
+    return [command, *(command.commands.values() if isinstance(command, click.Group) else [])]
 
 
 def test_no_verb_at_all_shows_the_help_and_is_wrong_usage(shell):
