@@ -1,0 +1,54 @@
+"""How long it took until a killed worker's runs went on elsewhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.chaos.effects import Line
+from tests.chaos.facts import Facts
+
+AFTERMATH = 2.0  # seconds in which workers find back to a database
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from the kill to the next sign of a run. Undisturbed: with the database well all the while, and no other
+    worker lost that had taken it over."""
+
+    everything: Sequence[float]
+    undisturbed: Sequence[float]
+
+
+def measure(facts: Facts) -> Recovery:
+    marks = {run.id: run.mark or "" for run in facts.runs}
+    signs: dict[str, list[Line]] = defaultdict(list)
+    for line in facts.lines:
+        signs[line.mark].append(line)
+    crashes = [entry for entry in facts.history if entry.kind == "crashed" and entry.session is not None]
+    killed = {kill.pid: kill.at for kill in facts.kills}
+    lost: dict[str, list[float]] = defaultdict(list)
+    for entry in crashes:
+        lost[entry.run].append(entry.at)
+    everything, undisturbed = [], []
+    for entry in crashes:
+        pid = int(str(entry.session).split(":")[1])
+        since = killed.get(pid)
+        if since is None or entry.at < since:
+            continue  # not killed, or its lease had been over before
+        after = (line.at for line in signs[marks[entry.run]] if line.at > since and line.pid != pid)
+        resumed = next(after, None)
+        if resumed is None:
+            continue
+        everything.append(resumed - since)
+        lost_again = sum(since < at < resumed for at in lost[entry.run]) > 1
+        unwell = any(start < resumed and end + AFTERMATH > since for start, end in facts.windows)
+        if not lost_again and not unwell:
+            undisturbed.append(resumed - since)
+    return Recovery(sorted(everything), sorted(undisturbed))
+
+
+def percentile(times: Sequence[float], part: float) -> float | None:
+    """Of sorted ones; None of none."""
+    return times[min(len(times) - 1, int(part * len(times)))] if times else None
