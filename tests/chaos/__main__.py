@@ -7,10 +7,11 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.chaos.cluster import ClusterHouse
 from tests.chaos.houses import House, PostgresHouse, SqliteHouse
 from tests.chaos.report import Report
 from tests.chaos.trial import Setting, Trial
@@ -24,6 +25,7 @@ exit code: 0 when the verdict is good, 1 when it isn't, 130 when there is none
 examples:
   ./dev chaos --minutes 10 --postgres
   ./dev chaos --minutes 10 --sqlite --json result.json
+  ./dev chaos --failover 20
 """
 
 
@@ -49,6 +51,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own (default)")
     where.add_argument("--sqlite", action="store_true", help="a SQLite file")
+    where.add_argument(
+        "--failover",
+        type=_count,
+        nargs="?",
+        const=20,
+        metavar="N",
+        help="a PostgreSQL server with a synchronous standby; N times (default: 20) the primary is killed and the"
+        " standby promoted, and nothing else happens",
+    )
     parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long there are faults (default: 1)")
     parser.add_argument("--seed", type=int, help="for the choice of faults (default: another one each time, and told)")
     parser.add_argument("--workers", type=int, default=4, help="worker processes (default: 4)")
@@ -62,6 +73,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 < number <= 1000:
+        raise argparse.ArgumentTypeError("give a number from 1 to 1000")
+    return number
+
+
 def _minutes(text: str) -> float:
     minutes = float(text)
     if not 0 < minutes <= 24 * 60:
@@ -70,7 +88,9 @@ def _minutes(text: str) -> float:
 
 
 def trial(options: argparse.Namespace, seed: int) -> int:
-    setting = Setting(options.minutes * 60, seed, workers=options.workers, lease=options.lease)
+    seconds = options.minutes * 60 if options.failover is None else 60.0 * options.failover
+    calm = options.failover is not None
+    setting = Setting(seconds, seed, workers=options.workers, lease=options.lease, worker_faults=not calm)
     with folder(options.keep) as place:
         note(f"seed {seed}, in {place}")
         with closing(open_house(options, place)) as house:
@@ -93,8 +113,9 @@ def folder(keep: Path | None) -> Iterator[Path]:
 
 
 def open_house(options: argparse.Namespace, place: Path) -> House:
-    make: Callable[[Path], House] = SqliteHouse if options.sqlite else lambda at: PostgresHouse(at, options.version)
-    return make(place)
+    if options.failover is not None:
+        return ClusterHouse(place, options.failover)
+    return SqliteHouse(place) if options.sqlite else PostgresHouse(place, options.version)
 
 
 def tell(report: Report, json: str | None) -> None:

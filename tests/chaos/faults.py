@@ -22,6 +22,8 @@ class Fault(ABC):
     every: float
     outage = False
     """Whether the database can't be used meanwhile."""
+    taken_over = False
+    """Whether another server takes its place."""
 
     def __init__(self, random_source: random.Random) -> None:
         self.random = random_source

@@ -78,6 +78,14 @@ class House(ABC):
     @abstractmethod
     def about(self) -> str: ...
 
+    def enough(self) -> bool:
+        """Whether it has had all the faults that it was made for."""
+        return False
+
+    def unwell(self) -> Sequence[tuple[float, float]]:
+        """From when to when nobody could write, other than by a fault that was meant to have that effect."""
+        return []
+
     def damage(self) -> list[str]:
         """What the database itself finds wrong with its files, in the end."""
         return []
@@ -123,6 +131,10 @@ class SqliteHouse(House):
         self.url = self.direct = f"sqlite:///{self._file}"
         with Holdfast(self.url) as app, app.transaction() as connection:
             connection.execute(TABLE)
+        self._pulse = Pulse(self._file)
+
+    def unwell(self) -> Sequence[tuple[float, float]]:
+        return self._pulse.gaps
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
         lock = threading.Lock()
@@ -136,7 +148,38 @@ class SqliteHouse(House):
             return [str(said) for (said,) in connection.execute("pragma integrity_check") if said != "ok"]
 
     def close(self) -> None:
+        self._pulse.close()
         self._disk.close()
+
+
+class Pulse:
+    """Sees whether the file can be written. A worker that is frozen in the middle of a write, which no program can
+    foresee, keeps everyone else from writing until it goes on."""
+
+    def __init__(self, file: Path) -> None:
+        self.gaps: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._feel, args=(file,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _feel(self, file: Path) -> None:
+        connection = apsw.Connection(str(file))
+        connection.set_busy_timeout(100)
+        last = time.monotonic()
+        while not self._over.wait(0.1):
+            try:
+                connection.execute("begin immediate")
+                connection.execute("rollback")
+            except apsw.Error:
+                continue
+            if time.monotonic() - last > 1:
+                self.gaps.append((last, time.monotonic()))
+            last = time.monotonic()
+        connection.close()
 
 
 class FileLocked(Fault):

@@ -19,6 +19,8 @@ class Recovery:
 
     everything: Sequence[float]
     undisturbed: Sequence[float]
+    slowest: str = ""
+    """The longest of the undisturbed ones, in words."""
 
 
 def measure(facts: Facts) -> Recovery:
@@ -37,16 +39,37 @@ def measure(facts: Facts) -> Recovery:
         since = killed.get(pid)
         if since is None or entry.at < since:
             continue  # not killed, or its lease had been over before
-        after = (line.at for line in signs[marks[entry.run]] if line.at > since and line.pid != pid)
-        resumed = next(after, None)
-        if resumed is None:
+        after = (line for line in signs[marks[entry.run]] if line.at > since and line.pid != pid)
+        sign = next(after, None)
+        if sign is None:
             continue
+        resumed = sign.at
         everything.append(resumed - since)
         lost_again = sum(since < at < resumed for at in lost[entry.run]) > 1
         unwell = any(start < resumed and end + AFTERMATH > since for start, end in facts.windows)
         if not lost_again and not unwell:
-            undisturbed.append(resumed - since)
-    return Recovery(sorted(everything), sorted(undisturbed))
+            given_back = f"{sign.mark}, of process {pid}, given back after {entry.at - since:.2f} s"
+            undisturbed.append((resumed - since, f"{given_back}, resumed by {sign.pid} at {resumed:.2f}"))
+    undisturbed.sort()
+    slowest = undisturbed[-1][1] if undisturbed else ""
+    return Recovery(sorted(everything), [seconds for seconds, _ in undisturbed], slowest)
+
+
+def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[float]:
+    """How long after the beginning of each outage each worker had something durable again. The kept result of a step
+    tells, after the end of the outage. Workers that had nothing to do until the next one are left out."""
+    kept: dict[int, list[float]] = defaultdict(list)
+    for line in facts.lines:
+        if line.kind == "kept":
+            kept[line.pid].append(line.at)
+    found = []
+    for number, (since, until) in enumerate(outages):
+        over = outages[number + 1][0] if number + 1 < len(outages) else float("inf")
+        for times in kept.values():
+            first = next((at for at in times if until < at < over), None)
+            if first is not None and times[0] < since:
+                found.append(first - since)
+    return sorted(found)
 
 
 def percentile(times: Sequence[float], part: float) -> float | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.chaos.recovery import Recovery, measure, percentile
+from tests.chaos.recovery import Recovery, measure, percentile, returns
 from tests.chaos.trial import Outcome, Setting
 from tests.chaos.verdict import Verdict, judge
 
 SHOWN = 10
 PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+BACK = 10.0  # seconds after the primary's end until a worker's next durable write
 ALLOWED = 2.0  # seconds beyond the lease, for the p99 of undisturbed recoveries
 
 
@@ -23,6 +24,8 @@ class Report:
         self._outcome = outcome
         self.verdict: Verdict = judge(outcome.facts)
         self.recovery: Recovery = measure(outcome.facts)
+        taken_over = [window for fault in outcome.faults if fault.taken_over for window in fault.times]
+        self.returns = returns(outcome.facts, taken_over)
         self.wrong = self._wrong()
 
     @property
@@ -38,7 +41,10 @@ class Report:
             found.append("nothing was begun: there is nothing to judge")
         slowest, most = percentile(self.recovery.undisturbed, 0.99), self._setting.lease + ALLOWED
         if slowest is not None and slowest > most:
-            found.append(f"p99 of undisturbed recoveries is {slowest:.1f} s, more than the lease + 2 s ({most:g} s)")
+            what = f"p99 of undisturbed recoveries is {slowest:.1f} s, more than the lease + 2 s ({most:g} s)"
+            found.append(f"{what}; the slowest: {self.recovery.slowest}")
+        if self.returns and self.returns[-1] > BACK:
+            found.append(f"a worker was back {self.returns[-1]:.1f} s after a failover, later than {BACK:g} s")
         return found
 
     def as_data(self) -> dict[str, Any]:
@@ -68,6 +74,7 @@ class Report:
                 "all": _percentiles(self.recovery.everything),
                 "undisturbed": _percentiles(self.recovery.undisturbed),
             },
+            "workers back after a failover": _percentiles(self.returns),
         }
 
     def as_json(self) -> str:
@@ -90,6 +97,7 @@ class Report:
             f"  {'(sessions lost by workers that came back)':<50} {data['sessions lost']:>8}",
             "",
             *(_line(f"recovery of killed workers' runs, {name}", found) for name, found in data["recovery"].items()),
+            *([_line("workers back after a failover", data["workers back after a failover"])] if self.returns else []),
             "",
             *(f"  {name:<50} {count:>8}" for name, count in data["verdict"].items()),
             *(f"    {name}: {what}" for name, found in data["found"].items() for what in found[:SHOWN]),

@@ -42,3 +42,14 @@ def test_what_cannot_be_meant_is_refused(options, said):
     ended = chaos(*options, timeout=60)
     assert ended.returncode == 2
     assert said in ended.stderr
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_the_standby_takes_over_and_workers_are_back_by_themselves(tmp_path):
+    ended = chaos("--failover", 20, "--workers", 3, "--json", tmp_path / "result", timeout=1500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = json.loads((tmp_path / "result").read_text())
+    assert set(result["verdict"].values()) == {0}
+    assert result["faults"]["primary killed (SIGKILL), standby promoted"] == 20
+    assert result["workers back after a failover"]["count"] >= 20
+    assert result["workers back after a failover"]["max"] <= 10

@@ -35,6 +35,7 @@ class Setting:
     lease: float = 3.0
     rate: float = 12.0
     most: int = 60
+    worker_faults: bool = True
 
 
 @dataclass
@@ -68,10 +69,8 @@ class Trial:
         )
         self._workload = Workload(Holdfast(house.url), self._ledger)
         self._feeder = Feeder(self._workload, setting.rate, setting.most, random.Random(source.random()))
-        of_workers = [
-            kind(random.Random(source.random()), self._pool)
-            for kind in (WorkerKilled, WorkerStopped, WorkerPaused, WorkerTold)
-        ]
+        kinds = (WorkerKilled, WorkerStopped, WorkerPaused, WorkerTold) if setting.worker_faults else ()
+        of_workers = [kind(random.Random(source.random()), self._pool) for kind in kinds]
         self._of_house = list(house.faults(random.Random(source.random()), setting.lease))
         self._storm = Storm([*of_workers, *self._of_house])
 
@@ -96,7 +95,8 @@ class Trial:
             self._pool.close()
             facts = gather(direct, self._ledger, self._feeder.acknowledged)
         facts.kills = self._pool.kills
-        facts.windows = [window for fault in self._of_house if fault.outage for window in fault.times]
+        meant = [window for fault in self._of_house if fault.outage for window in fault.times]
+        facts.windows = [*meant, *self._house.unwell()]
         facts.ended_by_themselves = [str(path) for path in self._pool.ended_by_themselves]
         return Outcome(
             facts,
@@ -116,7 +116,7 @@ class Trial:
         """Until the time is over; True when it was cut short."""
         told = 0
         try:
-            while (passed := time.monotonic() - since) < self._setting.seconds:
+            while (passed := time.monotonic() - since) < self._setting.seconds and not self._house.enough():
                 if self._storm.errors or self._feeder.errors:
                     return True
                 time.sleep(LOOK)

@@ -31,13 +31,20 @@ def main() -> None:
     from tests.support.ledger import Ledger
 
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    logging.basicConfig(format="%(relativeCreated)d %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="%(at)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger().handlers[0].addFilter(_timed)
     logging.getLogger("holdfast").setLevel(logging.INFO)
     workload = Workload(Holdfast(options.url), Ledger(options.ledger))
     try:
         workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency).run()
     except StoreUnavailable as error:
         sys.exit(f"not started: {error}")  # whoever runs workers starts them again
+
+
+def _timed(record: logging.LogRecord) -> bool:
+    """The time of the ledger, also where our clock is off."""
+    record.at = f"{time.monotonic():.2f}"
+    return True
 
 
 def _end_with_starter() -> None:

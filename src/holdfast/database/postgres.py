@@ -115,8 +115,8 @@ class PostgresConnection(Connection):
 
     @contextmanager
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
-        """The connection for author code, inside a transaction. Its errors reach the author as they are; those of the
-        commit are ours."""
+        """The connection for author code, inside a transaction. Its errors reach the author as they are; that the
+        connection broke, and those of the commit, are ours."""
         connection = self._psycopg
         connection.cursor_factory = psycopg.Cursor
         block = connection.transaction()
@@ -130,6 +130,8 @@ class PostgresConnection(Connection):
                 self._depth = 0
                 with suppress(psycopg.Error):
                     block.__exit__(type(error), error, error.__traceback__)
+                if connection.broken and isinstance(error, Exception):
+                    raise ConnectionLost(f"{self._what}: the connection was lost ({_first_line(error)})") from error
                 raise
             self._depth = 0
             with _translated(self._what):
