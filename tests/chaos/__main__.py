@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.chaos.cluster import ClusterHouse
 from tests.chaos.houses import House, PostgresHouse, SqliteHouse
 from tests.chaos.report import Report
+from tests.chaos.soak import soak
 from tests.chaos.trial import Setting, Trial
 
 EPILOG = """\
@@ -26,6 +27,7 @@ examples:
   ./dev chaos --minutes 10 --postgres
   ./dev chaos --minutes 10 --sqlite --json result.json
   ./dev chaos --failover 20
+  ./dev chaos --soak --minutes 30 --postgres
 """
 
 
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     try:
+        if options.soak:
+            with folder(options.keep) as place:
+                return soak(not options.sqlite, options.minutes * 60, place, options.json, note)
         return trial(options, seed)
     except KeyboardInterrupt:
         note("stopped without a verdict")
@@ -60,7 +65,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="a PostgreSQL server with a synchronous standby; N times (default: 20) the primary is killed and the"
         " standby promoted, and nothing else happens",
     )
-    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long there are faults (default: 1)")
+    parser.add_argument(
+        "--soak",
+        action="store_true",
+        help="no faults: one worker at half of its speed, and whether memory, latency and tables stay what they are",
+    )
+    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long (default: 1)")
     parser.add_argument("--seed", type=int, help="for the choice of faults (default: another one each time, and told)")
     parser.add_argument("--workers", type=int, default=4, help="worker processes (default: 4)")
     parser.add_argument("--lease", type=float, default=3.0, help="seconds (default: 3)")
@@ -68,6 +78,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the result there too; - prints it instead of the text")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep ledger and logs there, in a new folder")
     options = parser.parse_args(arguments)
+    if options.soak and options.failover is not None:
+        parser.error("--soak has no faults: leave --failover out")
     if options.workers < 2:
         parser.error("--workers must be at least 2: somebody has to take over")
     return options

@@ -3,7 +3,6 @@ behind a proxy; on a small file system of its own where root may mount one."""
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -20,47 +19,10 @@ from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
+from tests.support.disk import Disk
 from tests.support.proxy import COMMIT, Proxy
 
 MEGABYTES = 1024
-
-
-class Disk:
-    """A file system in memory, whose size can be taken down to what is used. Only root may mount it; else `missing`
-    says why it is an ordinary folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(mode=0o755)
-        self.missing: str | None = None
-        if os.geteuid() != 0:
-            self.missing = "only root can mount a file system to fill"
-        elif _mount("-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(folder)) != 0:
-            self.missing = "no tmpfs can be mounted here"
-
-    def fill(self) -> bool:
-        """Leave no room."""
-        facts = os.statvfs(self.folder)
-        used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
-        return any(self._resize(f"{used + more}") for more in (0, 2**16, 2**20, 2**22))
-
-    def clear(self) -> None:
-        if not self._resize(f"{MEGABYTES}m"):
-            raise RuntimeError(f"the file system at {self.folder} can't be given its size back")
-
-    def close(self) -> None:
-        if self.missing is None:
-            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
-
-    def _resize(self, size: str) -> bool:
-        return _mount("-o", f"remount,size={size}", str(self.folder)) == 0
-
-
-def _mount(*options: str) -> int:
-    try:
-        return subprocess.run(["mount", *options], capture_output=True, check=False).returncode
-    except FileNotFoundError:
-        return 127
 
 
 class House(ABC):
@@ -126,7 +88,7 @@ class SqliteHouse(House):
     name = "SQLite"
 
     def __init__(self, folder: Path) -> None:
-        self._disk = Disk(folder / "disk")
+        self._disk = Disk(folder / "disk", MEGABYTES)
         self._file = self._disk.folder / "chaos.db"
         self.url = self.direct = f"sqlite:///{self._file}"
         with Holdfast(self.url) as app, app.transaction() as connection:
@@ -213,7 +175,7 @@ class PostgresHouse(House):
     name = "PostgreSQL"
 
     def __init__(self, folder: Path, version: int | None = None) -> None:
-        self._disk = Disk(folder / "disk")
+        self._disk = Disk(folder / "disk", MEGABYTES)
         data = self._disk.folder / "data"
         settings = {"max_wal_size": "128MB", "wal_keep_size": 0, "max_connections": 200}
         self.server = PostgresServer(data, fsync=True, version=version, settings=settings).start()

@@ -30,7 +30,7 @@ def main() -> None:
     from tests.chaos.workload import Workload
     from tests.support.ledger import Ledger
 
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+    threading.Thread(target=end_with_starter, daemon=True).start()
     logging.basicConfig(format="%(at)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger().handlers[0].addFilter(_timed)
     logging.getLogger("holdfast").setLevel(logging.INFO)
@@ -47,7 +47,7 @@ def _timed(record: logging.LogRecord) -> bool:
     return True
 
 
-def _end_with_starter() -> None:
+def end_with_starter() -> None:
     """Our input ends when the process is gone that started us."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
