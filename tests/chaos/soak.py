@@ -165,15 +165,17 @@ class Judgement:
 
 
 def judge(samples: Sequence[Sample]) -> Judgement:
-    """Compare the last third with what came after the first fifth, in which all gets warm and the tables fill."""
+    """Compare the last third with what came after the first fifth, in which all gets warm; tables, which the database
+    clears up at its own pace, with the third before."""
     settled = list(samples[len(samples) // 5 :])
-    third = max(len(settled) // 3, 1)
-    early, late = settled[:third], settled[-third:]
-    if len(settled) < 3:
+    third = max(len(samples) // 3, 1)
+    early, before, late = settled[:third], samples[-2 * third : -third], samples[-third:]
+    if len(samples) < 6:
         return Judgement({}, ["too short to judge: give more minutes"])
 
     def both(read: Callable[[Sample], float], fold: Callable[[list[float]], float]) -> tuple[float, float]:
-        return fold([read(sample) for sample in early]), fold([read(sample) for sample in late])
+        base = before if fold is max else early
+        return fold([read(sample) for sample in base]), fold([read(sample) for sample in late])
 
     figures = {
         "memory of the worker, MB": both(lambda sample: sample.memory, statistics.median),

@@ -30,8 +30,8 @@ def test_what_stays_the_same_is_good():
     [
         ({"memory": 70.0}, "memory"),
         ({"latency": 100.0}, "latency"),
-        ({"rows": 20_000}, "rows"),
-        ({"megabytes": 90.0}, "size"),
+        ({"rows": 40_000}, "rows"),
+        ({"megabytes": 150.0}, "size"),
     ],
 )
 def test_what_grows_is_named(ends, named):

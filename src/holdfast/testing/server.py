@@ -174,6 +174,14 @@ class PostgresServer:
         """Drop a database, whoever is connected to it."""
         drop_database(self.url, name)
 
+    def dump(self, url: str) -> str:
+        """A database of this server as SQL, with its rows as inserts."""
+        command = [self._program("pg_dump"), "--no-owner", "--inserts", "-d", url]
+        code, output = self._owner.run(command, self._folder)
+        if code != 0:
+            raise RuntimeError(f"pg_dump of {url} failed: {output.strip()}")
+        return output
+
     def log(self) -> str:
         """All that the server wrote to its log."""
         return (self._folder / "server.log").read_text(errors="replace")
