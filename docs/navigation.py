@@ -30,8 +30,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_about: Any) -> str:
-    """Take away the mark of snippets that the tests leave out: it is for the tests, and mkdocs doesn't know it. Programs
-    are beside the pages in the site, above them in the repository."""
+    """Take away the mark of snippets that the tests leave out: it is for the tests, and mkdocs doesn't know it.
+    Programs are beside the pages in the site, above them in the repository."""
     return PROGRAM.sub(r"](\1)", MARK.sub(r"\1", markdown))
 
 

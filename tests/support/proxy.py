@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +31,8 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.fired = threading.Event()
         self.accepted = 0
+        self.delay = 0.0
+        """How many seconds everything is held up, in each direction."""
         self._answer: bytes | None = None
         self._request: bytes | None = None
         self._delayed: bytes | None = None
@@ -107,6 +110,11 @@ class Proxy:
             threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
             threading.Thread(target=self._return, args=(server, client), daemon=True).start()
 
+    def _hold_up(self) -> None:
+        self._open.wait()
+        if self.delay:
+            time.sleep(self.delay)
+
     def _connect(self) -> socket.socket:
         host, port = str(self._given.get("host") or "127.0.0.1"), str(self._given.get("port") or 5432)
         if host.startswith("/"):
@@ -117,7 +125,7 @@ class Proxy:
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         while said := _receive(client):
-            self._open.wait()
+            self._hold_up()
             if self._request is not None and self._request in said:
                 self._request = None
                 self.fired.set()
@@ -140,7 +148,7 @@ class Proxy:
 
     def _return(self, server: socket.socket, client: socket.socket) -> None:
         while said := _receive(server):
-            self._open.wait()
+            self._hold_up()
             if client in self._quiet:  # the answer that gets lost: the server has done what it was asked for
                 self._quiet.discard(client)
                 self.fired.set()

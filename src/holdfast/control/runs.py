@@ -126,7 +126,7 @@ class Runs:
         if more is None:
             raise RunNotFound(f"run {id} was pruned just now")
         children = [] if row.kind else self._store.views.children(str(id), SHOWN_CHILDREN + 1)
-        options = {} if more.options is None else decode(more.options)
+        options = {} if more.options is None else decode(more.options, dict[str, Any])
         options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),

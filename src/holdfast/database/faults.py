@@ -13,6 +13,10 @@ class ConnectionLost(StoreUnavailable):
     """The connection broke. What was sent last may have been committed or not."""
 
 
+class Expired(StoreUnavailable):
+    """A transaction of the caller's kept the only writer for too long, and was rolled back."""
+
+
 class DataFault(StoreError):
     """The database refused a value; trying the same again can't help."""
 

@@ -47,6 +47,13 @@ _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] 
 _REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
 
 
+_NO_OPTIONS = "unsupported startup parameter"
+
+
+class OptionsRefused(StoreUnavailable):
+    """A pooler takes no settings at the start of a connection."""
+
+
 def _as_ours(error: psycopg.Error, what: str) -> StoreError:
     """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
     for kinds, meaning in _MEANINGS:
@@ -81,9 +88,23 @@ class PostgresConnection(Connection):
                 raise StoreUnavailable(
                     f"{shown} refused us: {reason}; check the URL's database, user and password"
                 ) from error
+            if _NO_OPTIONS in reason:
+                raise OptionsRefused(
+                    f"{shown} refused the options of the URL; let pgbouncer ignore_startup_parameters = options"
+                ) from error
             raise StoreUnavailable(f"{shown} can't be reached: {reason}; is the server up?") from error
+        self.pooled = self._is_pooled()
+        if self.pooled:
+            self._psycopg.prepare_threshold = None
         self._cursor = self._psycopg.cursor()
         self._cursor.adapters.register_loader("uuid", TextLoader)  # here only: authors, who borrow it, get UUIDs
+
+    def _is_pooled(self) -> bool:
+        """Whether somebody stands between us and the server, such as pgbouncer, who may give each of our transactions
+        to another of its connections: then what answers isn't the process that we were told of at the start."""
+        with _translated(self._what):
+            row = self._psycopg.execute("select pg_backend_pid()", prepare=False).fetchone()
+        return row is not None and row[0] != self._psycopg.info.backend_pid
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         self.busy_since = time.monotonic()
@@ -116,8 +137,8 @@ class PostgresConnection(Connection):
 
     @contextmanager
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
-        """The connection for author code, inside a transaction. Its errors reach the author as they are; those of the
-        commit are ours."""
+        """The connection for author code, inside a transaction. Its errors reach the author as they are; that the
+        connection broke, and those of the commit, are ours."""
         connection = self._psycopg
         connection.cursor_factory = psycopg.Cursor
         block = connection.transaction()
@@ -131,6 +152,8 @@ class PostgresConnection(Connection):
                 self._depth = 0
                 with suppress(psycopg.Error):
                     block.__exit__(type(error), error, error.__traceback__)
+                if connection.broken and isinstance(error, Exception):
+                    raise ConnectionLost(f"{self._what}: the connection was lost ({_first_line(error)})") from error
                 raise
             self._depth = 0
             with _translated(self._what):
@@ -165,7 +188,8 @@ def _first_line(error: BaseException) -> str:
 
 
 class PostgresWatch(Watch):
-    """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives."""
+    """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives. Behind a
+    pooler nothing would be heard, so that the others only poll."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
@@ -174,11 +198,19 @@ class PostgresWatch(Watch):
         self._bell, self._rope = socket.socketpair()  # a byte through it ends a wait
         for end in (self._bell, self._rope):
             end.setblocking(False)
+        self._deaf = False
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
+        if self._deaf:
+            stop.wait(longest)
+            return False
         try:
             if self._connection is None:
                 self._connection = self._database.connect("listener", PATIENCE)
+                if self._connection.pooled:
+                    self._deaf = True
+                    self._hang_up()
+                    return False
                 self._connection.listen(self._database.dialect.channel)
                 self._checked = time.monotonic()
                 return True  # what came before the LISTEN was not heard
@@ -239,6 +271,7 @@ class PostgresDatabase(Database):
             raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
         check_ports(self._given.get("port"), self.shown)
         self._watches: weakref.WeakSet[PostgresWatch] = weakref.WeakSet()
+        self._takes_options = True  # pgbouncer may refuse them: then what the server's own settings say holds
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
@@ -284,8 +317,15 @@ class PostgresDatabase(Database):
             "keepalives_interval": 5,
             "keepalives_count": 3,
         }
-        options = " ".join([str(self._given.get("options") or ""), *settings]).strip()
-        given: dict[str, Any] = {**defaults, **self._given, "options": options}
+        given: dict[str, Any] = {**defaults, **self._given}
+        if self._takes_options:
+            options = " ".join([str(self._given.get("options") or ""), *settings]).strip()
+            try:
+                return PostgresConnection(make_conninfo(**{**given, "options": options}), self.shown)
+            except OptionsRefused:
+                if "options" in self._given:
+                    raise  # what the URL asks for isn't ours to leave out
+                self._takes_options = False
         return PostgresConnection(make_conninfo(**given), self.shown)
 
     def migration_lock(self, connection: Connection) -> None:

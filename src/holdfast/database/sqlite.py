@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
@@ -183,7 +183,7 @@ class SqliteConnection(Connection):
     def refuse_if_over(self) -> None:
         """Raise when the transaction was ended because it took too long."""
         if self._over:
-            raise StoreUnavailable(
+            raise Expired(
                 f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
                 " it holds the only writer of all processes, so do slow work before or after it"
             )

@@ -22,6 +22,7 @@ from holdfast.engine.hooks import Hooks, Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
+from holdfast.engine.patience import patiently
 from holdfast.engine.poller import Poller
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
@@ -190,7 +191,7 @@ class Crew:
         return self.runner.free() > 0
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        text = self.store.transactions.run(attempt.session, command, work)
+        text = patiently(attempt, lambda: self.store.transactions.run(attempt.session, command, work))
         if text is None:
             self._lost([attempt])
         return text

@@ -16,6 +16,7 @@ from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.desk import Desk
 from holdfast.engine.past import Past
+from holdfast.engine.patience import PatientReader
 from holdfast.engine.playing import Arguments, play, play_plainly
 from holdfast.engine.processes import Processes
 from holdfast.engine.score import Score
@@ -168,7 +169,8 @@ class Runner:
         claim = attempt.claim
         past = Past(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
         dry = claim.ending is not None
-        attempt.score = Score(claim, past, self._desk.clerk, self._desk.store.journal, dry=dry)
+        reader = PatientReader(attempt, self._desk.store.journal)
+        attempt.score = Score(claim, past, self._desk.clerk, reader, dry=dry)
         attempt.score.link = None if attempt.watched is None else attempt.watched.link
         return attempt.score
 

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.model.codec import decode
 from holdfast.model.run import FINAL
 from holdfast.store.family import HeldRun, hold_with_parents
 from holdfast.store.gates import Outcome, conclude
@@ -122,7 +123,7 @@ class Graphs(Part):
 
     def result(self, id: str, options: str | None) -> tuple[str | None, str]:
         """The result of a graph that is done: the task whose result it is, where it is one's, and its JSON text."""
-        task = None if options is None else msgspec.json.decode(options).get("task")
+        task = None if options is None else decode(options, dict[str, Any]).get("task")
         return task, graph_output(self._reading("read"), id, options)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeAlias, Unpack
 from uuid import UUID
 
-from holdfast.errors import ConfigError, GraphError, RunNotFound
+from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, shown
 from holdfast.model.failure import from_json
@@ -88,9 +88,9 @@ class Reader:
             error=None if row.error is None else from_json(row.error),
             worker=row.session,
             tenant=row.tenant,
-            tags=() if row.tags is None else tuple(decode(row.tags)),
+            tags=_readable(row.tags, tuple[str, ...]) or (),
             parent=None if row.parent is None else UUID(row.parent),
-            progress=None if row.progress is None else decode(row.progress, Progress),
+            progress=_readable(row.progress, Progress),
             scheduled_for=_slot(row.options),
         )
 
@@ -124,7 +124,16 @@ class Reader:
 
 
 def _slot(options: str | None) -> datetime | None:
-    return None if options is None else to_datetime_or_none(decode(options).get("scheduled_for"))
+    return to_datetime_or_none((_readable(options, dict[str, Any]) or {}).get("scheduled_for"))
+
+
+def _readable(text: str | None, kind: Any) -> Any:
+    """What stands in a column; None where that was changed by hand and can't be read, so that one such row doesn't keep
+    a whole page from being shown."""
+    try:
+        return None if text is None else decode(text, kind)
+    except PayloadError:
+        return None
 
 
 def run_id(given: UUID | str) -> UUID:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.model.payloads import Payloads
 from holdfast.policy.frontier import Fail, Go, NodeEnd, Skip, decide, nodes_of, references
@@ -245,7 +246,7 @@ def child_end(do: Do, row: Row) -> Row:
 
 def result_node(options: str | None) -> str | None:
     """The node whose output is the result of a graph, from the graph's options."""
-    named: str | None = None if options is None else msgspec.json.decode(options).get("result")
+    named: str | None = None if options is None else decode(options, dict[str, Any]).get("result")
     return named
 
 

@@ -43,7 +43,7 @@ def _entries(run: RunRow, records: list[Row]) -> Iterator[Entry]:
 
 def _slot(run: RunRow) -> dict[str, Any]:
     """The schedule and the slot that made a run."""
-    options = {} if run.options is None else msgspec.json.decode(run.options)
+    options = {} if run.options is None else _data("retried", run.options)
     if "schedule" not in options:
         return {}
     return {"schedule": options["schedule"], "scheduled_for": to_datetime(options["scheduled_for"]).isoformat()}
@@ -53,7 +53,7 @@ def _data(kind: str, text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        kept = msgspec.json.decode(text)
+        kept = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
         return {"unreadable": text}
     if kind == "cancelled":

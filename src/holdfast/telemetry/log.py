@@ -63,6 +63,10 @@ def attempt_paused(run: str, task: str, attempt: int, kind: str) -> None:
     _tell(logging.DEBUG, run, task, attempt, what)
 
 
+def attempt_waits_for_database(run: str, task: str, attempt: int, error: object) -> None:
+    _tell(logging.WARNING, run, task, attempt, "waits for the database: %s", error)
+
+
 def attempt_undoes(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
     _tell(logging.ERROR, run, task, attempt, "failed for good, and undoes what it did: %s", error)
 

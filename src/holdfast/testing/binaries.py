@@ -81,6 +81,11 @@ def find(version: int | None = None) -> Path:
     )
 
 
+def versions() -> set[int]:
+    """The major versions that are here."""
+    return {number for found in (_wheel(), _system()) for number, _ in found}
+
+
 def usable(install: Path, owner: Owner, folder: Path) -> Path:
     """The installation itself where its owner can run it, else a copy of it in `folder`.
 

@@ -158,6 +158,14 @@ class PostgresServer:
     ) -> None:
         self.close()
 
+    def copy_to(self, data: Path) -> None:
+        """Make the data of a standby: a copy of this server's, whose server will follow this one. Needs a port."""
+        source = f"host=127.0.0.1 port={self.port} user={USER}"
+        command = [self._program("pg_basebackup"), "-D", str(data), "-R", "-X", "stream", "-c", "fast", "-d", source]
+        code, output = self._owner.run(command, self._folder)
+        if code != 0:
+            raise RuntimeError(f"pg_basebackup to {data} failed: {output.strip()}")
+
     def create_database(self, name: str | None = None, template: str | None = None) -> str:
         """Create a database, a copy of `template` when given, and return its URL."""
         return create_database(self.url, name, template)
@@ -165,6 +173,14 @@ class PostgresServer:
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is connected to it."""
         drop_database(self.url, name)
+
+    def dump(self, url: str) -> str:
+        """A database of this server as SQL, with its rows as inserts."""
+        command = [self._program("pg_dump"), "--no-owner", "--inserts", "-d", url]
+        code, output = self._owner.run(command, self._folder)
+        if code != 0:
+            raise RuntimeError(f"pg_dump of {url} failed: {output.strip()}")
+        return output
 
     def log(self) -> str:
         """All that the server wrote to its log."""

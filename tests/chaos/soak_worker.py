@@ -1,0 +1,44 @@
+"""The worker of a soak run: soak_worker.py URL KEEP. Ends with its starter."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from holdfast import Context, Holdfast
+from tests.chaos.worker import end_with_starter
+
+STEPS = 3
+
+
+def make_app(url: str, keep: float) -> Holdfast:
+    """What runs is kept for so many seconds when it has ended."""
+    app = Holdfast(url, keep=keep)
+
+    @app.task(name="noop")
+    async def noop(number: int) -> int:
+        return number
+
+    @app.task(name="probe")
+    async def probe(number: int) -> int:
+        return number
+
+    @app.task(name="steps")
+    async def steps(ctx: Context, number: int) -> int:
+        for step in range(STEPS):
+            number = await ctx.step(plus, number, step)
+        return await ctx.call(noop, number)
+
+    return app
+
+
+async def plus(number: int, more: int) -> int:
+    return number + more
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_starter, daemon=True).start()
+    make_app(sys.argv[1], float(sys.argv[2])).worker(concurrency=200, lease=10).run()

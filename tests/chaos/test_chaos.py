@@ -1,0 +1,55 @@
+"""A minute of chaos on each database; the command itself, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def chaos(*options, timeout):
+    command = [sys.executable, "-m", "tests.chaos", *map(str, options)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_minute_of_chaos_loses_doubles_and_leaves_nothing(database, tmp_path):
+    ended = chaos(f"--{database}", "--minutes", 1, "--json", tmp_path / "result", timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = json.loads((tmp_path / "result").read_text())
+    assert set(result["verdict"].values()) == {0}
+    assert result["roots"] > 20
+    names = ["worker killed (SIGKILL)", "worker stopped past its lease (SIGSTOP)"]
+    names += ["server killed (SIGKILL)", "answer to a COMMIT lost"] if database == "postgres" else []
+    assert all(result["faults"][name] > 0 for name in names), result["faults"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--minutes", "0"], "more than 0"),
+        (["--workers", "1"], "at least 2"),
+        (["--sqlite", "--postgres"], "not allowed"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options, said):
+    ended = chaos(*options, timeout=60)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_the_standby_takes_over_and_workers_are_back_by_themselves(tmp_path):
+    ended = chaos("--failover", 20, "--workers", 3, "--json", tmp_path / "result", timeout=1500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = json.loads((tmp_path / "result").read_text())
+    assert set(result["verdict"].values()) == {0}
+    assert result["faults"]["primary killed (SIGKILL), standby promoted"] == 20
+    assert result["workers back after a failover"]["count"] >= 20
+    assert result["workers back after a failover"]["max"] <= 10

@@ -1,0 +1,172 @@
+"""The verdict on a chaos run: what was lost, duplicated, stuck, or written by one who had been given up.
+
+Repeats are allowed where a fault explains them. An effect may come again while its step isn't recorded: by a later
+attempt, or by an earlier one that was frozen in the middle of it. It may not come again once its result is durable, and
+never twice in one attempt of one process. Jobs and compensations, which don't know the number of their attempt, may
+have as many effects as there were claims. What a transaction wrote is there exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+
+from tests.chaos.effects import Line
+from tests.chaos.facts import FINAL, Facts, RunRow
+from tests.chaos.workload import EXPECTED, Expected
+
+ENDS = ("done", "failed", "cancelled", "skipped")
+
+
+@dataclass
+class Verdict:
+    """What is wrong, one sentence each; and what the faults explain, counted."""
+
+    lost: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    effects: int = 0
+    repeated: int = 0
+    late: int = 0
+
+    @property
+    def findings(self) -> dict[str, list[str]]:
+        return {
+            "lost": self.lost,
+            "duplicated": self.duplicated,
+            "stuck": self.stuck,
+            "stale writes accepted": self.stale,
+        }
+
+    @property
+    def good(self) -> bool:
+        return not any(self.findings.values())
+
+
+def judge(facts: Facts) -> Verdict:
+    """Compare the ledger with what was promised, and with what the database says."""
+    verdict = Verdict()
+    by_mark: dict[str, list[RunRow]] = defaultdict(list)
+    for run in facts.runs:
+        by_mark[run.mark or ""].append(run)
+    unmarked = by_mark.pop("", [])
+    done: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line in facts.lines:
+        done[line.mark, line.step].append(line)
+    rows = Counter(facts.rows)
+    for mark in facts.acknowledged:
+        _judge_family(verdict, mark, by_mark, done, rows)
+    verdict.duplicated += [
+        f"{name} of {mark} committed {count} times" for (mark, name), count in rows.items() if count > 1
+    ]
+    verdict.duplicated += [f"{len(runs)} runs of {mark}" for mark, runs in by_mark.items() if len(runs) > 1]
+    verdict.stuck += [f"run {run.id} is {run.state}" for run in unmarked if run.state not in FINAL]
+    verdict.stuck += [f"run {run.id} still belongs to {run.session}" for run in facts.runs if run.session is not None]
+    _judge_effects(verdict, done, {mark: runs[0].fence for mark, runs in by_mark.items()})
+    _judge_records(verdict, facts)
+    return verdict
+
+
+def _judge_family(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: Counter) -> None:
+    """One root and all that must have come of it."""
+    expected = EXPECTED[mark.split("-")[0]]
+    if not by_mark.get(mark):
+        verdict.lost.append(f"{mark} was acknowledged, and there is no run")
+        return
+    for suffix in sorted(expected.suffixes):
+        _judge_run(verdict, mark + suffix, by_mark.get(mark + suffix, []), expected.state(suffix))
+    if by_mark[mark][0].state not in FINAL:
+        return
+    for suffix, steps in expected.effects.items():
+        verdict.lost += [
+            f"no effect {step} of {mark + suffix}" for step in steps if not _did(done, mark + suffix, step)
+        ]
+    verdict.lost += [f"no row {name} of {mark}" for name in expected.rows if not rows[mark, name]]
+    _judge_order(verdict, mark, expected, done)
+
+
+def _judge_run(verdict: Verdict, mark: str, runs: Sequence[RunRow], wanted: str) -> None:
+    if not runs:
+        verdict.lost.append(f"{mark} was never made")
+    elif runs[0].state not in FINAL:
+        verdict.stuck.append(f"{mark} (run {runs[0].id}) is {runs[0].state}")
+    elif runs[0].state != wanted:
+        verdict.lost.append(f"{mark} (run {runs[0].id}) is {runs[0].state} instead of {wanted}: {runs[0].error}")
+
+
+def _judge_order(verdict: Verdict, mark: str, expected: Expected, done: dict) -> None:
+    """Compensations run in reverse order."""
+    first = [_did(done, mark, step)[0].at for step in expected.in_order if _did(done, mark, step)]
+    verdict.lost += [f"the order of {', '.join(expected.in_order)} of {mark}"] * (first != sorted(first))
+
+
+def _did(done: dict[tuple[str, str], list[Line]], mark: str, step: str) -> list[Line]:
+    return [line for line in done.get((mark, step), ()) if line.kind == "did"]
+
+
+def _judge_effects(verdict: Verdict, done: dict[tuple[str, str], list[Line]], claims: dict[str, int]) -> None:
+    """Every effect by itself: how often, by whom, and under which key."""
+    owners: dict[str, tuple[str, str]] = {}
+    for (mark, step), lines in done.items():
+        did = [line for line in lines if line.kind == "did"]
+        if not did:
+            continue
+        verdict.effects += len(did)
+        verdict.repeated += len(did) - 1
+        keys = {line.word for line in did}
+        if len(keys) > 1 or owners.setdefault(did[0].word, (mark, step)) != (mark, step):
+            verdict.duplicated.append(f"{step} of {mark} has no idempotency key of its own: {', '.join(sorted(keys))}")
+        if did[0].attempt == 0:
+            if len(did) > claims.get(mark, 0):
+                verdict.duplicated.append(f"{step} of {mark} {len(did)} times in {claims.get(mark, 0)} claims")
+        else:
+            _judge_step(verdict, f"{step} of {mark}", lines)
+
+
+def _judge_step(verdict: Verdict, what: str, lines: Sequence[Line]) -> None:
+    """The lines of one step, in order."""
+    results = {line.word for line in lines if line.kind == "kept"}
+    if len(results) > 1:
+        verdict.stale.append(f"{what} had several results: {', '.join(sorted(results))}")
+    winner = int(next(iter(results)).split(":")[0]) if results else None
+    kept = False
+    seen: set[tuple[int, int]] = set()
+    for line in lines:
+        kept = kept or line.kind == "kept"
+        if line.kind != "did":
+            continue
+        who = (line.attempt, line.pid)
+        if who in seen or (kept and winner is not None and line.attempt >= winner):
+            verdict.duplicated.append(f"{what} again in attempt {line.attempt}, process {line.pid}")
+        elif winner is not None and line.attempt > winner:
+            verdict.stale.append(f"{what} was done by attempt {line.attempt}, and the result is of {winner}")
+        verdict.late += kept
+        seen.add(who)
+
+
+def _judge_records(verdict: Verdict, facts: Facts) -> None:
+    """What the database says of itself: who wrote under a lower fence after a higher one, and double ends."""
+    fences = {run.id: run.fence for run in facts.runs}
+    for (run, generation), group in groupby(facts.checkpoints, key=lambda row: (row.run, row.generation)):
+        for before, after in pairwise(group):
+            if after.fence < before.fence:
+                verdict.stale.append(f"{after.key} of run {run}, generation {generation}, under an old fence")
+    for run, entries in groupby(facts.history, key=lambda row: row.run):
+        verdict.stale += _stale_entries(run, list(entries), fences.get(run, 0))
+    ends = Counter(row.run for row in facts.history if row.kind in ENDS)
+    verdict.duplicated += [f"run {run} ended {count} times" for run, count in ends.items() if count > 1]
+
+
+def _stale_entries(run: str, entries: Sequence, newest: int) -> Iterator[str]:
+    fenced = [entry for entry in entries if entry.fence is not None]
+    for before, after in pairwise(fenced):
+        if after.fence < before.fence:
+            yield f"{after.kind} of run {run} under an old fence"
+    yield from (
+        f"{entry.kind} of run {run} under fence {entry.fence} of {newest}"
+        for entry in fenced
+        if entry.kind in ENDS and entry.fence != newest
+    )

@@ -1,0 +1,57 @@
+"""A worker of a chaos run: worker.py URL LEDGER --lease S --concurrency N --clock-off S. Ends with its starter."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("url")
+parser.add_argument("ledger")
+parser.add_argument("--lease", type=float, required=True)
+parser.add_argument("--concurrency", type=int, required=True)
+parser.add_argument("--clock-off", type=float, default=0.0)
+
+
+def main() -> None:
+    options = parser.parse_args()
+    if options.clock_off:
+        real_time, real_time_ns = time.time, time.time_ns
+        time.time = lambda: real_time() + options.clock_off
+        time.time_ns = lambda: real_time_ns() + int(options.clock_off * 1e9)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from holdfast import Holdfast
+    from holdfast.errors import StoreUnavailable
+    from tests.chaos.workload import Workload
+    from tests.support.ledger import Ledger
+
+    threading.Thread(target=end_with_starter, daemon=True).start()
+    logging.basicConfig(format="%(at)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger().handlers[0].addFilter(_timed)
+    logging.getLogger("holdfast").setLevel(logging.INFO)
+    workload = Workload(Holdfast(options.url), Ledger(options.ledger))
+    try:
+        workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency).run()
+    except StoreUnavailable as error:
+        sys.exit(f"not started: {error}")  # whoever runs workers starts them again
+
+
+def _timed(record: logging.LogRecord) -> bool:
+    """The time of the ledger, also where our clock is off."""
+    record.at = f"{time.monotonic():.2f}"
+    return True
+
+
+def end_with_starter() -> None:
+    """Our input ends when the process is gone that started us."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The tasks of a chaos run, of all four kinds, and what each must have come to in the end.
+
+A root's mark is its kind and a number, such as `order-17`; the marks of what comes of it have a dot and a name more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from holdfast import After, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext
+from tests.chaos.effects import Effects
+from tests.support.ledger import Ledger
+
+MARK = re.compile(r'"([a-z]+-\d+(?:\.\w+)?)"')
+SETTINGS: dict[str, Any] = {"max_crashes": 1000, "retry": Retry(max_attempts=1)}
+TIMES = 2
+effects: Effects
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must have come of a root and its family: by suffix of the mark, effects, rows and the state at the end."""
+
+    effects: Mapping[str, tuple[str, ...]]
+    rows: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    in_order: tuple[str, ...] = ()
+
+    def state(self, suffix: str) -> str:
+        return self.states.get(suffix, "done")
+
+    @property
+    def suffixes(self) -> set[str]:
+        return {*self.effects, *self.states}
+
+
+def of_job(*names: str) -> dict[str, tuple[str, ...]]:
+    return {f".{name}": ("job",) for name in names}
+
+
+FUNCTION = ("s1", "g1", "g2", "s2")
+EXPECTED = {
+    "job": Expected({"": ("job",)}),
+    "thread": Expected({"": ("job",)}),
+    "order": Expected({"": FUNCTION, ".c2": ("s1",), **of_job("c1", "m0", "m1", "m2")}, ("t1", "t2")),
+    "plain": Expected({"": FUNCTION, ".c2": ("s1",), **of_job("c1", "m0", "m1", "m2")}, ("t1", "t2")),
+    "undo": Expected(
+        {"": ("u1", "u2", "undo-u1", "undo-u2", "undo-u3"), **of_job("c1")},
+        ("t1",),
+        {"": "failed"},
+        in_order=("undo-u3", "undo-u2", "undo-u1"),
+    ),
+    "graph": Expected(
+        {".c2": ("s1",), **of_job("a", "b", "c", "x", "y", "z")}, ("t2",), {"": "done", ".never": "skipped"}
+    ),
+    "machine": Expected({"": ("pack", *(f"load{n}" for n in range(TIMES)), "ship")}, ("t1",)),
+}
+"""By kind. A graph itself has no code of its own, and so no effects."""
+
+
+class Pack(State):
+    """The first state: plain code in a thread."""
+
+    mark: str
+
+    def run(self, ctx: SyncContext) -> After[Load]:
+        effects.began(self.mark, ctx.attempt)
+        effects.plain_step(ctx, self.mark, "pack")
+        return After(0.2, Load(mark=self.mark, number=0))
+
+
+class Load(State):
+    """Goes round."""
+
+    mark: str
+    number: int
+
+    async def run(self, ctx: Context) -> Load | Ship:
+        effects.began(self.mark, ctx.attempt)
+        await effects.step(ctx, self.mark, f"load{self.number}")
+        await ctx.sleep(0.1)
+        return Load(mark=self.mark, number=self.number + 1) if self.number + 1 < TIMES else Ship(mark=self.mark)
+
+
+class Ship(State):
+    """The last one."""
+
+    mark: str
+
+    async def run(self, ctx: Context) -> Done[str]:
+        effects.began(self.mark, ctx.attempt)
+        await ctx.transaction(effects.insert, self.mark, "t1")
+        await effects.step(ctx, self.mark, "ship")
+        return Done(self.mark)
+
+
+class Workload:
+    """An app with the tasks, and the ways to start one of each kind."""
+
+    def __init__(self, app: Holdfast, ledger: Ledger) -> None:
+        global effects  # states are classes, and have no other way to it
+        effects = Effects(ledger)
+        self.app = app
+        self.job, self.in_thread, self.child = _add_small_tasks(app)
+        order, plain, undoing = _add_functions(app, self.job, self.in_thread, self.child)
+        machine = app.machine("machine", Pack, Load, Ship, max_crashes=1000)
+        self.start: dict[str, Callable[[str], Run[Any]]] = {
+            "job": lambda mark: self.job.options(key=mark).enqueue(mark),
+            "thread": lambda mark: self.in_thread.options(key=mark).enqueue(mark),
+            "order": lambda mark: order.options(key=mark).enqueue(mark),
+            "plain": lambda mark: plain.options(key=mark).enqueue(mark),
+            "undo": lambda mark: undoing.options(key=mark).enqueue(mark),
+            "machine": lambda mark: machine.options(key=mark).enqueue(Pack(mark=mark)),
+            "graph": lambda mark: app.submit(self.graph(mark)),
+        }
+
+    def graph(self, mark: str) -> Graph:
+        """A gate, a condition that doesn't come true, another graph, and a durable function for a node."""
+        inner = Graph("inner")
+        x = inner.add(self.job, f"{mark}.x", name="x")
+        inner.add(self.in_thread, f"{mark}.y", name="y", after=[x])
+        outer = Graph("outer", key=mark)
+        a = outer.add(self.job, f"{mark}.a", name="a")
+        b = outer.add(self.in_thread, f"{mark}.b", name="b", after=[a])
+        c = outer.add(self.job, f"{mark}.c", name="c", after=[a])
+        ok = outer.gate("ok", after=[b, c], type=str)
+        d = outer.add(self.child, f"{mark}.c2", name="d", after=[ok])
+        never = outer.add(self.job, f"{mark}.never", name="never", after=[ok], when=ok.output == "no")
+        n = outer.add(inner, name="n", after=[ok])
+        outer.add(self.job, f"{mark}.z", name="z", after=[d, n, never.finished])
+        return outer
+
+
+def _undo(mark: str, name: str, _result: str = "") -> None:
+    effects.do(mark, name)
+
+
+def _add_small_tasks(app: Holdfast) -> tuple[Any, Any, Any]:
+    @app.task(name="job", **SETTINGS)
+    async def job(mark: str) -> str:
+        return await effects.ado(mark, "job")
+
+    @app.task(name="in_thread", **SETTINGS)
+    def in_thread(mark: str) -> str:
+        return effects.do(mark, "job")
+
+    @app.task(name="child", **SETTINGS)
+    def child(ctx: SyncContext, mark: str) -> str:
+        effects.began(mark, ctx.attempt)
+        effects.plain_step(ctx, mark, "s1")
+        ctx.sleep(0.1)
+        return str(ctx.transaction(effects.insert, mark.split(".")[0], "t2"))
+
+    return job, in_thread, child
+
+
+def _add_functions(app: Holdfast, job: Any, in_thread: Any, child: Any) -> tuple[Any, Any, Any]:
+    @app.task(name="order", **SETTINGS)
+    async def order(ctx: Context, mark: str) -> str:
+        effects.began(mark, ctx.attempt)
+        await effects.step(ctx, mark, "s1")
+        await ctx.transaction(effects.insert, mark, "t1")
+        await ctx.sleep(0.3)
+        await asyncio.gather(effects.step(ctx, mark, "g1"), effects.step(ctx, mark, "g2"), ctx.call(job, f"{mark}.c1"))
+        heard = await ctx.wait_for(f"go {mark}")
+        note = await ctx.receive("note")
+        spawned = await ctx.spawn(child, f"{mark}.c2")
+        await ctx.map(job, [f"{mark}.m{number}" for number in range(3)], concurrency=2)
+        await ctx.join(spawned)
+        await effects.step(ctx, mark, "s2")
+        return f"{heard} {note}"
+
+    @app.task(name="plain", **SETTINGS)
+    def plain(ctx: SyncContext, mark: str) -> str:
+        effects.began(mark, ctx.attempt)
+        effects.plain_step(ctx, mark, "s1")
+        spawned = ctx.spawn(child, f"{mark}.c2")
+        ctx.transaction(effects.insert, mark, "t1")
+        note = ctx.receive("note")
+        effects.plain_step(ctx, mark, "g1")
+        ctx.call(in_thread, f"{mark}.c1")
+        heard = ctx.wait_for(f"go {mark}")
+        effects.plain_step(ctx, mark, "g2")
+        ctx.map(in_thread, [f"{mark}.m{number}" for number in range(3)])
+        ctx.sleep(0.3)
+        ctx.join(spawned)
+        effects.plain_step(ctx, mark, "s2")
+        return f"{heard} {note}"
+
+    @app.task(name="undoing", **SETTINGS)
+    async def undoing(ctx: Context, mark: str) -> None:
+        effects.began(mark, ctx.attempt)
+        await effects.step(ctx, mark, "u1", undo=partial(_undo, mark, "undo-u1"))
+        await effects.step(ctx, mark, "u2", undo=partial(_undo, mark, "undo-u2"))
+        await ctx.transaction(effects.insert, mark, "t1")
+        await ctx.undo(_undo, mark, "undo-u3")
+        await ctx.call(job, f"{mark}.c1")
+        raise Fatal("enough")
+
+    return order, plain, undoing

@@ -1,0 +1,25 @@
+"""The pruner: what is old goes in batches, with a rest between them that depends on how long one takes."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.engine.pruner import Pruner
+
+OLD = 40 * 86_400_000_000
+
+
+def test_between_two_batches_it_rests_no_longer_than_one_took(world):
+    for _ in range(3):
+        runs = [world.new() for _ in range(400)]
+        world.store.intake.add(runs)
+    world.sql("update {schema}runs set state = 'done', finished_at = :now, expires_at = :now", now=world.clock())
+    world.clock.advance(OLD / 1_000_000)
+    pruner = Pruner(world.store, OLD)
+    pauses = []
+    while not pauses or pauses[-1] < 1:
+        since = time.monotonic()
+        pauses.append(pruner.tick())
+        assert pauses[-1] > 1 or pauses[-1] <= time.monotonic() - since
+    assert len(pauses) == 3
+    assert world.rows("runs") == 0

@@ -1,0 +1,42 @@
+"""Every version of PostgreSQL that is at hand, from 14 on, runs what the newest does."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing import binaries
+from holdfast.testing.server import PostgresServer
+from tests.chaos.effects import TABLE
+from tests.chaos.facts import gather
+from tests.chaos.verdict import judge
+from tests.chaos.workload import EXPECTED, Workload
+from tests.support.counting import ask
+from tests.support.ledger import Ledger
+from tests.support.waiting import wait_until
+
+OLDEST = 14
+
+
+@pytest.mark.parametrize("version", sorted(number for number in binaries.versions() if number >= OLDEST))
+def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
+    ledger = Ledger(tmp_path / "ledger")
+    with PostgresServer(fsync=False, version=version) as server:
+        url = server.create_database()
+        with psycopg.connect(url) as own:
+            own.execute(TABLE)
+            assert own.info.server_version // 10_000 == version
+        with Holdfast(url) as app:
+            workload = Workload(app, ledger)
+            runs = {}
+            with app.worker(lease=30):
+                for kind in EXPECTED:
+                    runs[f"{kind}-0"] = run = workload.start[kind](f"{kind}-0")
+                    app.emit(f"go {kind}-0", "gone")
+                    if kind in ("order", "plain"):
+                        run.send("note", "sent")
+                runs["graph-0"].gate("ok").complete("yes")
+                wait_until(lambda: not ask(app, "select 1 from {}runs where finished_at is null limit 1"), 60)
+            verdict = judge(gather(app, ledger, {mark: run.id for mark, run in runs.items()}))
+    assert verdict.good, verdict.findings
