@@ -73,7 +73,8 @@ class Clients:
         if kind < 0.45:
             program = tree(chance, 2, [at * 100])
             end = chance.choice(("", "", "", "restart", "fatal", "retry"))
-            run = troupe.program.options(priority=chance.choice((0, 0, 5))).enqueue(program, 0, end)
+            task = troupe.plain if chance.random() < 0.3 else troupe.program
+            run = task.options(priority=chance.choice((0, 0, 5))).enqueue(program, 0, end)
             twice = 2 if end == "restart" else 1
             self.wanted[str(run.id)] = twice * sum(leaf[0] == "message" for leaf in leaves(program))
         elif kind < 0.85:
@@ -92,6 +93,13 @@ class Clients:
             run = self.app.submit(troupe.graph(chance, f"g{at}"))
         if str(run.id) not in {str(known.id) for known in self.runs}:
             self.runs.append(run)
+
+    def wanted_event(self, event: str) -> None:
+        """Someone begins to wait for this event. It comes soon, so that both are at it at once."""
+        if event not in self.first:
+            self.first[event] = 0
+            seconds = self.chance.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
+            self._later(seconds, f"emit {event}", lambda: self._emit(event, 0))
 
     def _emit(self, event: str, copy: int) -> None:
         self.first[event] += self.app.emit(event, f"{event} {copy}")

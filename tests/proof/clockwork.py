@@ -10,7 +10,8 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,12 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import committer, crew, transacting
+from holdfast.engine import blocking, committer, crew, transacting
 from holdfast.model import ids
 from holdfast.telemetry import log
 
 SECOND = 1_000_000
+LOOK = 0.005
 BEGINNING = 1_800_000_000 * SECOND
 
 
@@ -182,6 +184,26 @@ class OneThread:
         raise AssertionError("it waits for something, which it can't here")
 
 
+class SteppedFuture(Future[Any]):
+    """A future that a thread waits for, where that is no thread. `look` lets others go on for a moment."""
+
+    look: Callable[[float], None]
+
+    def result(self, timeout: float | None = None) -> Any:
+        wait_for([self], timeout)
+        return super().result(0)
+
+
+def wait_for(futures: Iterable[Future[Any]], timeout: float | None = None) -> Any:
+    """`concurrent.futures.wait`, in the same way."""
+    futures = list(futures)
+    left = 1e9 if timeout is None else timeout
+    while left > 0 and not all(future.done() for future in futures):
+        SteppedFuture.look(LOOK)
+        left -= LOOK
+    return wait(futures, 0)
+
+
 def this_thread() -> int:
     """What runs in a greenlet of its own would run in a thread of its own."""
     return id(getcurrent())
@@ -211,6 +233,9 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
         stack.enter_context(mock.patch.object(crew, "worker_name", return_value="worker"))
         stack.enter_context(mock.patch.object(committer, "get_ident", this_thread))
         stack.enter_context(mock.patch.object(transacting, "asyncio", OneThread()))
+        stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
+        stack.enter_context(mock.patch.object(blocking, "Future", SteppedFuture))
+        stack.enter_context(mock.patch.object(blocking, "wait", wait_for))
         stack.enter_context(mock.patch.object(log, "loop_failed", failed))
         try:
             yield

@@ -48,6 +48,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.numbers = 0
         for name in SESSIONS:
             self.open(name)
+            for limited in (False, True):
+                self.add(0, 0, None, limited, None)
+                self.claim(name, 1, limited, new=False)
 
     def number(self) -> int:
         self.numbers += 1
@@ -60,7 +63,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert said == wanted, f"{world.store.database.dialect.name} said {said!r}, the model {wanted!r}"
 
     def run(self, pick: int) -> str:
-        ids = list(self.model.runs)
+        """Some run; those that were claimed last are more interesting than others."""
+        ids = [*dict.fromkeys(held.id for held in reversed(self.claims[-3:])), *self.model.runs]
         return ids[pick % len(ids)]
 
     def held(self, pick: int) -> Held:
@@ -74,7 +78,14 @@ class StoreMachine(RuleBasedStateMachine):
         for world in self.worlds:
             world.store.workers.open(session, name, LEASE, "{}")
 
-    @rule(name=st.sampled_from(SESSIONS))
+    @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
+    def heartbeats(self, name: str, after: int | None) -> None:
+        """One, and perhaps another one later."""
+        self.heartbeat(name)
+        if after is not None:
+            self.time_passes(after, tick=False, recover=False)
+            self.heartbeat(name)
+
     def heartbeat(self, name: str) -> None:
         """A lease that ran out can't be renewed: then there is a new session."""
         session = self.sessions[name]
@@ -83,19 +94,25 @@ class StoreMachine(RuleBasedStateMachine):
         if not alive:
             self.open(name)
 
-    @rule(micros=st.sampled_from((1, SECOND, LEASE - SECOND, LEASE - 1, LEASE, LEASE + 1)))
-    def time_passes(self, micros: int) -> None:
+    @rule(
+        micros=st.sampled_from((0, 1, SECOND, LEASE - SECOND, LEASE - 1, LEASE, LEASE + 1)),
+        tick=st.booleans(),
+        recover=st.booleans(),
+    )
+    def time_passes(self, micros: int, tick: bool, recover: bool) -> None:
         self.model.now += micros
         for world in self.worlds:
             world.clock.now += micros
+        if tick:
+            self.timekeeper()
+        if recover:
+            self.recover()
 
-    @rule()
     def recover(self) -> None:
         self.model.recover()
         for world in self.worlds:
             world.store.workers.recover(world.store.workers.dead(), CRASHED)
 
-    @rule()
     def timekeeper(self) -> None:
         self.model.tick()
         for world in self.worlds:
@@ -147,8 +164,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Working
 
-    @rule(name=st.sampled_from(SESSIONS), wanted=st.integers(1, 3), limited=st.booleans())
-    def claim(self, name: str, wanted: int, limited: bool) -> None:
+    @rule(name=st.sampled_from(SESSIONS), wanted=st.integers(1, 3), limited=st.booleans(), new=st.booleans())
+    def claim(self, name: str, wanted: int, limited: bool, new: bool) -> None:
+        if new:
+            self.add(0, 0, None, limited, None)
         session = self.sessions[name]
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims
@@ -164,7 +183,9 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), lingers=st.booleans(), family=st.booleans())
     def end(self, pick: int, kind: str, lingers: bool, family: bool) -> None:
-        held = self.held(pick)
+        self.end_one(self.held(pick), kind, lingers, family)
+
+    def end_one(self, held: Held, kind: str, lingers: bool, family: bool) -> None:
         run = self.model.runs[held.id]
         family = family or run.graph is not None or bool(run.waits or run.steps)
         counts = self.model.end(held, kind, lingers=lingers)
@@ -179,9 +200,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
+    @rule(pick=PICK, says=st.sampled_from(("record", "end", "let go")), family=st.booleans())
+    def say_something_late(self, pick: int, says: str, family: bool) -> None:
+        """A run is lost to its session, and claimed by it again; then its old attempt says something."""
+        held = self.held(pick)
+        if self.model.has(held):
+            self.cancel_one(held.id)
+            self.retry_one(held.id)
+            self.let_go_of(held)
+            self.claim(held.session[0], 3, self.model.runs[held.id].limited, new=False)
+        if says == "record":
+            self.record_one(held, repeat=False)
+        elif says == "end":
+            self.end_one(held, "failed", False, family)
+        else:
+            self.let_go_of(held)
+
+    @precondition(lambda self: self.claims)
     @rule(pick=PICK)
     def let_go(self, pick: int) -> None:
-        held = self.held(pick)
+        self.let_go_of(self.held(pick))
+
+    def let_go_of(self, held: Held) -> None:
         counts = self.model.let_go(held)
         self.each(int(counts), lambda world: world.store.attempts.let_go(held.session, [(held.id, held.fence)]))
 
@@ -193,7 +233,9 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, repeat=st.booleans())
     def record(self, pick: int, repeat: bool) -> None:
-        held = self.held(pick)
+        self.record_one(self.held(pick), repeat)
+
+    def record_one(self, held: Held, repeat: bool) -> None:
         n = self.number()
         counts = self.model.record(held, n, f'"{n}"')
 
@@ -208,12 +250,14 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(
         pick=PICK, key=st.sampled_from(("x", "y")),
-        what=st.sampled_from((("sleep", None), ("event", "dawn"), ("event", "noon"), ("message", "news"))),
-        delay=st.sampled_from((None, SECOND)),
+        what=st.sampled_from((("sleep", None), ("event", "dawn"), ("event", None), ("message", "news"))),
+        delay=st.sampled_from((None, SECOND)), suspend=st.booleans(),
     )  # fmt: skip
-    def wait(self, pick: int, key: str, what: tuple[str, str | None], delay: int | None) -> None:
+    def wait(self, pick: int, key: str, what: tuple[str, str | None], delay: int | None, suspend: bool) -> None:
         held, (kind, name), n = self.held(pick), what, self.number()
         delay = SECOND if kind == "sleep" else delay
+        if kind == "event" and name is None:
+            name = f"event {n}"  # one that nobody has emitted
         key = f"{kind} {name} {key}"
         wanted = self.model.wait(held, kind, key, name, delay, n)
         target = target_of(None, str(name)) if kind == "event" else name
@@ -226,6 +270,8 @@ class StoreMachine(RuleBasedStateMachine):
             return "open" if isinstance(reply, Open) else "lost"
 
         self.each(wanted, asked)
+        if suspend:
+            self.suspend(pick)
 
     @precondition(lambda self: self.claims)
     @rule(pick=PICK)
@@ -241,9 +287,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     # From outside
 
-    @rule(event=st.sampled_from(("dawn", "noon")))
-    def emit(self, event: str) -> None:
-        payload = str(self.number())
+    @rule(pick=PICK)
+    def emit(self, pick: int) -> None:
+        """An event, most likely one that is waited for."""
+        waits = [wait for run in self.model.runs.values() for wait in run.waits.values() if wait.kind == "event"]
+        names = [*(str(wait.target) for wait in waits[-3:]), "dawn"]
+        event, payload = names[pick % len(names)], str(self.number())
         first = self.model.emit(event, payload)
         self.each(first, lambda world: world.store.events.emit(None, event, payload))
 
@@ -263,16 +312,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.each(sent, send)
 
     @precondition(lambda self: self.model.runs)
-    @rule(pick=PICK)
-    def cancel(self, pick: int) -> None:
+    @rule(pick=PICK, retry=st.booleans())
+    def cancel(self, pick: int, retry: bool) -> None:
         id = self.run(pick)
+        self.cancel_one(id)
+        if retry:
+            self.retry_one(id)
+
+    def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)
         self.each(ended, lambda world: world.store.operators.cancel(id, CANCELLED))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
     def retry(self, pick: int) -> None:
-        id = self.run(pick)
+        self.retry_one(self.run(pick))
+
+    def retry_one(self, id: str) -> None:
         wanted = self.model.retry(id)
 
         def retry(world: World) -> str:

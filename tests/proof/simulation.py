@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +90,8 @@ class Simulation:
         self._names = 0
         self.mirror = stage.reset(self.clock)
         self.judge = Judge(self.mirror, self.clock.database)
-        self.play = stage.troupe.play = Play(self.mirror, self.fail, self.sleep)
         self.clients = Clients(self, stage)
+        self.play = stage.troupe.play = Play(self.mirror, self.fail, self.sleep, self.clients.wanted_event)
 
     # Telling
 
@@ -142,8 +143,6 @@ class Simulation:
         return Outcome(self)
 
     def _loop_failed(self, name: str) -> None:
-        import sys
-
         self.fail(f"the loop {name} failed", sys.exc_info()[1])
 
     def _play(self) -> None:

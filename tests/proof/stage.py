@@ -90,6 +90,7 @@ class Stage:
         self.troupe.child.enqueue("warm")
         self.troupe.broken.enqueue("warm")
         self.troupe.program.enqueue(["step", "warm", 0, "dawn"], 0, "")
+        self.troupe.plain.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.app.submit(self.troupe.graph(random.Random(0), "warm"))
         for process in (self.client, *self.workers):
             process.store.prepare()

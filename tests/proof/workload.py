@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, WaitTimeout
+from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout
 from tests.proof.mirror import Mirror
 
 Program = list[Any]
@@ -39,7 +39,14 @@ class View:
 class Play:
     """What happens in author code during one seed."""
 
-    def __init__(self, mirror: Mirror, fail: Callable[[str], None], sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        fail: Callable[[str], None],
+        sleep: Callable[[float], None],
+        wants: Callable[[str], None],
+    ) -> None:
+        self.wants = wants  # author code is about to wait for an event: somebody may emit it
         self.mirror = mirror
         self.fail = fail
         self.sleep = sleep
@@ -54,8 +61,7 @@ class Play:
                 self.views[id, generation] = []
 
     def ran(self, run: str, name: str) -> int:
-        """The function of a step runs, and mustn't when it is on record: whoever holds the run knows it. How often it
-        did."""
+        """Author code came by here; how often it did."""
         self.calls[f"{run} {name}"] += 1
         return self.calls[f"{run} {name}"]
 
@@ -124,13 +130,21 @@ class Troupe:
         async def broken(name: str) -> str:
             raise Fatal(name)
 
-        @task(name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
+        self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
+        self.child, self.broken = child, broken
+        self.jobs = (job, limited, rated, threaded)
+        self._declare_programs(app)
+
+    def _declare_programs(self, app: Holdfast) -> None:
+        @app.task(name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
         async def program(ctx: Context, what: Program, generation: int, end: str) -> Any:
             return await Actor(self, ctx, generation).act(what, end)
 
-        self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
-        self.child, self.broken, self.program = child, broken, program
-        self.jobs = (job, limited, rated, threaded)
+        @app.task(name="plain program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
+        def plain(ctx: SyncContext, what: Program, generation: int, end: str) -> Any:
+            return at_once(PlainActor(self, ctx, generation).act(what, end))
+
+        self.program, self.plain = program, plain
 
     def graph(self, chance: random.Random, name: str) -> Graph:
         """A random graph of jobs."""
@@ -151,7 +165,7 @@ class Troupe:
 class Actor:
     """Plays a program in one attempt."""
 
-    def __init__(self, troupe: Troupe, ctx: Context, generation: int) -> None:
+    def __init__(self, troupe: Troupe, ctx: Any, generation: int) -> None:
         self.troupe = troupe
         self.play = troupe.play
         self.ctx = ctx
@@ -263,7 +277,8 @@ class Actor:
         return await self.ctx.sleep(turns / 8, name=name)
 
     async def do_event(self, name: str, turns: int, event: str) -> Any:
-        return await self.ctx.wait_for(event)
+        self.play.wants(f"{event} {self.run} {name}")
+        return await self.ctx.wait_for(f"{event} {self.run} {name}")
 
     async def do_maybe(self, name: str, turns: int, event: str) -> Any:
         return await self.ctx.wait_for(event, timeout=turns / 5)
@@ -336,3 +351,60 @@ class Actor:
     async def in_each(self, inside: list[Program]) -> Any:
         tasks = [asyncio.ensure_future(self.do(node)) for node in inside]
         return [await each for each in asyncio.as_completed(tasks)]
+
+
+class Awaited:
+    """A plain context whose operations can be awaited, and are done at once."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.run_id = getattr(ctx, "run_id", None)
+        self._conductor = ctx._conductor
+
+    def check(self) -> None:
+        self._ctx.check()
+
+    def options(self, **given: Any) -> Awaited:
+        return Awaited(self._ctx.options(**given))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any, **given: Any) -> Any:
+            return getattr(self._ctx, name)(*args, **given)
+
+        return call
+
+
+def at_once(coroutine: Any) -> Any:
+    """What a coroutine comes to that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a plain program waited for the loop")
+
+
+class PlainActor(Actor):
+    """Plays a program in a plain function: one thing after the other, steps in its own thread."""
+
+    def __init__(self, troupe: Troupe, ctx: SyncContext, generation: int) -> None:
+        super().__init__(troupe, Awaited(ctx), generation)
+
+    def step(self, name: str, turns: int) -> str:  # type: ignore[override]
+        return self.thread(name, turns)
+
+    def flaky(self, name: str, turns: int) -> str:  # type: ignore[override]
+        if self.begun(name) <= turns % 3:
+            raise ValueError(name)
+        return name
+
+    def bad(self, name: str) -> str:  # type: ignore[override]
+        self.begun(name)
+        raise ValueError(name)
+
+    def undo(self, result: str) -> None:  # type: ignore[override]
+        self.play.ran(self.run, f"undo {result}")
+
+    async def do_give_up(self, name: str, turns: int, event: str) -> Any:
+        """Nothing can be given up here."""
+
+    in_all = in_group = in_first = in_each = Actor.in_seq
