@@ -1,0 +1,152 @@
+"""Who can take a step in a simulation: loops of workers, their event loops, errands that run once.
+
+Blocking code runs in greenlets: where it would wait, it gives way to the others, and is gone on with later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from holdfast.engine.loop import Loop
+from tests.proof.clockwork import SECOND, Clock, SteppedLoop
+
+if TYPE_CHECKING:
+    from tests.proof.simulation import Simulation
+
+NEVER = 1 << 62
+
+
+class Died(BaseException):
+    """The process is dead: nothing of what was under way goes on."""
+
+
+class Actor:
+    """Someone who takes steps. `due`: when it can take the next, in microseconds."""
+
+    def __init__(self, name: str, due: int = 0) -> None:
+        self.name = name
+        self.due = due
+        self.stalled_until = 0
+        self.over = False
+
+    def step(self, sim: Simulation) -> None:
+        raise NotImplementedError
+
+    def go_on_at(self, when: int) -> None:
+        """It can take its next step then, unless it is stalled for longer."""
+        self.due = max(when, self.stalled_until)
+
+    def stall(self, until: int) -> None:
+        self.stalled_until = until
+        self.due = max(self.due, until)
+
+    def bury(self) -> None:
+        """Let go of what was under way."""
+
+
+class Blocking(Actor):
+    """Runs blocking code in a greenlet."""
+
+    _under_way: greenlet | None = None
+
+    def _go_on(self, sim: Simulation, call: Callable[[], None]) -> bool:
+        """Begin the call, or go on with it; whether it has ended."""
+        if self._under_way is None:
+            self._under_way = greenlet(self._guarded(sim, call))
+            self._under_way.actor = self  # type: ignore[attr-defined]
+        until = self._under_way.switch()
+        if self._under_way.dead:
+            self._under_way = None
+            return True
+        self.go_on_at(until)
+        return False
+
+    def bury(self) -> None:
+        if self._under_way is not None:
+            self._under_way.throw()
+            self._under_way = None
+
+    def _guarded(self, sim: Simulation, call: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                call()
+            except (Died, GreenletExit):
+                pass
+            except BaseException as error:
+                sim.fail(f"{self.name} raised {error!r}", error)
+
+        return run
+
+
+def give_way(until: int) -> None:
+    """In a greenlet: let others take their steps until then."""
+    current = getcurrent()
+    assert current.parent is not None, "only what runs in a greenlet can wait"
+    current.parent.switch(until)
+
+
+class LoopActor(Blocking):
+    """A loop of the engine: ticks when its pause is over or it was woken, as its thread would."""
+
+    def __init__(self, name: str, loop: Loop, clock: Clock) -> None:
+        super().__init__(name)
+        self.loop = loop
+        self._clock = clock
+        self._woken = False
+        self._pause = 0.0
+        loop.wake = self.wake  # type: ignore[method-assign]
+
+    def wake(self) -> None:
+        """Being woken ends a pause, but not one after trouble; what comes during a tick counts after it."""
+        self._woken = True
+        if self._under_way is None and not self.loop._troubles:
+            self.go_on_at(self._clock.micros)
+
+    def step(self, sim: Simulation) -> None:
+        if self._under_way is None:
+            if self.loop._stopping.is_set():
+                self.over = True
+                return
+            self._woken = False
+        if self._go_on(sim, self._tick):
+            pause = 0.0 if self._woken and not self.loop._troubles else self._pause
+            self.go_on_at(self._clock.micros + int(pause * SECOND))
+
+    def _tick(self) -> None:
+        self._pause = self.loop._guarded_tick()
+
+
+class EventLoopActor(Actor):
+    """The event loop of a worker: author code."""
+
+    def __init__(self, name: str, loop: SteppedLoop) -> None:
+        super().__init__(name)
+        self.loop = loop
+        loop.told = self._look
+        self._look()
+
+    def _look(self) -> None:
+        when = self.loop.next_at()
+        self.go_on_at(NEVER if when is None else math.ceil(when * SECOND) + 1)
+
+    def step(self, sim: Simulation) -> None:
+        ran = self.loop.step(sim.random.choice((1, 1, 4, 30, 100)))
+        self._look()
+        sim.note(f"{self.name} ran {ran}")
+        for error in self.loop.raised:
+            sim.fail(f"a callback of {self.name} raised {error!r}", error)
+
+
+class Errand(Blocking):
+    """Something that is done once: a thread of author code, a call of a client, the start of a worker."""
+
+    def __init__(self, name: str, call: Callable[[], None], due: int = 0) -> None:
+        super().__init__(name, due)
+        self._call = call
+
+    def step(self, sim: Simulation) -> None:
+        self.over = self._go_on(sim, self._call)

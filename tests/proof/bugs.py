@@ -1,0 +1,197 @@
+"""Bugs to be planted, to see whether the proof catches them: changed statements, and changed code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from greenlet import getcurrent
+
+from holdfast.database import statements
+from holdfast.engine.committer import Committer
+from holdfast.engine.heartbeat import Heartbeat
+from holdfast.policy.limits import Counter
+from holdfast.store import group
+from holdfast.store.attempts import Attempts
+from holdfast.store.commands import Emit, Wait
+from holdfast.store.journal import Journal
+from holdfast.store.transactions import Transactions
+
+Changes = dict[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake that somebody might make. `sql`: what is replaced in which statements; `code`: what else."""
+
+    name: str
+    what: str
+    sql: Changes | None = None
+    code: Callable[[], Any] | None = None
+    in_the_store: bool = True
+    """Whether the model, which knows no engine, could see it."""
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """While it is there. Stores that were made before don't have it."""
+        with ExitStack() as stack:
+            if self.sql is not None:
+                changed = [self._changed(source) for source in statements.read_sources("holdfast.store.sql")]
+                stack.enter_context(mock.patch.object(statements, "read_sources", return_value=tuple(changed)))
+            if self.code is not None:
+                stack.enter_context(self.code())
+            yield
+
+    def _changed(self, source: statements.Source) -> statements.Source:
+        """On PostgreSQL some statements are others; those stay as they are."""
+        assert self.sql is not None
+        if source.name not in self.sql or source.only == "postgres":
+            return source
+        text = source.text
+        for old, new in self.sql[source.name]:
+            assert old in text, f"{self.name}: statement {source.name} doesn't say {old!r} any more"
+            text = text.replace(old, new)
+        return replace(source, text=text)
+
+
+def sql(name: str, what: str, statement: str, old: str, new: str) -> Bug:
+    return Bug(name, what, {statement: ((old, new),)})
+
+
+def code(name: str, what: str, where: Any, attribute: str, instead: Any) -> Bug:
+    patch = partial(mock.patch.object, where, attribute, instead)
+    return Bug(name, what, code=patch, in_the_store=where.__module__.startswith(("holdfast.store", "holdfast.policy")))
+
+
+def _one_more(counter: Counter, now: int) -> int | None:
+    free = _free(counter, now)
+    return None if free is None else free + 1
+
+
+_free = Counter.free
+
+
+def _apart(attempts: Attempts, purpose: str, work: Callable[[Any], Any]) -> Any:
+    return work(attempts._reading(purpose))
+
+
+_early: dict[Any, dict[str, str]] = {}
+_write, _lock_events = Journal.write, group.lock_events
+
+
+def _looks_first(journal: Journal, session: str, commands: Any) -> Any:
+    """Look at events in a transaction of its own, before the one that locks them and registers the wait."""
+    events = {(each.tenant, each.name) for each in commands if isinstance(each, Emit)}
+    events |= {(each.tenant, str(each.name)) for each in commands if isinstance(each, Wait) and each.kind == "event"}
+    if events:
+        _early[getcurrent()] = journal._together("commit", lambda do: _lock_events(do, events))
+    return _write(journal, session, commands)
+
+
+def _seen_early(do: Any, events: Any) -> dict[str, str]:
+    return _early.get(getcurrent(), {})
+
+
+@contextmanager
+def _early_look() -> Iterator[None]:
+    with mock.patch.object(Journal, "write", _looks_first), mock.patch.object(group, "lock_events", _seen_early):
+        yield
+
+
+ALIVE = "lease_until > {moment}"
+
+BUGS = (
+    sql("claim-dead", "a session claims after its lease", "claimable", ALIVE, "lease_until > 0"),
+    sql("claim-held", "runs that are held are claimed", "claimable", " and x.held is null", ""),
+    sql(
+        "claim-order", "the last come first", "claimable",
+        "order by x.priority desc, x.turn, x.seq", "order by x.seq desc",
+    ),
+    sql("claim-fence", "a claim doesn't raise the fence", "claim", "fence = fence + 1", "fence = fence"),
+    sql("claim-resumed", "going on counts as a new attempt", "claim", "attempt + 1 - resumed", "attempt + 1"),
+    sql(
+        "record-fence", "a checkpoint is written without its fence", "record_checkpoints",
+        " and r.fence = each.fence", "",
+    ),
+    sql("record-lease", "a checkpoint is written after the lease", "record_checkpoints", ALIVE, "lease_until > 0"),
+    sql("end-fence", "an attempt ends without its fence", "ending_attempts", " and r.fence = each.fence", ""),
+    sql(
+        "end-session", "an attempt of another session is ended", "ending_attempts",
+        "coalesce(r.session, '') = :session", "r.session is not null",
+    ),
+    sql("end-lease", "attempts end after the lease", "session_alive", ALIVE, "lease_until > 0"),
+    sql(
+        "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",
+        ALIVE, "lease_until >= {moment}",
+    ),
+    sql("lease-renewed", "a lease that is over is renewed", "renew_session", f" and {ALIVE}", ""),
+    Bug(
+        "recover-live", "sessions are recovered a second too early",
+        {
+            "dead_sessions": (("lease_until <= {moment}", "lease_until <= {moment} + 1000000"),),
+            "lock_dead": (("lease_until <= {moment}", "lease_until <= {moment} + 1000000"),),
+        },
+    ),
+    sql(
+        "recover-counts", "a run may crash once too often", "recover_lost",
+        "crashes >= max_crashes", "crashes > max_crashes",
+    ),
+    sql("recover-permits", "permits aren't returned", "return_permits", "then used - each.number", "then used"),
+    sql(
+        "wake-missed", "what came before the suspension isn't seen", "end_family",
+        "when each.kind = 'waiting' and exists", "when 1 = 0 and exists",
+    ),
+    sql("event-unseen", "an event that was emitted isn't seen", "emitted_events", "emitted_at is not null", "1 = 0"),
+    Bug("event-early", "an event is looked at before its lock", code=_early_look),
+    sql(
+        "wait-extended", "what settles a wait settles it again", "settle_waits",
+        " and {schema}waits.outcome is null", "",
+    ),
+    Bug(
+        "sleep-early", "a sleep ends half a second too early",
+        {
+            "pick_due_waits": (("w.due_at <= {now}", "w.due_at <= {now} + 500000"),),
+            "settle_due": (("<= {now}", "<= {now} + 500000"),),
+        },
+    ),
+    sql(
+        "due-early", "scheduled runs begin half a second too early", "promote_due",
+        "due_at <= {now}", "due_at <= {now} + 500000",
+    ),
+    sql("message-twice", "a message is taken twice", "first_message", " and taken_by is null", ""),
+    sql("message-repeated", "a message is sent again after a lost answer", "sent_by", "limit 1", "limit 0"),
+    code("limit-off-by-one", "a limit lets in one too many", Counter, "free", _one_more),
+    sql(
+        "node-early", "a node begins with the first that it needs", "count_down",
+        "pending = pending - fewer.ended", "pending = 0",
+    ),
+    sql("graph-count", "nodes that end together count as one", "count_nodes", "pending - each.ended", "pending - 1"),
+    sql(
+        "cancel-mark", "a cancelled run forgets who is at it", "end_runs",
+        "error = :error, due_at", "session = null, error = :error, due_at",
+    ),
+    sql(
+        "retry-early", "a retry doesn't wait for the worker", "retry_runs",
+        "case when session is not null or (", "case when 1 = 0 or (",
+    ),
+    sql("unique-early", "a successor doesn't wait for the worker", "hold_successors", "where id", "where 1 = 0 and id"),
+    sql(
+        "children-count", "children that end together count as one", "settle_children",
+        "set pending = pending - each.ended", "set pending = pending - 1",
+    ),
+    code("apart", "an end and its record are two transactions", Attempts, "_together", _apart),
+    code(
+        "transaction-unrecorded", "a transaction isn't recorded with its effect", Transactions,
+        "_record", lambda *_: None,
+    ),
+    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_told", lambda *_: True),
+    code(
+        "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
+        "_hand_back", lambda *_: None,
+    ),
+)  # fmt: skip
+BY_NAME = {bug.name: bug for bug in BUGS}

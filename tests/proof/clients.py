@@ -1,0 +1,251 @@
+"""Who gives simulated workers something to do, and meddles with it: emits, sends, cancels, retries, pauses."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from greenlet import getcurrent, greenlet
+
+from holdfast import KeyConflict, Run
+from holdfast.errors import RunFinished
+from tests.proof.actors import Errand
+from tests.proof.clockwork import SECOND
+from tests.proof.faulty import Host
+from tests.proof.stage import Stage
+from tests.proof.workload import EVENTS, leaves, tree
+
+if TYPE_CHECKING:
+    from tests.proof.simulation import Simulation
+
+OURS = ("job", "limited", "rated", "threaded", "program")
+
+
+class Clients:
+    """The clients of one seed, all in one process that never dies."""
+
+    name = "client"
+
+    def __init__(self, sim: Simulation, stage: Stage) -> None:
+        self.sim = sim
+        self.stage = stage
+        self.app = stage.app
+        self.chance = sim.random
+        self.runs: list[Run[Any]] = []
+        self.meddled: set[str] = set()
+        self.first: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.unsent: defaultdict[str, set[int]] = defaultdict(set)
+        self.wanted: dict[str, int] = {}
+        self._lost: set[greenlet] = set()
+        self._errands = 0
+
+    # What they do
+
+    def prepare(self) -> None:
+        """What will be done, and when."""
+        self.stage.client.host = self
+        chance = self.chance
+        for at in range(chance.randint(2, 5)):
+            self._later(chance.choice((0.0, 0.1, 1.0)), f"enqueue{at}", lambda at=at: self._enqueue(at))
+        for event in EVENTS:
+            for copy in range(chance.choice((0, 1, 2))):
+                self._later(chance.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
+        for act in (self._send, self._send, self._cancel, self._retry, self._pause):
+            if chance.random() < 0.4:
+                self._later(chance.uniform(0.2, 4), act.__name__, act)
+
+    def _later(self, seconds: float, what: str, call: Any) -> None:
+        self._errands += 1
+
+        def errand() -> None:
+            call()
+            self._errands -= 1
+
+        due = self.sim.clock.micros + int(seconds * SECOND)
+        self.sim.actors.append(Errand(f"client.{what}", errand, due))
+
+    def _enqueue(self, at: int) -> None:
+        chance, troupe = self.chance, self.stage.troupe
+        kind = chance.random()
+        if kind < 0.45:
+            program = tree(chance, 2, [at * 100])
+            end = chance.choice(("", "", "", "restart", "fatal", "retry"))
+            task = troupe.plain if chance.random() < 0.3 else troupe.program
+            run = task.options(priority=chance.choice((0, 0, 5))).enqueue(program, 0, end)
+            twice = 2 if end == "restart" else 1
+            self.wanted[str(run.id)] = twice * sum(leaf[0] == "message" for leaf in leaves(program))
+        elif kind < 0.85:
+            task = chance.choice(troupe.jobs)
+            options: dict[str, Any] = {"delay": chance.choice((0, 0, 0.5))}
+            if chance.random() < 0.3:
+                options["unique"] = "one"
+            elif chance.random() < 0.3:
+                options["key"] = f"key{chance.randint(0, 1)}"
+            try:
+                name = options.get("key", f"job{at}")
+                run = task.options(**options).enqueue(name, chance.choice((0, 0, 1, 2)), chance.choice((0, 1, 8)))
+            except KeyConflict:
+                return
+        else:
+            run = self.app.submit(troupe.graph(chance, f"g{at}"))
+        if str(run.id) not in {str(known.id) for known in self.runs}:
+            self.runs.append(run)
+
+    def wanted_event(self, event: str) -> None:
+        """Someone begins to wait for this event. It comes soon, so that both are at it at once."""
+        if event not in self.first:
+            self.first[event] = 0
+            seconds = self.chance.choice((0.0, 0.0, 0.0005, 0.002, 0.01, 0.05, 2.0))
+            self._later(seconds, f"emit {event}", lambda: self._emit(event, 0))
+
+    def _emit(self, event: str, copy: int) -> None:
+        self.first[event] += self.app.emit(event, f"{event} {copy}")
+        if self.first[event] > 1:
+            self.sim.fail(f"two emits of {event} were the first")
+
+    def _send(self) -> None:
+        if self.runs:
+            self._send_to(self.chance.choice(self.runs))
+
+    def _send_to(self, run: Run[Any]) -> None:
+        row = self.sim.mirror.run(str(run.id))
+        if row is None or row["kind"] is not None:
+            return
+        number = self.sent[str(run.id)]
+        self.sent[str(run.id)] += 1
+        try:
+            run.send("news", number)
+        except RunFinished:
+            self.unsent[str(run.id)].add(number)
+
+    def _cancel(self) -> None:
+        if self.runs:
+            run = self.chance.choice(self.runs)
+            self.meddled.add(str(run.id))
+            run.cancel()
+
+    def _retry(self) -> None:
+        for run in self.runs:
+            row = self.sim.mirror.run(str(run.id))
+            if row is not None and row["state"] in ("failed", "cancelled") and not row["error"].count('"undo"'):
+                self.meddled.add(str(run.id))
+                with suppress(RunFinished, KeyConflict):
+                    run.retry()
+                return
+
+    def _pause(self) -> None:
+        self.stage.client.store.queues.pause("default")
+        self.sim.pause(self.chance.uniform(0.1, 2))
+        self.stage.client.store.queues.resume("default")
+
+    # The end
+
+    def calm_down(self) -> None:
+        """Whatever is waited for comes now."""
+        for event in EVENTS:
+            self._later(0.0, f"emit {event}", lambda e=event: self._emit(e, 9))
+        self._later(0.0, "send the rest", self._send_the_rest)
+
+    def _send_the_rest(self) -> None:
+        while self._errands > 1:
+            self.sim.pause(0.2)
+        for run in list(self.runs):
+            while self.sent[str(run.id)] < self.wanted.get(str(run.id), 0):
+                self._send_to(run)
+                if self.unsent[str(run.id)]:
+                    break
+
+    def finished(self) -> bool:
+        if self._errands:
+            return False
+        for row in self.sim.mirror.runs():
+            if (row["finished_at"] is None or row["session"] is not None) and not self._of_schedule(row):
+                return False
+        return True
+
+    @staticmethod
+    def _of_schedule(row: dict[str, Any]) -> bool:
+        return row["args"] == '{"name":"slot"}'
+
+    def unfinished(self) -> str:
+        rows = [row for row in self.sim.mirror.runs() if row["finished_at"] is None or row["session"] is not None]
+        names = ("id", "state", "held", "session", "fence", "attempt", "kind", "node", "pending", "ending", "parked_on")
+        told = [{name: row[name] for name in names if row[name] is not None} for row in rows]
+        return f"{self._errands} errands, {told}"
+
+    def check_ends(self) -> None:
+        """How everything ended."""
+        for run in self.runs:
+            row = self.sim.mirror.run(str(run.id))
+            if row is None:
+                self.sim.fail(f"run {run.id} is gone")
+            elif str(run.id) not in self.meddled and row["kind"] is None:
+                self._check_end(row)
+        for id, row in self.sim.mirror.rows["limits"].items():
+            if row["used"]:
+                self.sim.fail(f"limit {id} has {row['used']} permits in use when all is over")
+        self._check_messages()
+
+    def _check_end(self, row: dict[str, Any]) -> None:
+        args = msgspec.json.decode(row["args"])
+        code = msgspec.json.decode(row["error"])["code"] if row["state"] == "failed" else None
+        if code == "crashed" and row["crashes"] > row["max_crashes"]:
+            return
+        program = "what" in args
+        if program and args["end"] == "fatal":
+            if row["state"] != "failed":
+                self.sim.fail(f"run {row['id']} was to fail and is {row['state']}")
+            self._check_undone(row)
+        elif row["state"] != "done" and not (code == "timeout" or (not program and row["failures"] >= 4)):
+            self.sim.fail(f"run {row['id']} is {row['state']} ({row['error']}) and was to be done")
+        elif row["state"] == "done" and not program and row["result"] != f'"{args["name"]}"':
+            self.sim.fail(f"run {row['id']} is done with {row['result']}")
+
+    def _check_undone(self, row: dict[str, Any]) -> None:
+        rows = self.sim.mirror.of_run("checkpoints", row["id"])
+        undone = {int(each["value"]) for each in rows if each["kind"] == "undone"}
+        for each in rows:
+            if each["undo"] and each["kind"] == "step" and each["n"] not in undone:
+                self.sim.fail(f"step {each['key']} of run {row['id']} was not undone")
+
+    def _check_messages(self) -> None:
+        """Each was sent once."""
+        for run, sent in self.sent.items():
+            got = sorted(int(row["payload"]) for row in self.sim.mirror.of_run("messages", run))
+            if got != [number for number in range(sent) if number not in self.unsent[run]]:
+                self.sim.fail(f"run {run} was sent {sent} messages but for {self.unsent[run]}, and has {got}")
+
+    def may_lose(self, worker: Any) -> bool:
+        """Clients lose one connection at a time: a call that fails twice may raise, and they are to know what they
+        did."""
+        if worker is not None:
+            return True
+        me = getcurrent()
+        if me in self._lost:
+            self._lost.discard(me)
+            return False
+        self._lost.add(me)
+        return True
+
+    # What their connections ask
+
+    def arrive(self, what: str) -> None:
+        self.sim.arrive(self.stage.client, None, what)
+
+    def leave(self, what: str) -> None:
+        self.sim.leave(self.stage.client, None, what)
+
+    def committed(self, host: Host) -> None:
+        self.sim.committed("client")
+
+    def rolled_back(self) -> None:
+        self.sim.mirror.rolled_back()
+
+    def pause(self, seconds: float | None) -> None:
+        self.sim.pause(seconds)
+
+    def go_on(self, stopped: greenlet) -> None:
+        self.sim.go_on(stopped)

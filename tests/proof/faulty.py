@@ -1,0 +1,167 @@
+"""A database in memory that several processes seem to share, each by connections of its own that may fail.
+
+Whoever calls it may be stopped before a transaction begins and after it has committed: to let others go first, for as
+long as a fault wants, or for ever. A connection may be lost at both places; after the commit that means a lost answer.
+Inside a transaction nobody is stopped: SQLite has one writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import apsw
+from greenlet import getcurrent, greenlet
+
+from holdfast.database.base import PATIENCE, Line
+from holdfast.database.sqlite import SqliteConnection, SqliteDatabase, SqliteTransaction, _use_wal
+from holdfast.database.statements import Statement
+
+
+class Host(Protocol):
+    """The process that a connection belongs to. Both calls may stop it for a while, or raise."""
+
+    name: str
+
+    def arrive(self, what: str) -> None:
+        """Before a transaction."""
+
+    def leave(self, what: str) -> None:
+        """After its commit."""
+
+    def committed(self, host: Host) -> None:
+        """It has committed: rules may be checked."""
+
+    def rolled_back(self) -> None: ...
+
+    def pause(self, seconds: float | None) -> None:
+        """Let others go on for so long, or until somebody says `go_on`."""
+
+    def go_on(self, stopped: greenlet) -> None: ...
+
+
+class Shared:
+    """The one real connection."""
+
+    def __init__(self) -> None:
+        self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
+        _use_wal(self.apsw)
+
+    def wipe(self, keep: tuple[str, ...]) -> None:
+        """Empty all tables but these; numbers begin anew."""
+        tables = [name for (name,) in self.apsw.execute("select name from sqlite_schema where type = 'table'")]
+        with self.apsw:
+            for table in tables:
+                if table not in keep and not table.startswith("sqlite_"):
+                    self.apsw.execute(f"delete from {table}")
+            for table in tables:
+                if table not in keep:
+                    self.apsw.execute("delete from sqlite_sequence where name = ?", (table,))
+
+
+class FaultyConnection(SqliteConnection):
+    """A connection of one process to the shared database."""
+
+    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
+        self._now = now  # a statement's time is that of the database when it is carried out, not of the asking
+        self._what = "the simulated database"
+        self._over = False
+        self._longest = None
+        self._apsw = shared.apsw
+        self._host = host
+        self._names: list[str] = []
+        self._begun = False  # the transaction that the shared connection is in, is ours
+
+    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
+        if self._apsw.in_transaction:
+            self._names.append(statement.name)
+            return super().execute(statement, {**values, "now": self._now()})
+        self._host.arrive(statement.name)
+        rows = super().execute(statement, {**values, "now": self._now()})
+        self._host.committed(self._host)
+        self._host.leave(statement.name)
+        return rows
+
+    def begin(self) -> None:
+        self._host.arrive("begin")
+        self._names = []
+        super().begin()
+        self._begun = True
+
+    def commit(self) -> None:
+        super().commit()
+        self._begun = False
+        self._host.committed(self._host)
+        self._host.leave(self._names[-1] if self._names else "nothing")
+
+    def rollback(self) -> None:
+        if self._begun:
+            self._begun = False
+            super().rollback()
+            self._host.rolled_back()
+
+    def close(self) -> None:
+        """The real one stays."""
+
+    def cut(self) -> None:
+        """Nothing hangs for real."""
+
+
+class Turn:
+    """A lock between calls that take turns on one thread, in the place of a line's own."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._owner: greenlet | None = None
+        self._depth = 0
+        self._waiting: list[greenlet] = []
+
+    def __enter__(self) -> None:
+        me = getcurrent()
+        while self._owner not in (None, me):
+            self._waiting.append(me)
+            self._host.pause(None)
+        self._owner = me
+        self._depth += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                self._host.go_on(each)
+
+
+class FaultyDatabase(SqliteDatabase):
+    """The shared database as one process sees it: a line for each purpose, as a server has it; but what an author's
+    transaction may join has one for all."""
+
+    def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
+        super().__init__(":memory:")
+        self._now = now
+        self._shared = shared
+        self._host = host
+
+    def line(self, purpose: str, patience: float = PATIENCE) -> Line:
+        name = "write" if purpose in ("client", "commit") else purpose
+        known = self._lines.get(name)
+        if known is None:
+            known = self._lines[name] = Line(lambda: FaultyConnection(self._shared, self._host, self._now))
+            known._lock = Turn(self._host)  # type: ignore[assignment]
+        return known
+
+    def forget_lines(self) -> None:
+        """Its process has died."""
+        self._lines = {}
+
+    def in_callers_transaction(self) -> bool:
+        return False
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteTransaction]:
+        """Without the real one's timer."""
+        with self.line("client").hold() as connection:
+            assert isinstance(connection, FaultyConnection)
+            yield SqliteTransaction(connection)

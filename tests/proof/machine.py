@@ -1,0 +1,404 @@
+"""A state machine that does the same to the model and to stores, and compares all that they say and keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from holdfast.errors import GraphError, KeyConflict, RunFinished
+from holdfast.model.ids import new_id
+from holdfast.store import End, NewRun
+from holdfast.store.commands import LOST, Open, Outcome, Record, Wait
+from holdfast.store.commands import Held as HeldRun
+from holdfast.store.intake import GRAPH_QUEUE
+from holdfast.store.permits import place_of
+from holdfast.store.rows import NewGraph, NewNode
+from holdfast.store.waking import target_of
+from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, Held, Model
+from tests.support.world import CANCELLED, CRASHED, DAY, OVERDUE, World
+
+LIMITS = f'["{place_of("few", "").replace(chr(34), chr(92) + chr(34))}"]'
+TABLES = (
+    "runs", "workers", "checkpoints", "waits", "events", "messages", "history", "limits", "keys", "edges",
+    "limit_settings",
+)  # fmt: skip
+SESSIONS = ("a", "b")
+STATE_AFTER = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}
+PICK = st.integers(0, 5)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Operations by chance. `worlds` are the stores that have to agree with the model, and so with each other."""
+
+    worlds: tuple[World, ...] = ()
+
+    @initialize()
+    def begin(self) -> None:
+        for world in self.worlds:
+            for table in TABLES:
+                world.sql(f"delete from {{schema}}{table}")
+            world.clock.now = self.worlds[0].clock.now
+            world.store.limits.declare([("few", CAP, None)])
+        self.model = Model(self.worlds[0].clock.now)
+        self.claims: list[Held] = []
+        self.ended: set[Held] = set()
+        self.sessions: dict[str, str] = {}
+        self.numbers = 0
+        for name in SESSIONS:
+            self.open(name)
+            for limited in (False, True):
+                self.add(0, 0, None, limited, None)
+                self.claim(name, 1, limited, new=False)
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def each(self, wanted: Any, call: Any) -> None:
+        """Every store says what the model says."""
+        for world in self.worlds:
+            said = call(world)
+            assert said == wanted, f"{world.store.database.dialect.name} said {said!r}, the model {wanted!r}"
+
+    def run(self, pick: int) -> str:
+        """Some run; those that were claimed last are more interesting than others."""
+        ids = [*dict.fromkeys(held.id for held in reversed(self.claims[-3:])), *self.model.runs]
+        return ids[pick % len(ids)]
+
+    def held(self, pick: int) -> Held:
+        return self.claims[-1 - pick % len(self.claims)]
+
+    # Sessions and time
+
+    def open(self, name: str) -> None:
+        session = self.sessions[name] = f"{name}{self.number()}"
+        self.model.open(session)
+        for world in self.worlds:
+            world.store.workers.open(session, name, LEASE, "{}")
+
+    @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
+    def heartbeats(self, name: str, after: int | None) -> None:
+        """One, and perhaps another one later."""
+        self.heartbeat(name)
+        if after is not None:
+            self.time_passes(after, tick=False, recover=False)
+            self.heartbeat(name)
+
+    def heartbeat(self, name: str) -> None:
+        """A lease that ran out can't be renewed: then there is a new session."""
+        session = self.sessions[name]
+        alive = self.model.renew(session)
+        self.each(alive, lambda world: world.store.workers.renew(session, LEASE))
+        if not alive:
+            self.open(name)
+
+    @rule(
+        micros=st.sampled_from((0, 1, SECOND, LEASE - SECOND, LEASE - 1, LEASE, LEASE + 1)),
+        tick=st.booleans(),
+        recover=st.booleans(),
+    )
+    def time_passes(self, micros: int, tick: bool, recover: bool) -> None:
+        self.model.now += micros
+        for world in self.worlds:
+            world.clock.now += micros
+        if tick:
+            self.timekeeper()
+        if recover:
+            self.recover()
+
+    def recover(self) -> None:
+        self.model.recover()
+        for world in self.worlds:
+            world.store.workers.recover(world.store.workers.dead(), CRASHED)
+
+    def timekeeper(self) -> None:
+        self.model.tick()
+        for world in self.worlds:
+            timers = world.store.timers
+            timers.fail_overdue(OVERDUE)
+            timers.promote_due()
+            timers.wake_due()
+            timers.unhold()
+            timers.wake_waiters()
+
+    # Making runs
+
+    @rule(
+        priority=st.sampled_from((0, 0, 5)),
+        delay=st.sampled_from((0, 0, 0, SECOND)),
+        deadline=st.sampled_from((None, None, DELAY)),
+        limited=st.booleans(),
+        unique=st.sampled_from((None, None, "one")),
+    )
+    def add(self, priority: int, delay: int, deadline: int | None, limited: bool, unique: str | None) -> None:
+        id = str(new_id())
+        task = "limited" if limited else "task"
+        unique = None if unique is None else f"{unique} {task}"
+        wanted = self.model.add(
+            id, priority=priority, delay=delay, deadline=deadline, limited=limited, unique=unique
+        )  # fmt: skip
+
+        def new() -> NewRun:
+            return NewRun(
+                id, "default", task, "{}", DAY, max_crashes=MAX_CRASHES, priority=priority, delay=delay or None,
+                deadline_in=deadline, unique=unique, limits=LIMITS if limited else None,
+            )  # fmt: skip
+
+        self.each([wanted], lambda world: world.store.intake.add([new()]))
+
+    @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
+    def submit(self, shape: tuple[int, ...]) -> None:
+        """The first node needs nothing; each bit of a number is a node before it that the next one needs."""
+        graph = str(new_id())
+        ids = [str(new_id()) for _ in range(len(shape) + 1)]
+        needs = [()] + [tuple(ids[at] for at in range(index + 1) if bits >> at & 1) for index, bits in enumerate(shape)]
+        self.model.submit(graph, dict(zip(ids, needs, strict=True)))
+        for world in self.worlds:
+            nodes = [
+                NewNode(NewRun(id, "default", "task", "{}", DAY, max_crashes=MAX_CRASHES), id, needed)
+                for id, needed in zip(ids, needs, strict=True)
+            ]
+            world.store.graphs.submit(NewRun(graph, GRAPH_QUEUE, "graph", "{}", DAY), NewGraph(nodes))
+
+    # Working
+
+    @rule(name=st.sampled_from(SESSIONS), wanted=st.integers(1, 3), limited=st.booleans(), new=st.booleans())
+    def claim(self, name: str, wanted: int, limited: bool, new: bool) -> None:
+        if new:
+            self.add(0, 0, None, limited, None)
+        session = self.sessions[name]
+        claims = self.model.claim(session, wanted, limited=limited)
+        self.claims += claims
+
+        def claimed(world: World) -> list[tuple[str, int]]:
+            lanes = [world.lane("limited" if limited else "task")]
+            parts = world.store.claims
+            found = (parts.claim_limited if limited else parts.claim)(session, lanes, wanted)
+            return [(claim.id, claim.fence) for claim in found]
+
+        self.each([(held.id, held.fence) for held in claims], claimed)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), lingers=st.booleans(), family=st.booleans())
+    def end(self, pick: int, kind: str, lingers: bool, family: bool) -> None:
+        self.end_one(self.held(pick), kind, lingers, family)
+
+    def end_one(self, held: Held, kind: str, lingers: bool, family: bool) -> None:
+        run = self.model.runs[held.id]
+        family = family or run.graph is not None or bool(run.waits or run.steps)
+        counts = self.model.end(held, kind, lingers=lingers)
+        before = held in self.ended  # an end that was written before its answer got lost counts
+        ended = End(
+            held.id, run.seq, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
+            error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
+            delay=DELAY if kind == "retrying" else None, lingers=int(lingers), family=family,
+            limits=LIMITS if run.limited else None,
+        )  # fmt: skip
+        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [ended]))
+        self.ended |= {held} if counts else set()
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, says=st.sampled_from(("record", "end", "let go")), family=st.booleans())
+    def say_something_late(self, pick: int, says: str, family: bool) -> None:
+        """A run is lost to its session, and claimed by it again; then its old attempt says something."""
+        held = self.held(pick)
+        if self.model.has(held):
+            self.cancel_one(held.id)
+            self.retry_one(held.id)
+            self.let_go_of(held)
+            self.claim(held.session[0], 3, self.model.runs[held.id].limited, new=False)
+        if says == "record":
+            self.record_one(held, repeat=False)
+        elif says == "end":
+            self.end_one(held, "failed", False, family)
+        else:
+            self.let_go_of(held)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK)
+    def let_go(self, pick: int) -> None:
+        self.let_go_of(self.held(pick))
+
+    def let_go_of(self, held: Held) -> None:
+        counts = self.model.let_go(held)
+        self.each(int(counts), lambda world: world.store.attempts.let_go(held.session, [(held.id, held.fence)]))
+
+    # Durable functions
+
+    def of(self, held: Held, world: World) -> HeldRun:
+        return HeldRun(held.id, world.row(held.id)["seq"], held.fence, 0)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, repeat=st.booleans())
+    def record(self, pick: int, repeat: bool) -> None:
+        self.record_one(self.held(pick), repeat)
+
+    def record_one(self, held: Held, repeat: bool) -> None:
+        n = self.number()
+        counts = self.model.record(held, n, f'"{n}"')
+
+        def write(world: World) -> bool:
+            record = Record(*self.of(held, world), n, f"step {n}", "step", f'"{n}"')
+            if repeat:  # as after a lost answer
+                world.store.journal.record(held.session, [record])
+            return world.store.journal.record(held.session, [record]) != [LOST]
+
+        self.each(counts, write)
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        pick=PICK, key=st.sampled_from(("x", "y")),
+        what=st.sampled_from((("sleep", None), ("event", "dawn"), ("event", None), ("message", "news"))),
+        delay=st.sampled_from((None, SECOND)), suspend=st.booleans(),
+    )  # fmt: skip
+    def wait(self, pick: int, key: str, what: tuple[str, str | None], delay: int | None, suspend: bool) -> None:
+        held, (kind, name), n = self.held(pick), what, self.number()
+        delay = SECOND if kind == "sleep" else delay
+        if kind == "event" and name is None:
+            name = f"event {n}"  # one that nobody has emitted
+        key = f"{kind} {name} {key}"
+        wanted = self.model.wait(held, kind, key, name, delay, n)
+        target = target_of(None, str(name)) if kind == "event" else name
+
+        def asked(world: World) -> str:
+            command = Wait(self.of(held, world), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
+            (reply,) = world.store.journal.write(held.session, [command])
+            if isinstance(reply, Outcome):
+                return reply.kind
+            return "open" if isinstance(reply, Open) else "lost"
+
+        self.each(wanted, asked)
+        if suspend:
+            self.suspend(pick)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK)
+    def suspend(self, pick: int) -> None:
+        held = self.held(pick)
+        if not self.model.runs[held.id].waits:
+            return
+        counts = self.model.suspend(held)
+        end = End(held.id, 0, held.fence, "waiting", "waiting", family=True)
+        before = held in self.ended
+        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [end]))
+        self.ended |= {held} if counts else set()
+
+    # From outside
+
+    @rule(pick=PICK)
+    def emit(self, pick: int) -> None:
+        """An event, most likely one that is waited for."""
+        waits = [wait for run in self.model.runs.values() for wait in run.waits.values() if wait.kind == "event"]
+        names = [*(str(wait.target) for wait in waits[-3:]), "dawn"]
+        event, payload = names[pick % len(names)], str(self.number())
+        first = self.model.emit(event, payload)
+        self.each(first, lambda world: world.store.events.emit(None, event, payload))
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK)
+    def send(self, pick: int) -> None:
+        id, payload = self.run(pick), str(self.number())
+        sent = self.model.send(id, payload)
+
+        def send(world: World) -> bool:
+            try:
+                world.store.operators.send(id, "news", payload)
+            except RunFinished:
+                return False
+            return True
+
+        self.each(sent, send)
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK, retry=st.booleans())
+    def cancel(self, pick: int, retry: bool) -> None:
+        id = self.run(pick)
+        self.cancel_one(id)
+        if retry:
+            self.retry_one(id)
+
+    def cancel_one(self, id: str) -> None:
+        ended = self.model.cancel(id)
+        self.each(ended, lambda world: world.store.operators.cancel(id, CANCELLED))
+
+    @precondition(lambda self: self.model.runs)
+    @rule(pick=PICK)
+    def retry(self, pick: int) -> None:
+        self.retry_one(self.run(pick))
+
+    def retry_one(self, id: str) -> None:
+        wanted = self.model.retry(id)
+
+        def retry(world: World) -> str:
+            try:
+                return "retried" if world.store.operators.retry(id) else "unfinished"
+            except KeyConflict:
+                return "taken"
+            except (RunFinished, GraphError):
+                return "refused"
+
+        self.each(wanted, retry)
+
+    # Comparing
+
+    @invariant()
+    def stores_keep_what_the_model_keeps(self) -> None:
+        model = getattr(self, "model", None)
+        if model is None:
+            return
+        wanted = self.as_the_model_has_it(model)
+        for world in self.worlds:
+            kept = self.as_a_store_has_it(world)
+            for what, rows in wanted.items():
+                assert kept[what] == rows, f"{world.store.database.dialect.name}: {what}"
+
+    @staticmethod
+    def as_the_model_has_it(model: Model) -> dict[str, Any]:
+        runs = model.runs.values()
+        return {
+            "runs": {
+                run.id: (
+                    run.state, run.held, run.session, run.fence, run.attempt, run.failures, run.crashes,
+                    None if run.final else run.due_at,
+                )
+                for run in runs
+            },
+            "graphs": model.graphs,
+            "checkpoints": {run.id: sorted(run.steps) for run in runs if run.steps},
+            "waits": {
+                (run.id, key): (wait.due_at, *(wait.outcome or (None, None)))
+                for run in runs for key, wait in run.waits.items()
+            },
+            "events": model.events,
+            "messages": {
+                run.id: [(payload, None if taken is None else f"0:{taken}") for payload, taken in run.messages]
+                for run in runs if run.messages
+            },
+            "used": model.used(),
+        }  # fmt: skip
+
+    @staticmethod
+    def as_a_store_has_it(world: World) -> dict[str, Any]:
+        runs = world.sql(
+            "select id, kind, state, held, session, fence, attempt, failures, crashes,"
+            " case when finished_at is null then due_at end from {schema}runs"
+        )
+        steps: dict[str, list[int]] = {}
+        for run, n in world.sql("select run, n from {schema}checkpoints order by run, n"):
+            steps.setdefault(str(run), []).append(n)
+        messages: dict[str, list[Any]] = {}
+        for run, payload, taken in world.sql("select run, payload, taken_by from {schema}messages order by run, n"):
+            messages.setdefault(str(run), []).append((payload, taken))
+        waits = world.sql("select run, key, due_at, outcome, value from {schema}waits")
+        used = world.sql("select coalesce(sum(used), 0) from {schema}limits")
+        return {
+            "runs": {str(id): tuple(row) for id, kind, *row in runs if kind is None},
+            "graphs": {str(id): row[0] for id, kind, *row in runs if kind == "graph"},
+            "checkpoints": steps,
+            "waits": {(str(run), key): tuple(row) for run, key, *row in waits},
+            "events": dict(world.sql("select name, payload from {schema}events where emitted_at is not null")),
+            "messages": messages,
+            "used": int(used[0][0]),
+        }

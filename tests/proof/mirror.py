@@ -1,0 +1,119 @@
+"""A copy of what is in the simulated database, kept up to date by each commit, so that rules are quick to check.
+
+SQLite tells of each row that it changes, with what was before and what is after; on commit the changes count, on a
+rollback they are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+Row = dict[str, Any]
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "runs": ("id",),
+    "workers": ("session",),
+    "checkpoints": ("run", "generation", "n"),
+    "waits": ("run", "generation", "key"),
+    "events": ("target",),
+    "messages": ("run", "n"),
+    "history": ("run", "n"),
+    "limits": ("place",),
+    "limit_settings": ("name",),
+    "edges": ("needs", "node"),
+    "slots": ("id",),
+    "effects": ("run", "name", "n"),
+}
+"""The tables that are looked at, and what names their rows."""
+
+
+@dataclass(slots=True)
+class Change:
+    """A row before and after a transaction; None where there was or is none."""
+
+    table: str
+    key: tuple[Any, ...]
+    old: Row | None
+    new: Row | None
+
+
+class Mirror:
+    """The rows of the tables by their keys; `by_run` has those of a run."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._columns: dict[str, tuple[str, ...]] = {}
+        for table in KEYS:
+            rows = connection.execute(f"pragma table_info({_full(table)})").fetchall()
+            self._columns[_full(table)] = tuple(row[1] for row in rows)
+        self._names = {_full(table): table for table in KEYS}
+        self.rows: dict[str, dict[tuple[Any, ...], Row]] = {table: {} for table in KEYS}
+        self.by_run: dict[str, defaultdict[str, dict[tuple[Any, ...], Row]]] = {
+            table: defaultdict(dict) for table in KEYS if "run" in KEYS[table]
+        }
+        self._pending: list[tuple[str, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
+
+    def watch(self) -> None:
+        self._connection.preupdate_hook(self._changing)
+
+    def unwatch(self) -> None:
+        self._connection.preupdate_hook(None)
+
+    def _changing(self, update: Any) -> None:
+        if update.table_name in self._names:
+            old = None if update.op == "INSERT" else update.old
+            new = None if update.op == "DELETE" else update.new
+            self._pending.append((update.table_name, old, new))
+
+    def rolled_back(self) -> None:
+        self._pending.clear()
+
+    def committed(self) -> list[Change]:
+        """Take over what was committed; one change for each row, in the order in which they were touched first."""
+        if not self._pending:
+            return []
+        changes: dict[tuple[str, tuple[Any, ...]], Change] = {}
+        for full, old, new in self._pending:
+            table, columns = self._names[full], self._columns[full]
+            before = None if old is None else dict(zip(columns, old, strict=True))
+            after = None if new is None else dict(zip(columns, new, strict=True))
+            key = tuple((before or after or {})[name] for name in KEYS[table])
+            known = changes.get((table, key))
+            if known is None:
+                changes[table, key] = Change(table, key, before, after)
+            else:
+                known.new = after
+        self._pending.clear()
+        for change in changes.values():
+            self._take_over(change)
+        return list(changes.values())
+
+    def _take_over(self, change: Change) -> None:
+        rows = self.rows[change.table]
+        indexed = self.by_run.get(change.table)
+        if change.new is None:
+            rows.pop(change.key, None)
+            if indexed is not None:
+                indexed[change.key[0]].pop(change.key, None)
+        else:
+            rows[change.key] = change.new
+            if indexed is not None:
+                indexed[change.key[0]][change.key] = change.new
+
+    def run(self, id: str) -> Row | None:
+        return self.rows["runs"].get((id,))
+
+    def runs(self) -> Iterator[Row]:
+        return iter(self.rows["runs"].values())
+
+    def of_run(self, table: str, run: str) -> list[Row]:
+        return list(self.by_run[table][run].values())
+
+
+def _full(table: str) -> str:
+    return "author_effects" if table == "effects" else f"holdfast_{table}"

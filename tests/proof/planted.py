@@ -1,0 +1,130 @@
+"""Plants bugs, one at a time, and says which test caught which: `python -m tests.proof.planted`, or `--bug NAME`.
+
+Each bug has a process of its own, in which the model and the simulation run until they catch it, or have had enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.proof.bugs import BY_NAME, Bug
+from tests.proof.machine import StoreMachine
+from tests.proof.simulate import run_seed
+from tests.support.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = 250
+SEEDS = 300
+BY_MODEL = settings(
+    deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True,
+    max_examples=EXAMPLES, stateful_step_count=40,
+)  # fmt: skip
+
+
+class Caught(NamedTuple):
+    """In which example the model caught a bug, or else in which seed the simulation did; and what they said."""
+
+    bug: str
+    example: int | None
+    seed: int | None
+    said: str
+
+    @property
+    def at_all(self) -> bool:
+        return self.example is not None or self.seed is not None
+
+
+def catch(bug: Bug) -> Caught:
+    """In a process without stores: plant the bug, and look for it; the simulation only for what the model misses."""
+    with bug.planted():
+        example, said = by_the_model() if bug.in_the_store else (None, "")
+        if example is not None:
+            return Caught(bug.name, example, None, said)
+        seed, said = by_the_simulation()
+    return Caught(bug.name, None, seed, said)
+
+
+def by_the_model() -> tuple[int | None, str]:
+    world = World("sqlite:///:memory:")
+    count = 0
+
+    class Counted(StoreMachine):
+        worlds = (world,)
+
+        def __init__(self) -> None:
+            nonlocal count
+            count += 1
+            super().__init__()
+
+    try:
+        run_state_machine_as_test(Counted, settings=BY_MODEL)
+    except Exception as error:
+        return count, _first_line(str(error) or repr(error))
+    finally:
+        with suppress(Exception):
+            world.close()
+    return None, ""
+
+
+def by_the_simulation() -> tuple[int | None, str]:
+    for seed in range(SEEDS):
+        broken = run_seed(seed).broken
+        if broken:
+            return seed, _first_line(broken)
+    return None, ""
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:160]
+
+
+def catch_apart(name: str) -> Caught:
+    """In a process of its own."""
+    command = [sys.executable, "-m", "tests.proof.planted", "--bug", name, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return Caught(**json.loads(done.stdout))
+
+
+def report(caught: Iterable[Caught]) -> Iterator[str]:
+    """A table in Markdown, line by line."""
+    yield "| bug | what is wrong | caught by |"
+    yield "| --- | --- | --- |"
+    count = found = 0
+    for one in caught:
+        count += 1
+        found += one.at_all
+        by = f"the model, example {one.example}" if one.example is not None else f"the simulation, seed {one.seed}"
+        yield f"| `{one.bug}` | {BY_NAME[one.bug].what} | {by if one.at_all else 'nobody'} |"
+    yield ""
+    yield f"{found} of {count} were caught."
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.planted", description=__doc__.split("\n")[0])
+    parser.add_argument("--bug", choices=sorted(BY_NAME), help="this one alone, in this process")
+    parser.add_argument("--json", action="store_true", help="with --bug: for programs")
+    given = parser.parse_args(argv)
+    if given.bug is None:
+        with ThreadPoolExecutor(2) as pool:
+            for line in report(pool.map(catch_apart, BY_NAME)):
+                print(line, flush=True)  # noqa: T201 - what was asked for
+        return 0
+    caught = catch(BY_NAME[given.bug])
+    print(json.dumps(caught._asdict()) if given.json else caught)  # noqa: T201
+    return 0 if caught.at_all else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

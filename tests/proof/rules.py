@@ -1,0 +1,284 @@
+"""The rules that may not break, checked at each commit of a simulation, over what changed in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from tests.proof.mirror import Change, Mirror, Row
+
+FINAL = ("done", "failed", "cancelled", "skipped")
+
+
+class Judge:
+    """Says which rules a commit has broken."""
+
+    def __init__(self, mirror: Mirror, now: Callable[[], int]) -> None:
+        self._mirror = mirror
+        self._now = now
+        self._before: dict[str, Row] = {}  # the sessions as they were before the commit
+
+    def judge(self, changes: list[Change]) -> list[str]:
+        """Broken rules, in words."""
+        self._before = {
+            change.key[0]: change.old for change in changes if change.table == "workers" and change.old is not None
+        }
+        wrong = []
+        records: dict[str, list[Row]] = {}
+        for change in changes:
+            if change.table == "history" and change.new is not None:
+                records.setdefault(change.key[0], []).append(change.new)
+        for change in changes:
+            rule = getattr(self, f"_{change.table}", None)
+            if rule is not None:
+                given = (change, records.get(change.key[0], [])) if change.table == "runs" else (change,)
+                wrong += [f"{change.table} {change.key}: {fault}" for fault in rule(*given)]
+        touched = {change.key[0] for change in changes if change.table in ("runs", "waits", "messages")}
+        wrong += [f"run {run}: {fault}" for run in sorted(touched) for fault in self._waiting(run)]
+        wrong += self._events_and_waits(changes)
+        if any(change.table in ("runs", "limits") for change in changes):
+            wrong += self._permits()
+            wrong += self._graphs(changes)
+        return wrong
+
+    def _alive(self, session: str | None) -> bool:
+        """Whether the lease of a session was alive when the transaction began."""
+        row = self._before.get(str(session)) or self._mirror.rows["workers"].get((session,))
+        return row is not None and row["lease_until"] > self._now()
+
+    # Runs
+
+    def _runs(self, change: Change, records: list[Row]) -> Iterator[str]:
+        old, new = change.old, change.new
+        if new is None:
+            if old is not None and (old["finished_at"] is None or old["session"] is not None):
+                yield f"an unfinished run was deleted, {old['state']}"
+            return
+        if (new["state"] in FINAL) != (new["finished_at"] is not None):
+            yield "its state and its end don't fit"
+        if old is None:
+            return
+        yield from self._claimed(old, new)
+        yield from self._left(old, new, records)
+        kinds = [record["kind"] for record in records]
+        if old["state"] in FINAL and new["state"] != old["state"] and "retried" not in kinds:
+            yield f"it was {old['state']} and became {new['state']}"
+        if old["state"] == "scheduled" and new["state"] == "ready" and old["due_at"] > self._now() and not records:
+            yield f"it began {old['due_at'] - self._now()} µs before its time"
+        if new["generation"] not in (old["generation"], old["generation"] + 1):
+            yield "its generation jumped"
+        if new["records"] - old["records"] != len(records):
+            yield f"{new['records'] - old['records']} records were counted, and {kinds} were written"
+        if new["crashes"] > old["crashes"] + 1:
+            yield "two crashes were counted for one"
+
+    def _claimed(self, old: Row, new: Row) -> Iterator[str]:
+        begins = old["state"] == "ready" and new["state"] == "running"
+        if new["fence"] != old["fence"] + begins:
+            yield f"its fence went from {old['fence']} to {new['fence']}"
+        if new["state"] == "running" and old["state"] not in ("running", "ready"):
+            yield f"it was claimed while {old['state']}"
+        if not begins:
+            return
+        if not self._alive(new["session"]):
+            yield f"session {new['session']} claimed it after the end of its lease"
+        if old["held"] is not None or old["session"] is not None:
+            yield f"it was claimed while held ({old['held']}) or in the hands of {old['session']}"
+        if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
+            yield f"its attempt went from {old['attempt']} to {new['attempt']}"
+        yield from self._in_its_turn(new)
+
+    def _in_its_turn(self, new: Row) -> Iterator[str]:
+        """A run begins when nobody is at a predecessor of its unique name, and after those that come first."""
+        for other in self._mirror.runs():
+            same_name = new["unique_name"] is not None and other["unique_name"] == new["unique_name"]
+            if same_name and other is not new and other["session"] is not None:
+                yield f"it began while {other['session']} was still at another run of its unique name"
+            claimable = other["lane"] == new["lane"] and other["state"] == "ready" and other["held"] is None
+            if claimable and _order(other) < _order(new):
+                yield f"it was claimed before run {other['id']}, which comes first"
+
+    def _left(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
+        """A running run is left by its holder, whose lease is alive, by its recovery, or from outside."""
+        if old["session"] is not None and new["session"] not in (None, old["session"]):
+            yield f"it went from session {old['session']} to {new['session']}"
+        if old["state"] != "running" or new["state"] == "running":
+            return
+        if old["fence"] != new["fence"]:
+            yield "it was left and claimed in one transaction"
+        by_holder = [record for record in records if record["fence"] == old["fence"]]
+        if by_holder:
+            if not self._alive(old["session"]):
+                yield f"session {old['session']} ended it ({by_holder[-1]['kind']}) after the end of its lease"
+        elif any(record["kind"] == "crashed" for record in records):
+            if self._alive(old["session"]):
+                yield f"it was recovered while the lease of {old['session']} was alive"
+        elif not any(record["kind"] in ("cancelled", "failed", "undoing") for record in records):
+            yield f"it became {new['state']} without a record"
+        elif new["session"] != old["session"]:
+            yield "it was ended from outside, and its worker's mark is gone"
+
+    # What durable functions leave
+
+    def _checkpoints(self, change: Change) -> Iterator[str]:
+        old, new = change.old, change.new
+        if old is not None and new is not None:
+            yield "a checkpoint was changed"
+        if old is not None or new is None:
+            return
+        run = self._mirror.run(new["run"])
+        if run is None:
+            yield "a checkpoint without a run"
+            return
+        if run["fence"] != new["fence"] or run["generation"] != new["generation"]:
+            yield f"it was written under fence {new['fence']}, when that was {run['fence']}"
+        if run["state"] != "running" and not (run["ending"] is not None and new["undo"]):
+            yield f"it was written while its run was {run['state']}"
+        if not self._alive(run["session"]):
+            yield f"session {run['session']} wrote it after the end of its lease"
+        if new["kind"] in ("step", "transaction"):
+            for other in self._mirror.of_run("checkpoints", new["run"]):
+                same = (other["generation"], other["key"]) == (new["generation"], new["key"])
+                if same and other["n"] != new["n"] and other["kind"] == new["kind"]:
+                    yield f"step {new['key']} was recorded twice"
+
+    def _waits(self, change: Change) -> Iterator[str]:
+        old, new = change.old, change.new
+        if new is None:
+            return
+        if old is not None and old["due_at"] != new["due_at"]:
+            yield "the time of a wait was changed"
+        settled = old is not None and old["outcome"] is not None and new["outcome"] is not None
+        if settled and (old["outcome"], old["value"]) != (new["outcome"], new["value"]):
+            yield f"what came of it was {old['outcome']}, and then {new['outcome']}"
+        if new["outcome"] == "due" and (old is None or old["outcome"] is None) and new["due_at"] > self._now():
+            yield f"it came due {new['due_at'] - self._now()} µs before its time"
+
+    def _events(self, change: Change) -> Iterator[str]:
+        old, new = change.old, change.new
+        emitted = old is not None and new is not None and old["emitted_at"] is not None
+        if emitted and (old["payload"], old["emitted_at"]) != (new["payload"], new["emitted_at"]):
+            yield "an event was emitted twice"
+
+    def _messages(self, change: Change) -> Iterator[str]:
+        old, new = change.old, change.new
+        if old is not None and new is not None:
+            if (old["payload"], old["topic"]) != (new["payload"], new["topic"]):
+                yield "a message was changed"
+            if None not in (old["taken_by"], new["taken_by"]) and old["taken_by"] != new["taken_by"]:
+                yield f"it was taken by {old['taken_by']} and by {new['taken_by']}"
+
+    def _history(self, change: Change) -> Iterator[str]:
+        if change.old is not None and change.new is not None:
+            yield "history was changed"
+        if change.new is not None and change.old is None:
+            run = self._mirror.run(change.new["run"])
+            if run is None or change.new["n"] > run["records"]:
+                yield "a record beyond the count of its run"
+
+    def _workers(self, change: Change) -> Iterator[str]:
+        old, new = change.old, change.new
+        renewed = old is not None and new is not None and new["lease_until"] != old["lease_until"]
+        if renewed and old["lease_until"] <= self._now():
+            yield "a lease that was over was renewed"
+        if new is None:
+            for run in self._mirror.runs():
+                if run["session"] == change.key[0]:
+                    yield f"a session was forgotten that run {run['id']} names"
+
+    def _effects(self, change: Change) -> Iterator[str]:
+        if change.new is not None:
+            run, name, _ = change.key
+            same = [row for row in self._mirror.of_run("effects", run) if row["name"] == name]
+            if len(same) > 1:
+                yield f"the transaction {name} was carried out {len(same)} times"
+
+    # What must hold of all that is waited for
+
+    def _waiting(self, id: str) -> Iterator[str]:
+        run = self._mirror.run(id)
+        if run is None or run["kind"] is not None:
+            return
+        waits = [wait for wait in self._mirror.of_run("waits", id) if wait["generation"] == run["generation"]]
+        if run["state"] == "waiting":
+            if any(wait["outcome"] is not None for wait in waits):
+                yield "it waits though something came that it waited for"
+            if not waits:
+                yield "it waits for nothing"
+            if run["session"] is not None and run["held"] is None:
+                yield "it waits in the hands of a worker"
+        if run["state"] not in FINAL:
+            for wait in waits:
+                if wait["outcome"] is None:
+                    yield from self._open_wait(id, wait)
+
+    def _open_wait(self, id: str, wait: Row) -> Iterator[str]:
+        if wait["kind"] == "message":
+            free = [row for row in self._mirror.of_run("messages", id) if row["taken_by"] is None]
+            if any(row["topic"] == wait["target"] for row in free):
+                yield f"it waits for a message of {wait['target']} that is there"
+        elif wait["kind"] == "children":
+            unfinished = [
+                child
+                for child in self._mirror.runs()
+                if child["parent"] == id and child["spawn_key"] == wait["target"] and child["finished_at"] is None
+            ]
+            if wait["pending"] != len(unfinished):
+                yield f"it waits for {wait['pending']} children, of which {len(unfinished)} are unfinished"
+
+    def _events_and_waits(self, changes: list[Change]) -> Iterator[str]:
+        targets = {change.key[0] for change in changes if change.table == "events" and change.new is not None}
+        targets |= {change.new["target"] for change in changes if change.table == "waits" and change.new is not None}
+        for target in sorted(target for target in targets if target is not None):
+            event = self._mirror.rows["events"].get((target,))
+            if event is None or event["emitted_at"] is None or event["more"]:
+                continue
+            for wait in self._mirror.rows["waits"].values():
+                if wait["kind"] == "event" and wait["target"] == target and wait["outcome"] is None:
+                    run = self._mirror.run(wait["run"])
+                    if run is not None and run["generation"] == wait["generation"]:
+                        yield f"run {wait['run']} waits for event {target}, which was emitted"
+
+    def _permits(self) -> Iterator[str]:
+        held: Counter[str] = Counter()
+        for run in self._mirror.runs():
+            if run["session"] is not None and run["limits"] is not None:
+                held.update(msgspec.json.decode(run["limits"]))
+        for place, limit in self._mirror.rows["limits"].items():
+            if limit["used"] != held[place[0]]:
+                yield f"limit {place[0]}: {limit['used']} permits are counted, and {held[place[0]]} are held"
+            settings = self._mirror.rows["limit_settings"].get((limit["name"],))
+            if settings is not None and settings["concurrency"] is not None and limit["used"] > settings["concurrency"]:
+                yield f"limit {place[0]}: {limit['used']} permits of {settings['concurrency']}"
+
+    def _graphs(self, changes: list[Change]) -> Iterator[str]:
+        graphs = {change.new["parent"] for change in changes if change.table == "runs" and change.new is not None}
+        for id in sorted(id for id in graphs if id is not None):
+            graph = self._mirror.run(id)
+            if graph is not None and graph["kind"] == "graph":
+                yield from self._graph(graph)
+
+    def _graph(self, graph: Row) -> Iterator[str]:
+        nodes = [run for run in self._mirror.runs() if run["parent"] == graph["id"] and run["node"] is not None]
+        unfinished = [node for node in nodes if node["finished_at"] is None]
+        if graph["state"] == "waiting" and graph["pending"] != len(unfinished):
+            yield f"graph {graph['id']}: {graph['pending']} nodes are counted, and {len(unfinished)} are unfinished"
+        if graph["state"] == "done" and unfinished:
+            yield f"graph {graph['id']} is done, with {len(unfinished)} unfinished nodes"
+        open_needs: Counter[str] = Counter()
+        for needs, node in self._mirror.rows["edges"]:
+            needed = self._mirror.run(needs)
+            open_needs[node] += needed is not None and needed["finished_at"] is None
+        for node in nodes:
+            left = open_needs[node["id"]]
+            if node["state"] == "blocked" and (node["pending"] != left or not left):
+                yield f"node {node['node']} counts {node['pending']} that it needs, of which {left} are unfinished"
+            if node["state"] in ("ready", "running", "waiting", "scheduled") and left and node["ending"] is None:
+                yield f"node {node['node']} is {node['state']} before {left} that it needs have ended"
+
+
+def _order(run: Row) -> tuple[int, int, int]:
+    """In which order runs of a lane are claimed."""
+    return -run["priority"], run["turn"], run["seq"]

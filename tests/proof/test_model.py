@@ -1,0 +1,33 @@
+"""The store against its model, on both databases at once, by random operations with a clock that stands still."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.proof.machine import StoreMachine
+from tests.support.world import World
+
+SETTINGS = settings(
+    deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink],
+    print_blob=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def machine(sqlite_url, postgres_url):
+    """The machine with a store on each database."""
+    worlds = (World(sqlite_url), World(postgres_url))
+    yield type("Machine", (StoreMachine,), {"worlds": worlds})
+    for world in worlds:
+        world.close()
+
+
+def test_both_stores_do_what_the_model_does(machine):
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=8, stateful_step_count=30))
+
+
+@pytest.mark.slow
+def test_both_stores_do_what_the_model_does_for_long(machine):
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=400, stateful_step_count=60))

@@ -1,0 +1,37 @@
+"""Bugs that are planted into the store and the engine are caught by the model or by the simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.proof.bugs import BUGS, BY_NAME
+from tests.proof.planted import catch_apart, report
+
+MUST = 0.9
+"""Which part of them has to be caught."""
+
+
+def test_there_are_at_least_twenty_of_them_each_with_a_name_of_its_own():
+    assert len(BY_NAME) == len(BUGS) >= 20
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_each_can_still_be_planted(bug):
+    with bug.planted():
+        pass
+
+
+def test_a_fence_that_doesnt_grow_is_caught_by_the_model():
+    assert catch_apart("claim-fence").example is not None
+
+
+def test_claims_that_nobody_hands_back_are_caught_by_the_simulation():
+    assert catch_apart("claim-forgotten").seed is not None
+
+
+@pytest.mark.slow
+def test_most_of_all_planted_bugs_are_caught(tmp_path):
+    caught = [catch_apart(name) for name in BY_NAME]
+    (tmp_path / "report.md").write_text("\n".join(report(caught)))
+    missed = [one.bug for one in caught if not one.at_all]
+    assert len(missed) <= (1 - MUST) * len(caught), missed

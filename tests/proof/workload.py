@@ -1,0 +1,410 @@
+"""What simulated workers have to do: jobs, random durable functions, graphs; and what author code sees of it.
+
+Author code reports to the `Play` of the seed under way: which steps it ran, in which order things came to it. What it
+must not see is a violation, said at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import Context, Fatal, Graph, Holdfast, Retry, RunFailed, StepFailed, SyncContext, WaitTimeout
+from tests.proof.mirror import Mirror
+
+Program = list[Any]
+RETRY = Retry(max_attempts=4, delay=0.2, factor=2, max_delay=1)
+EVENTS = ("dawn", "noon", "dusk")
+LEAVES = ("step", "step", "thread", "flaky", "fail", "value", "sleep", "event", "maybe", "message", "child", "broken")
+MORE_LEAVES = ("map", "transaction", "emit", "undo")
+ALONE = ("give up",)
+"""What goes by the time that author code takes, which no replay can repeat: not beside other branches."""
+DURABLE = ("step", "thread", "flaky", "fail", "value", "transaction", "emit", "undo")
+"""What author code hears of only when it is on record."""
+FORMS = ("seq", "seq", "all", "group", "first", "each")
+
+
+class View:
+    """What one attempt saw. `firm`: so many entries have something durable behind them."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.firm = 0
+        self.compared = 0
+
+
+class Play:
+    """What happens in author code during one seed."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        fail: Callable[[str], None],
+        sleep: Callable[[float], None],
+        wants: Callable[[str], None],
+    ) -> None:
+        self.wants = wants  # author code is about to wait for an event: somebody may emit it
+        self.mirror = mirror
+        self.fail = fail
+        self.sleep = sleep
+        self.calls: Counter[str] = Counter()
+        self.views: defaultdict[tuple[str, int], list[View]] = defaultdict(list)
+        self.returned: defaultdict[str, set[str]] = defaultdict(set)
+
+    def forget(self, run: str) -> None:
+        """An operator has the run tried again: what was undone is done anew."""
+        for id, generation in self.views:
+            if id == run:
+                self.views[id, generation] = []
+
+    def ran(self, run: str, name: str) -> int:
+        """Author code came by here; how often it did."""
+        self.calls[f"{run} {name}"] += 1
+        return self.calls[f"{run} {name}"]
+
+
+def leaf(chance: random.Random, number: list[int], alone: bool) -> Program:
+    number[0] += 1
+    kind = chance.choice(LEAVES + MORE_LEAVES + (ALONE if alone else ()))
+    return [kind, f"{kind.replace(' ', '')}{number[0]}", chance.choice((0, 0, 1, 3, 8)), chance.choice(EVENTS)]
+
+
+def tree(chance: random.Random, depth: int, number: list[int], alone: bool = True) -> Program:
+    """A random program: leaves, and forms with what is inside of them."""
+    if depth == 0 or chance.random() < 0.3:
+        return leaf(chance, number, alone)
+    form = chance.choice(FORMS)
+    alone = alone and form == "seq"
+    inside = [tree(chance, depth - 1, number, alone) for _ in range(chance.randint(1, 3))]
+    return [form, "", chance.choice((0, 1)), inside]
+
+
+def leaves(program: Program) -> list[Program]:
+    if isinstance(program[3], list):
+        return [found for inside in program[3] for found in leaves(inside)]
+    return [program]
+
+
+class Troupe:
+    """The tasks, declared once; `play` is the seed under way."""
+
+    play: Play
+
+    def __init__(self, app: Holdfast) -> None:
+        self.app = app
+        app.limit("few", concurrency=2)
+        app.limit("slow", rate="3/s")
+        task = app.task
+
+        @task(name="job", retry=RETRY)
+        async def job(name: str, fails: int, tenths: int) -> str:
+            await asyncio.sleep(tenths / 10)
+            if self.play.ran("", name) <= fails:
+                raise ValueError(name)
+            return name
+
+        @task(name="limited", retry=RETRY, limits=["few"], timeout=1.5)
+        async def limited(name: str, fails: int, tenths: int) -> str:
+            return await job.fn(name, fails, tenths)
+
+        @task(name="rated", retry=RETRY, limits=["few", "slow"], max_crashes=1)
+        async def rated(name: str, fails: int, tenths: int) -> str:
+            return await job.fn(name, fails, tenths)
+
+        @task(name="threaded", retry=RETRY, timeout=0.6, limits=["few"])
+        def threaded(name: str, fails: int, tenths: int) -> str:
+            self.play.sleep(tenths / 10)
+            if self.play.ran("", name) <= fails:
+                raise ValueError(name)
+            return name
+
+        @task(name="child", retry=RETRY)
+        async def child(name: str) -> str:
+            await asyncio.sleep(0)
+            return f"child {name}"
+
+        @task(name="broken")
+        async def broken(name: str) -> str:
+            raise Fatal(name)
+
+        self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
+        self.child, self.broken = child, broken
+        self.jobs = (job, limited, rated, threaded)
+        self._declare_programs(app)
+
+    def _declare_programs(self, app: Holdfast) -> None:
+        @app.task(name="program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
+        async def program(ctx: Context, what: Program, generation: int, end: str) -> Any:
+            return await Actor(self, ctx, generation).act(what, end)
+
+        @app.task(name="plain program", max_crashes=1000, retry=Retry(max_attempts=3, delay=0.1))
+        def plain(ctx: SyncContext, what: Program, generation: int, end: str) -> Any:
+            return at_once(PlainActor(self, ctx, generation).act(what, end))
+
+        self.program, self.plain = program, plain
+
+    def graph(self, chance: random.Random, name: str) -> Graph:
+        """A random graph of jobs."""
+        graph = Graph("graph")
+        nodes: list[Any] = []
+        for at in range(chance.randint(2, 5)):
+            after = [node for node in nodes if chance.random() < 0.4]
+            picked = [node.finished if chance.random() < 0.2 else node for node in after]
+            called = f"{name}-{at}"
+            if chance.random() < 0.15:
+                nodes.append(graph.add(self.broken, called, name=called, after=picked))
+            else:
+                task = chance.choice((self.job, self.limited))
+                nodes.append(graph.add(task, called, chance.choice((0, 0, 1)), 0, name=called, after=picked))
+        return graph
+
+
+class Actor:
+    """Plays a program in one attempt."""
+
+    def __init__(self, troupe: Troupe, ctx: Any, generation: int) -> None:
+        self.troupe = troupe
+        self.play = troupe.play
+        self.ctx = ctx
+        self.run = str(ctx.run_id)
+        self.generation = generation
+        self.view = View()
+        self.play.views[self.run, generation].append(self.view)
+
+    async def act(self, what: Program, end: str) -> Any:
+        value = await self.do(what)
+        if end == "restart" and self.generation < 1:
+            await self.ctx.restart(what, self.generation + 1, end)
+        if end == "fatal":
+            raise Fatal("as was said")
+        if end == "retry" and self.play.ran(self.run, "end") < 2:
+            raise ValueError("once more")
+        return value
+
+    def say(self, *words: object, durable: bool = False) -> None:
+        """What author code sees; what unwinds at a suspension or a loss sees nothing any more. What came before
+        something durable is so too, and must be the same in every attempt. (What a wait came to may be seen before it
+        is on record: when the worker dies then, nothing that follows from it is on record either.)"""
+        self.ctx.check()
+        view = self.view
+        view.entries.append(" ".join(map(str, words)))
+        if durable:
+            view.firm = len(view.entries)
+        for other in self.play.views[self.run, self.generation]:
+            for at in range(view.compared if durable else len(view.entries) - 1, min(view.firm, other.firm)):
+                if other.entries[at] != view.entries[at]:
+                    self.play.fail(
+                        f"run {self.run} saw {view.entries[at]!r} where it had seen {other.entries[at]!r}:"
+                        f" {view.entries} and {other.entries}"
+                    )
+        view.compared = view.firm
+
+    async def do(self, node: Program) -> Any:
+        kind, name, turns, inside = node
+        if isinstance(inside, list):
+            value = await getattr(self, f"in_{kind}")(inside)
+        else:
+            self.say("begins", name)
+            try:
+                value = await getattr(self, f"do_{kind.replace(' ', '_')}")(name, turns, inside)
+            except (StepFailed, RunFailed) as failed:
+                value = f"failed {failed.error.code}"
+            except WaitTimeout:
+                value = "too late"
+        self.say("has", name or kind, value, durable=kind in DURABLE)
+        return value
+
+    # Leaves
+
+    async def do_step(self, name: str, turns: int, _event: str) -> Any:
+        return self.expect(name, await self.ctx.step(self.step, name, turns))
+
+    def expect(self, wanted: Any, got: Any) -> Any:
+        if got != wanted:
+            self.play.fail(f"run {self.run} got {got!r} where {wanted!r} was to come")
+        return got
+
+    async def step(self, name: str, turns: int) -> str:
+        self.begun(name)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if turns > 5:
+            await asyncio.sleep(0.3)
+        return name
+
+    def begun(self, name: str) -> int:
+        """A step's function begins. It mustn't when its result is on record, unless its worker has lost the run."""
+        attempt = self.ctx._conductor.current
+        run = self.play.mirror.run(self.run)
+        if run is not None and (run["session"], run["fence"]) == (attempt.session, attempt.claim.fence):
+            for row in self.play.mirror.of_run("checkpoints", self.run):
+                ended = row["kind"] in ("step", "transaction") and row["generation"] == attempt.claim.generation
+                if ended and row["value"] == f'"{name}"' and not run["ending"]:
+                    self.play.fail(f"step {name} of run {self.run} is on record, and ran again")
+        return self.play.ran(self.run, f"{self.generation} {name}")
+
+    async def do_thread(self, name: str, turns: int, _event: str) -> Any:
+        return self.expect(name, await self.ctx.step(self.thread, name, turns))
+
+    def thread(self, name: str, turns: int) -> str:
+        self.begun(name)
+        self.play.sleep(turns / 20)
+        return name
+
+    async def do_flaky(self, name: str, turns: int, _event: str) -> Any:
+        flaky = self.ctx.options(retry=Retry(max_attempts=6, delay=0.01), timeout=0.5)
+        return self.expect(name, await flaky.step(self.flaky, name, turns))
+
+    async def flaky(self, name: str, turns: int) -> str:
+        if self.begun(name) <= turns % 3:
+            raise ValueError(name)
+        return name
+
+    async def do_fail(self, name: str, turns: int, _event: str) -> Any:
+        return await self.ctx.step(self.bad, name)
+
+    async def bad(self, name: str) -> str:
+        self.begun(name)
+        raise ValueError(name)
+
+    async def do_value(self, name: str, turns: int, _event: str) -> Any:
+        return await (self.ctx.random() if turns else self.ctx.now())
+
+    async def do_sleep(self, name: str, turns: int, _event: str) -> Any:
+        return await self.ctx.sleep(turns / 8, name=name)
+
+    async def do_event(self, name: str, turns: int, event: str) -> Any:
+        self.play.wants(f"{event} {self.run} {name}")
+        return await self.ctx.wait_for(f"{event} {self.run} {name}")
+
+    async def do_maybe(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.wait_for(event, timeout=turns / 5)
+
+    async def do_message(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.receive("news")
+
+    async def do_child(self, name: str, turns: int, event: str) -> Any:
+        return self.expect(f"child {name}", await self.ctx.call(self.troupe.child, name))
+
+    async def do_broken(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.call(self.troupe.broken, name)
+
+    async def do_map(self, name: str, turns: int, event: str) -> Any:
+        names = [f"{name}-{at}" for at in range(turns + 1)]
+        got = await self.ctx.map(self.troupe.child, names, concurrency=2 if turns > 1 else None)
+        return self.expect([f"child {each}" for each in names], got)
+
+    async def do_transaction(self, name: str, turns: int, event: str) -> Any:
+        return self.expect(name, await self.ctx.transaction(self.insert, f"{self.generation} {name}", name))
+
+    def insert(self, connection: Any, name: str, value: str) -> str:
+        self.begun(value)
+        connection.execute(
+            "insert into author_effects (run, name, n)"
+            " values (:run, :name, (select count(*) from author_effects where run = :run and name = :name))",
+            {"run": self.run, "name": name},
+        )
+        return value
+
+    async def do_emit(self, name: str, turns: int, event: str) -> Any:
+        return await self.ctx.emit(event, f"by {name}")
+
+    async def do_undo(self, name: str, turns: int, event: str) -> Any:
+        return self.expect(name, await self.ctx.options(undo=self.undo).step(self.step, name, turns))
+
+    async def undo(self, result: str) -> None:
+        self.play.ran(self.run, f"undo {result}")
+
+    async def do_give_up(self, name: str, turns: int, event: str) -> Any:
+        """Author code stops waiting by itself."""
+        waiting = asyncio.ensure_future(self.ctx.wait_for(f"{event} never"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return "gave up"
+
+    # Forms
+
+    async def in_seq(self, inside: list[Program]) -> Any:
+        return [await self.do(node) for node in inside]
+
+    async def in_all(self, inside: list[Program]) -> Any:
+        return await asyncio.gather(*map(self.do, inside))
+
+    async def in_group(self, inside: list[Program]) -> Any:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.do(node)) for node in inside]
+        return [task.result() for task in tasks]
+
+    async def in_first(self, inside: list[Program]) -> Any:
+        tasks = [asyncio.ensure_future(self.do(node)) for node in inside]
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.say("first", [at for at, task in enumerate(tasks) if task in done])
+        if rest:
+            await asyncio.wait(rest)
+        return [task.result() for task in tasks]
+
+    async def in_each(self, inside: list[Program]) -> Any:
+        tasks = [asyncio.ensure_future(self.do(node)) for node in inside]
+        return [await each for each in asyncio.as_completed(tasks)]
+
+
+class Awaited:
+    """A plain context whose operations can be awaited, and are done at once."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.run_id = getattr(ctx, "run_id", None)
+        self._conductor = ctx._conductor
+
+    def check(self) -> None:
+        self._ctx.check()
+
+    def options(self, **given: Any) -> Awaited:
+        return Awaited(self._ctx.options(**given))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any, **given: Any) -> Any:
+            return getattr(self._ctx, name)(*args, **given)
+
+        return call
+
+
+def at_once(coroutine: Any) -> Any:
+    """What a coroutine comes to that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a plain program waited for the loop")
+
+
+class PlainActor(Actor):
+    """Plays a program in a plain function: one thing after the other, steps in its own thread."""
+
+    def __init__(self, troupe: Troupe, ctx: SyncContext, generation: int) -> None:
+        super().__init__(troupe, Awaited(ctx), generation)
+
+    def step(self, name: str, turns: int) -> str:  # type: ignore[override]
+        return self.thread(name, turns)
+
+    def flaky(self, name: str, turns: int) -> str:  # type: ignore[override]
+        if self.begun(name) <= turns % 3:
+            raise ValueError(name)
+        return name
+
+    def bad(self, name: str) -> str:  # type: ignore[override]
+        self.begun(name)
+        raise ValueError(name)
+
+    def undo(self, result: str) -> None:  # type: ignore[override]
+        self.play.ran(self.run, f"undo {result}")
+
+    async def do_give_up(self, name: str, turns: int, event: str) -> Any:
+        """Nothing can be given up here."""
+
+    in_all = in_group = in_first = in_each = Actor.in_seq
