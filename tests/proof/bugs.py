@@ -119,10 +119,7 @@ BUGS = (
     ),
     sql("record-lease", "a checkpoint is written after the lease", "record_checkpoints", ALIVE, "lease_until > 0"),
     sql("end-fence", "an attempt ends without its fence", "ending_attempts", " and r.fence = each.fence", ""),
-    sql(
-        "end-session", "an attempt of another session is ended", "ending_attempts",
-        "coalesce(r.session, '') = :session", "r.session is not null",
-    ),
+    sql("end-state", "a cancelled run is ended by its worker", "ending_attempts", " and r.state = 'running'", ""),
     sql("end-lease", "attempts end after the lease", "session_alive", ALIVE, "lease_until > 0"),
     sql(
         "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",

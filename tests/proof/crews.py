@@ -13,6 +13,7 @@ from greenlet import greenlet
 from holdfast.engine.crew import Crew, Settings
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
+from holdfast.store.transactions import LINES
 from tests.proof.actors import Errand, EventLoopActor, LoopActor
 from tests.proof.clockwork import SteppedLoop
 from tests.proof.faulty import Host
@@ -38,6 +39,22 @@ class SimulatedThreads:
         """They end by themselves."""
 
 
+class FreeLines:
+    """The lines for author's transactions that nobody uses, where waiting for one means to give way."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._free = [f"author-{number + 1}" for number in range(LINES)]
+
+    def get(self) -> str:
+        while not self._free:
+            self._sim.pause(0.01)
+        return self._free.pop(0)
+
+    def put(self, line: str) -> None:
+        self._free.append(line)
+
+
 class SimulatedWorker:
     """One worker process."""
 
@@ -49,6 +66,7 @@ class SimulatedWorker:
         self.stopping = False
         self.process = stage.workers[slot]
         self.process.host = self
+        self.process.store.transactions._free = FreeLines(sim)
         self.loop = SteppedLoop(sim.clock)
         client = stage.clients[slot]
         concurrency = sim.random.choice((1, 2, 8))

@@ -50,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.open(name)
             for limited in (False, True):
                 self.add(0, 0, None, limited, None)
-                self.claim(name, 1, limited, new=False)
+                self.claim(name, 1, limited, new=None)
 
     def number(self) -> int:
         self.numbers += 1
@@ -164,10 +164,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Working
 
-    @rule(name=st.sampled_from(SESSIONS), wanted=st.integers(1, 3), limited=st.booleans(), new=st.booleans())
-    def claim(self, name: str, wanted: int, limited: bool, new: bool) -> None:
-        if new:
-            self.add(0, 0, None, limited, None)
+    @rule(
+        name=st.sampled_from(SESSIONS), wanted=st.integers(1, 3), limited=st.booleans(),
+        new=st.sampled_from((None, "any", "unique")),
+    )  # fmt: skip
+    def claim(self, name: str, wanted: int, limited: bool, new: str | None) -> None:
+        if new is not None:
+            self.add(0, 0, None, limited, "one" if new == "unique" else None)
         session = self.sessions[name]
         claims = self.model.claim(session, wanted, limited=limited)
         self.claims += claims
@@ -208,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.cancel_one(held.id)
             self.retry_one(held.id)
             self.let_go_of(held)
-            self.claim(held.session[0], 3, self.model.runs[held.id].limited, new=False)
+            self.claim(held.session[0], 3, self.model.runs[held.id].limited, new=None)
         if says == "record":
             self.record_one(held, repeat=False)
         elif says == "end":
@@ -312,12 +315,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.each(sent, send)
 
     @precondition(lambda self: self.model.runs)
-    @rule(pick=PICK, retry=st.booleans())
-    def cancel(self, pick: int, retry: bool) -> None:
+    @rule(pick=PICK, then=st.sampled_from((None, "retry", "successor")))
+    def cancel(self, pick: int, then: str | None) -> None:
         id = self.run(pick)
         self.cancel_one(id)
-        if retry:
+        if then == "retry":
             self.retry_one(id)
+        elif then == "successor" and self.model.runs[id].unique is not None:
+            self.add(0, 0, None, self.model.runs[id].limited, "one")
 
     def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)

@@ -113,12 +113,17 @@ class Judge:
             if not self._alive(old["session"]):
                 yield f"session {old['session']} ended it ({by_holder[-1]['kind']}) after the end of its lease"
         elif any(record["kind"] == "crashed" for record in records):
-            if self._alive(old["session"]):
-                yield f"it was recovered while the lease of {old['session']} was alive"
+            yield from self._recovered(old, new)
         elif not any(record["kind"] in ("cancelled", "failed", "undoing") for record in records):
             yield f"it became {new['state']} without a record"
         elif new["session"] != old["session"]:
             yield "it was ended from outside, and its worker's mark is gone"
+
+    def _recovered(self, old: Row, new: Row) -> Iterator[str]:
+        if self._alive(old["session"]):
+            yield f"it was recovered while the lease of {old['session']} was alive"
+        if new["crashes"] > new["max_crashes"] and new["state"] != "failed":
+            yield f"it crashed {new['crashes']} times and goes on"
 
     # What durable functions leave
 
