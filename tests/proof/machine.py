@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
@@ -194,12 +195,16 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.end(held, kind, lingers=lingers)
         before = held in self.ended  # an end that was written before its answer got lost counts
         ended = End(
-            held.id, run.seq, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
+            held.id, 0, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
             error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
             delay=DELAY if kind == "retrying" else None, lingers=int(lingers), family=family,
             limits=LIMITS if run.limited else None,
         )  # fmt: skip
-        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [ended]))
+
+        def write(world: World) -> bool:
+            return held.id in world.store.attempts.end(held.session, [replace(ended, seq=world.row(held.id)["seq"])])
+
+        self.each(counts or before, write)
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)

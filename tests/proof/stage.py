@@ -65,7 +65,7 @@ class Stage:
         self.client = Process(self, "client")
         with mock.patch("holdfast.app.open_database", return_value=self.client.database):
             self.app = Holdfast("sqlite:///:memory:", clock=self.now, name="simulated")
-        self.app.store = self.app._client._store
+        self.app.store = self.app._client.store
         self.client.store = self.app.store
         self.troupe = Troupe(self.app)
         self.app.schedule("every", self.troupe.child, args=("slot",), every=timedelta(seconds=4), overlap="skip")

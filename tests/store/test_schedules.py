@@ -120,6 +120,7 @@ def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
             before(name)
             return do(name, **values)
 
+        call.payloads = do.payloads  # type: ignore[attr-defined]
         return call
 
     store.schedules._doer = watched

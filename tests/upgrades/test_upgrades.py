@@ -16,6 +16,8 @@ from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 from tests.upgrades import dumps, tasks
 
+pytestmark = pytest.mark.no_tables
+
 HERE = Path(__file__).resolve().parent
 RELEASES = sorted(folder.name for folder in HERE.iterdir() if (folder / "sqlite.sql").exists())
 TWICE = {"held held", "step held", "undoing undo-two"}

@@ -195,9 +195,7 @@ class PostgresWatch(Watch):
         self._database = database
         self._connection: PostgresConnection | None = None
         self._checked = 0.0
-        self._bell, self._rope = socket.socketpair()  # a byte through it ends a wait
-        for end in (self._bell, self._rope):
-            end.setblocking(False)
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # a byte into the second ends a wait on the first
         self._deaf = False
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
@@ -222,6 +220,7 @@ class PostgresWatch(Watch):
     def _listen(self, longest: float, stop: threading.Event) -> bool:
         connection = self._connection
         assert connection is not None
+        self._bell = self._bell or socket.socketpair()
         deadline = time.monotonic() + longest
         while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
             if connection.notified():
@@ -232,21 +231,23 @@ class PostgresWatch(Watch):
                 self._checked = time.monotonic()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
-            poll.register(self._bell, select.POLLIN)
+            poll.register(self._bell[0], select.POLLIN)
             poll.poll(min(left, LISTENER_CHECK_SECONDS) * 1000)
         return False
 
     def ring(self) -> None:
-        with suppress(OSError):  # full: then it rings already; closed: then nobody waits
-            self._rope.send(b"!")
+        if self._bell is not None:
+            with suppress(OSError):  # closed: then nobody waits
+                self._bell[1].send(b"!")
 
     def cut_if_stuck(self, longest: float) -> bool:
         return cut_if_stuck(self._connection, longest)
 
     def close(self) -> None:
         self._hang_up()
-        self._bell.close()
-        self._rope.close()
+        for end in self._bell or ():
+            end.close()
+        self._bell = None
 
     def _hang_up(self) -> None:
         if self._connection is not None:

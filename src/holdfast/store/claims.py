@@ -122,7 +122,7 @@ class Claims(Part):
     def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
         claimed = [Claim(*row) for row in rows]
         for at, claim in enumerate(claimed):
-            if claim.args[0] == "~":
+            if claim.args.startswith("~"):
                 claimed[at] = claim._replace(args=self._ground.payloads.unpack(claim.args))
         claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
         return claimed

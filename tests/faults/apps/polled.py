@@ -71,6 +71,7 @@ def _watch(part: Any, names: tuple[str, ...]) -> None:
             reach(statement)
             return rows
 
+        call.payloads = do.payloads  # type: ignore[attr-defined]
         return call
 
     def after(name: str) -> Any:

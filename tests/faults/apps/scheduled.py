@@ -64,6 +64,7 @@ def install(at: str) -> None:
                 die()
             return rows
 
+        call.payloads = do.payloads  # type: ignore[attr-defined]
         return call
 
     def fire_and_die() -> Any:
