@@ -78,6 +78,7 @@ class SimulatedWorker:
             lambda id: client.info(UUID(id)),
             client,
             stage.app._timetable,
+            stage.app.telemetry,
         )
         self.crew.runner._threads = SimulatedThreads(self)
         self.worker = Worker(self.crew, stage.app.registry)

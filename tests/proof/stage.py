@@ -70,7 +70,9 @@ class Stage:
         self.troupe = Troupe(self.app)
         self.app.schedule("every", self.troupe.child, args=("slot",), every=timedelta(seconds=4), overlap="skip")
         self.workers = [Process(self, f"w{number}") for number in range(SLOTS)]
-        self.clients = [Client(process.store, self.app.registry, self.app._keep) for process in self.workers]
+        self.clients = [
+            Client(process.store, self.app.registry, self.app._keep, self.app.telemetry) for process in self.workers
+        ]
         self._warm_up()
         self.mirror = Mirror(self.shared.apsw)
 
