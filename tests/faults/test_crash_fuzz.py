@@ -163,8 +163,8 @@ def slow(request):
 def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
     urls, processes, tmp_path, slow, capsys, task, mode
 ):
-    """With --slow at each commit, else at every fifth, and always at each kind of commit."""
-    first, stride = (1, 1) if slow else (1 if mode == "after" else 3, 5)
+    """With --slow at each commit, else at every ninth, and always at each kind of commit."""
+    first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 9)
     points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=PLACES[task])
     kills = sum(check_point(task, facts) for facts in points)
     counted = [facts for facts in points if "-p0" in facts["mark"]]
@@ -180,7 +180,7 @@ def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
 def test_workers_that_all_die_after_a_few_commits_come_to_the_end_together(
     urls, processes, tmp_path, slow, task, first
 ):
-    points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 9)
+    points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 13)
     kills = sum(check_point(task, facts) for facts in points)
     assert max(len(facts["codes"]) for facts in points) > 5
     assert kills >= len(points) - STREAMS + 3

@@ -95,7 +95,7 @@ def pause(play, method):
         play.go_on.wait(60)
 
 
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_a_transaction_waits_for_a_server_that_is_down(play, kind):
     task = declare(play, kind, lambda: [("stand",), ("transaction", play.insert, "a")])
     with play.app.worker(lease=30):
@@ -110,7 +110,7 @@ def test_a_transaction_waits_for_a_server_that_is_down(play, kind):
     play.ended_in_one_attempt(run)
 
 
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_a_transaction_whose_server_dies_between_two_statements_is_called_again(play, kind):
     task = declare(play, kind, lambda: [("transaction", play.insert_while_it_dies, "a")])
     with play.app.worker(lease=30):
@@ -123,7 +123,7 @@ def test_a_transaction_whose_server_dies_between_two_statements_is_called_again(
     play.ended_in_one_attempt(run)
 
 
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_a_replay_that_needs_the_result_of_a_child_waits_for_a_server_that_is_down(play, kind):
     @play.app.task(name="child")
     async def child() -> str:

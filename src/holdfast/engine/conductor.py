@@ -24,6 +24,7 @@ from holdfast.engine.transacting import Transacting
 from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
+from holdfast.task.results import result_of
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -75,7 +76,8 @@ class Conductor(Player):
             await future
         finally:
             self._settle(future)
-        return self.score.recorded(operation, record, tried)
+        decode = result_of(operation.call.fn).decode
+        return self.score.recorded(operation, record, tried) if tried.text is None else decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
@@ -159,9 +161,6 @@ class Conductor(Player):
         self._moves += 1
         if self._open:
             self._consider()  # this branch may be at its end, and the others wait
-
-    def _submit(self, effect: fx.Submit) -> asyncio.Future[Any]:
-        return self._written_soon(effect.command)
 
     def _written_soon(self, command: Command) -> asyncio.Future[Any]:
         """Have a command written; done when it is durable, and its turn has come."""
@@ -391,7 +390,7 @@ class Conductor(Player):
 
 _EFFECTS: dict[type[Any], Callable[[Conductor, Any], Awaitable[Any]]] = {
     fx.Replay: Conductor._replay,
-    fx.Submit: Conductor._submit,
+    fx.Submit: lambda self, effect: self._written_soon(effect.command),
     fx.Await: Conductor._wait,
     fx.Try: Conductor.run_step,
     fx.Transact: Conductor._transact,
