@@ -30,4 +30,4 @@ def test_both_stores_do_what_the_model_does(machine):
 
 @pytest.mark.slow
 def test_both_stores_do_what_the_model_does_for_long(machine):
-    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=400, stateful_step_count=60))
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=100, stateful_step_count=50))
