@@ -118,9 +118,15 @@ BUGS = (
         " and r.fence = each.fence", "",
     ),
     sql("record-lease", "a checkpoint is written after the lease", "record_checkpoints", ALIVE, "lease_until > 0"),
-    sql("end-fence", "an attempt ends without its fence", "ending_attempts", " and r.fence = each.fence", ""),
-    sql("end-state", "a cancelled run is ended by its worker", "ending_attempts", " and r.state = 'running'", ""),
-    sql("end-lease", "attempts end after the lease", "session_alive", ALIVE, "lease_until > 0"),
+    sql("end-fence", "an attempt ends without its fence", "end_attempts", " and {schema}runs.fence = each.fence", ""),
+    sql(
+        "end-state", "a cancelled run is ended by its worker", "end_attempts",
+        "and {schema}runs.state = 'running'", "",
+    ),
+    Bug(
+        "end-lease", "attempts end after the lease",
+        dict.fromkeys(("session_alive", "end_attempts"), ((ALIVE, "lease_until > 0"),)),
+    ),
     sql(
         "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",
         ALIVE, "lease_until >= {moment}",
