@@ -199,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
             delay=DELAY if kind == "retrying" else None, lingers=int(lingers), family=family,
             limits=LIMITS if run.limited else None,
         )  # fmt: skip
-        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [ended]))
+        self.each(counts or before, lambda world: ended.claim in world.store.attempts.end(held.session, [ended]))
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
@@ -285,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.suspend(held)
         end = End(held.id, 0, held.fence, "waiting", "waiting", family=True)
         before = held in self.ended
-        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [end]))
+        self.each(counts or before, lambda world: end.claim in world.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()
 
     # From outside

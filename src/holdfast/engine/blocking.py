@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.lingering import CROWDED, LINGER
+from holdfast.engine.loop import FIRST_PAUSE
 from holdfast.engine.player import Player
 from holdfast.engine.score import Score
 from holdfast.engine.trying import TookTooLong, Tries, returned
-from holdfast.errors import StoreError, TaskError
+from holdfast.errors import StoreError, StoreUnavailable, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
@@ -86,7 +87,7 @@ class BlockingConductor(Player):
         return _EFFECTS[type(effect)](self, effect)
 
     def _replay(self, effect: Replay) -> Any:
-        return None if effect.read is None else effect.read()
+        return self._read(effect)
 
     def _submit(self, effect: Submit) -> Any:
         answer = self._wait_for(self._ask(effect.command))
@@ -132,9 +133,14 @@ class BlockingConductor(Player):
         self._ask(Record(*self.score.held, n, asked.key, recorded, value, waited=True))
         return Came(n, outcome, self._read(effect))
 
-    @staticmethod
-    def _read(effect: Await) -> Any:
-        return None if effect.read is None else effect.read()
+    def _read(self, effect: Await | Replay) -> Any:
+        """A look at the database, where one is needed. One that isn't there just now is waited for, as on the loop."""
+        while effect.read is not None:
+            try:
+                return effect.read()
+            except StoreUnavailable:
+                self._pause(FIRST_PAUSE)
+        return None
 
     def _linger(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
         """Stay in memory for a moment: most of what is waited for comes soon."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
+from holdfast.engine.loop import FIRST_PAUSE
 from holdfast.engine.past import Past
 from holdfast.engine.trying import TookTooLong, Tries, returned
+from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import SECOND
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
@@ -148,6 +150,15 @@ class Calls:
             self.threads -= 1
             raise
         return await done
+
+    async def look(self, read: Callable[[], Any]) -> Any:
+        """A blocking look at the database. One that isn't there just now is waited for: author code would take the
+        trouble for its own, and a replay show it something else."""
+        while True:
+            try:
+                return await self.in_thread(read)
+            except StoreUnavailable:
+                await asyncio.sleep(FIRST_PAUSE)
 
     def _ended(self) -> None:
         self.threads -= 1

@@ -214,7 +214,7 @@ class Conductor(Player):
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """A blocking look at the database."""
-        return await self._under_way(self._calls.in_thread(read))
+        return await self._under_way(self._calls.look(read))
 
     # Waiting
 
