@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from holdfast import Context, Fatal, KeyConflict, Retry, RunCancelled, RunFailed
-from holdfast.errors import ConfigError, TaskError
+from holdfast import Context, Fatal, KeyConflict, Retry, RunCancelled, RunFailed, SyncContext
+from holdfast.engine import patience
+from holdfast.errors import ConfigError, StoreUnavailable, TaskError
 from tests.support.counting import ask
 from tests.support.durable import drain, kinds, state
 from tests.support.waiting import wait_until
@@ -386,3 +387,34 @@ def test_children_wait_in_the_queue_for_a_worker_that_knows_them(app, make_app):
     with app.worker():
         wait_until(lambda: state(run) == "done")
     assert run.result(timeout=5) == 21
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+def test_a_database_that_is_away_when_a_childs_end_is_read_is_waited_for(app, child, ledger, monkeypatch, plain):
+    """Author code must not take the trouble for the child's: a replay would show it another end."""
+
+    async def on_the_loop(ctx: Context) -> dict[str, int]:
+        ledger.write("began")
+        return await ctx.call(child, "one")
+
+    def in_a_thread(ctx: SyncContext) -> dict[str, int]:
+        ledger.write("began")
+        return ctx.call(child, "one")
+
+    parent = app.task(name="parent", retry=ONCE)(in_a_thread if plain else on_the_loop)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    troubles = iter([StoreUnavailable("away")] * 3)
+    for name in ("children", "spawned"):
+        real = getattr(app.store.journal, name)
+
+        def read(*given, real=real):
+            if trouble := next(troubles, None):
+                raise trouble
+            return real(*given)
+
+        monkeypatch.setattr(app.store.journal, name, read)
+    run = parent.enqueue()
+    with app.worker():
+        assert run.result(timeout=30) == {"one": 3}
+    assert next(troubles, None) is None, "it was in trouble"
+    assert run.info().attempt == 1

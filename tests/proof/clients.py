@@ -153,10 +153,10 @@ class Clients:
         while self._errands > 1:
             self.sim.pause(0.2)
         for run in list(self.runs):
-            while self.sent[str(run.id)] < self.wanted.get(str(run.id), 0):
+            id = str(run.id)
+            unsent = self.unsent[id]
+            for _ in range(self.wanted.get(id, 0) - self.sent[id] + len(unsent)):
                 self._send_to(run)
-                if self.unsent[str(run.id)]:
-                    break
 
     def finished(self) -> bool:
         if self._errands:
@@ -219,16 +219,13 @@ class Clients:
                 self.sim.fail(f"run {run} was sent {sent} messages but for {self.unsent[run]}, and has {got}")
 
     def may_lose(self, worker: Any) -> bool:
-        """Clients lose one connection at a time: a call that fails twice may raise, and they are to know what they
-        did."""
+        """Clients lose one connection in each of their errands: a call that fails twice may raise, and they are to know
+        what they did."""
         if worker is not None:
             return True
-        me = getcurrent()
-        if me in self._lost:
-            self._lost.discard(me)
-            return False
-        self._lost.add(me)
-        return True
+        lost_before = getcurrent() in self._lost
+        self._lost.add(getcurrent())
+        return not lost_before
 
     # What their connections ask
 

@@ -202,7 +202,9 @@ class StoreMachine(RuleBasedStateMachine):
         )  # fmt: skip
 
         def write(world: World) -> bool:
-            return held.id in world.store.attempts.end(held.session, [replace(ended, seq=world.row(held.id)["seq"])])
+            return ended.claim in world.store.attempts.end(
+                held.session, [replace(ended, seq=world.row(held.id)["seq"])]
+            )
 
         self.each(counts or before, write)
         self.ended |= {held} if counts else set()
@@ -290,7 +292,7 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.suspend(held)
         end = End(held.id, 0, held.fence, "waiting", "waiting", family=True)
         before = held in self.ended
-        self.each(counts or before, lambda world: held.id in world.store.attempts.end(held.session, [end]))
+        self.each(counts or before, lambda world: end.claim in world.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()
 
     # From outside

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.store.part import batch
+from holdfast.store.permits import place_of
 from tests.support.world import CANCELLED, DAY, OVERDUE, SECOND, end_of
 
 
@@ -108,7 +110,27 @@ def test_an_end_just_before_the_lease_is_over_counts(world, clock, claim):
 
 def test_an_end_of_a_run_that_isnt_there_is_refused(world, claim):
     ghost = claim._replace(id="00000000-0000-7000-8000-000000000000")
-    assert world.store.attempts.end("w", [end_of(ghost), end_of(claim)]) == {claim.id}
+    assert world.store.attempts.end("w", [end_of(ghost), end_of(claim)]) == {end_of(claim).claim}
+
+
+@pytest.mark.parametrize("family", [False, True])
+@pytest.mark.parametrize("last_first", [False, True])
+def test_of_two_ends_of_a_run_in_one_group_that_of_the_last_claim_counts_alone(world, family, last_first):
+    """Its claim was handed back before the answer came, and the same session claimed it again."""
+    world.session("w")
+    world.store.limits.declare([("few", 2, None)])
+    limits = batch([place_of("few", "")])
+    other, run = (world.add(limits=limits) for _ in range(2))
+    lane = world.lane()
+    beside, old = world.store.claims.claim_limited("w", [lane], 2)
+    assert (beside.id, old.id) == (other, run)
+    assert world.end("w", old, "handed_back", limits=limits)
+    (new,) = world.store.claims.claim_limited("w", [lane], 1)
+    ends = [end_of(new, family=family, limits=limits), end_of(old, "failed", family=family, limits=limits)]
+    counted = world.store.attempts.end("w", ends if last_first else ends[::-1])
+    assert counted == {(run, new.fence), (run, old.fence)}, "the old one's is on record: it was handed back"
+    assert (world.state(run), world.kinds(run)) == ("done", ["handed_back", "done"])
+    assert world.sql("select used from {schema}limits") == [(1,)], "the other run still has its permit"
 
 
 def test_a_refused_end_doesnt_hurt_the_others_of_its_group(world):
@@ -120,7 +142,7 @@ def test_a_refused_end_doesnt_hurt_the_others_of_its_group(world):
         for claim, kind in zip(claims, ["done", "done", "failed", "retrying", "handed_back"], strict=True)
     ]
     ends[3].fence = 9
-    assert world.store.attempts.end("w", ends) == {claims[0].id, claims[2].id, claims[4].id}
+    assert world.store.attempts.end("w", ends) == {end_of(claims[at]).claim for at in (0, 2, 4)}
     states = [world.state(claim.id) for claim in claims]
     assert states == ["done", "cancelled", "failed", "running", "ready"]
 
@@ -159,7 +181,7 @@ def test_after_a_takeover_by_the_same_session_the_old_end_is_refused(world, clai
     world.end("w", claim, "handed_back")
     (again,) = world.claim("w")
     late = end_of(claim, "done")
-    assert world.store.attempts.end("w", [late]) == {claim.id}, "it was recorded as handed back: a repeat"
+    assert world.store.attempts.end("w", [late]) == {late.claim}, "it was recorded as handed back: a repeat"
     assert world.state(claim.id) == "running"
     assert world.end("w", again)
 

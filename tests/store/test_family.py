@@ -26,7 +26,7 @@ def finish(world, claim, how="done"):
         assert world.store.operators.cancel(claim.id, CANCELLED)
     elif how == "process crashed":
         assert world.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == (
-            {claim.id},
+            {(claim.id, claim.fence)},
             [claim.id],
         )
     elif how == "worker crashed":

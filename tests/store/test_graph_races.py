@@ -78,7 +78,7 @@ def test_two_who_end_the_last_two_prerequisites_at_once_release_the_node_once(wo
             claims = claimed(world, 2 * size)
             for graph in some:
                 one, other = (claims[graph.nodes[name]] for name in "ab")
-                assert meeting.of(ending(one), ending(other)) == [{one.id}, {other.id}]
+                assert meeting.of(ending(one), ending(other)) == [{end_of(one).claim}, {end_of(other).claim}]
             released = claimed(world, size, ["last"])
             assert released.keys() == {graph.nodes["c"] for graph in some}
             assert world.claim("w", 1, ["last"]) == []
@@ -189,7 +189,7 @@ def test_two_who_end_the_last_two_nodes_of_a_nested_graph_at_once_end_it_once(wo
             claims = claimed(world, 2 * size)
             for graph in some:
                 one, other = (claims[graph.nodes[f"in/{name}"]] for name in "xy")
-                assert meeting.of(ending(one), ending(other)) == [{one.id}, {other.id}]
+                assert meeting.of(ending(one), ending(other)) == [{end_of(one).claim}, {end_of(other).claim}]
                 assert world.kinds(graph.nodes["in"]) == ["done"]
             end_all(world, claimed(world, size, ["last"]).values())
             graphs += some
@@ -231,7 +231,7 @@ def test_an_end_waits_for_the_end_of_another_node_of_its_graph(on_postgres, befo
     claims = claimed(world, 2)
     first = stopped(world, ending(claims[graph.nodes["a"]]), before)
     second = Background(world, lambda: world.end("w", claims[graph.nodes["b"]], family=True))
-    assert first.result() == {graph.nodes["a"]}
+    assert first.result() == {end_of(claims[graph.nodes["a"]]).claim}
     assert second.result() is True
     assert world.state(graph.nodes["c"]) == "ready"
     assert check_graphs(asking(world)) == {"done": 2, "ready": 1}
@@ -244,7 +244,7 @@ def test_a_cancel_that_waited_for_a_release_takes_what_was_released_along(on_pos
     claims = claimed(world, 1)
     first = stopped(world, ending(claims[graph.nodes["a"]]), before)
     second = Background(world, lambda: world.store.operators.cancel(graph.id, CANCELLED))
-    assert first.result() == {graph.nodes["a"]}
+    assert first.result() == {end_of(claims[graph.nodes["a"]]).claim}
     assert second.result() is True
     assert states(world, [graph], "a", "b") == {("cancelled", "done", "cancelled"): 1}
     check_graphs(asking(world))

@@ -151,7 +151,7 @@ def test_an_event_emitted_while_its_waiter_suspends_wakes_it(world):
         world, lambda store: store.attempts.end("w", [end_of(claim, "waiting", family=True)]), "end_family"
     )
     emitter = Background(world, lambda: world.store.events.emit(None, "x", "1"))
-    assert suspending.result() == {claim.id}
+    assert suspending.result() == {end_of(claim).claim}
     assert emitter.result() is True
     assert world.state(claim.id) == "ready"
 
@@ -214,7 +214,7 @@ def test_a_join_that_registers_while_the_child_ends_sees_it_ended(world, before)
     child = world.child("w")
     ending = stopped(world, lambda store: store.attempts.end("w", [end_of(child, family=True)]), before)
     joining = Background(world, lambda: join(world, parent))
-    assert ending.result() == {child.id}
+    assert ending.result() == {end_of(child).claim}
     assert joining.result() == Outcome("children", None)
 
 
@@ -226,7 +226,7 @@ def test_children_that_end_at_once_wake_their_parent_once_with_all(world):
     one, other = world.claim("w", 2, ["child"])
     first = stopped(world, lambda store: store.attempts.end("w", [end_of(one, family=True)]), "settle_children")
     second = Background(world, lambda: world.end("w", other, family=True))
-    assert first.result() == {one.id}
+    assert first.result() == {end_of(one).claim}
     assert second.result() is True
     assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
     (again,) = world.claim("w")

@@ -62,7 +62,7 @@ class Play:
         end = end_of(claim, kind, lingers=lingers, family=kind == "waiting" or self.chance.random() < 0.5)
         end.limits = claim.limits
         counted = self.world.store.attempts.end(session, [end])
-        if lingers or claim.id not in counted:
+        if lingers or end.claim not in counted:
             self.lingering[claim.id] = session, claim
 
     def let_go(self):
@@ -74,7 +74,7 @@ class Play:
         if self.in_hand:
             session, claim = self.in_hand.pop(self.chance.choice(list(self.in_hand)))
             counted, _ = self.world.store.attempts.crash(session, [end_of(claim, "handed_back", error=CRASHED)])
-            if claim.id not in counted:
+            if (claim.id, claim.fence) not in counted:
                 self.lingering[claim.id] = session, claim
 
     def die(self):
@@ -126,7 +126,7 @@ class Play:
             for session, claim in self.in_hand.values():
                 end = end_of(claim)
                 end.limits = claim.limits
-                if claim.id not in self.world.store.attempts.end(session, [end]):
+                if end.claim not in self.world.store.attempts.end(session, [end]):
                     self.world.store.attempts.let_go(session, [(claim.id, claim.fence)])
             self.in_hand.clear()
             self.claim()

@@ -123,7 +123,7 @@ class World:
 
     def end(self, session: str, claim: Claim, kind: str = "done", **more: Any) -> bool:
         """End one attempt; whether it counted."""
-        return claim.id in self.store.attempts.end(session, [end_of(claim, kind, **more)])
+        return (claim.id, claim.fence) in self.store.attempts.end(session, [end_of(claim, kind, **more)])
 
     def recover(self, *sessions: str) -> Recovered:
         return self.store.workers.recover(list(sessions), CRASHED)

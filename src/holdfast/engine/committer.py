@@ -261,7 +261,7 @@ class Committer(Loop):
             return
         for attempt, end in ends:
             self._told.add(id(attempt))
-            if end.id in counted:
+            if end.claim in counted:
                 self._tell(attempt, end)
             else:
                 self._refused(attempt)
@@ -276,7 +276,7 @@ class Committer(Loop):
             self._failed(run)
         for attempt, end in ends:
             self._told.add(id(attempt))
-            if end.id not in counted:
+            if end.claim not in counted:
                 self._refused(attempt)
                 continue
             self.ended += 1
@@ -298,7 +298,7 @@ class Committer(Loop):
         self._duty.remove([] if end.lingers else [attempt])
         for graph in counted.failed_with:
             self._failed(graph)
-        if end.id in counted:
+        if end.claim in counted:
             self._tell(attempt, plain)
         else:
             self._refused(attempt)

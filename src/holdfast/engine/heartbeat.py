@@ -115,7 +115,7 @@ class Heartbeat(Loop):
     def _hand_back(self, session: Session, runs: set[tuple[str, int]]) -> None:
         ends = [End(id, 0, fence, "handed_back", "ready", family=True) for id, fence in sorted(runs)]
         counted = self._store.attempts.end(session.id, ends)
-        ended = [(id, fence) for id, fence in runs if id not in counted]
+        ended = sorted(runs - counted)
         if ended:
             self._store.attempts.let_go(session.id, ended)
         log.handed_back_unknown(len(runs))

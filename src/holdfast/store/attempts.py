@@ -6,14 +6,15 @@ parent, or of a durable function, may concern others (`family.py`) and is a tran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from holdfast.database import Row
 from holdfast.model.run import FINAL
 from holdfast.store.family import HeldRun, hold_with_parents, ids
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.permits import give_back
-from holdfast.store.rows import Counted, End
+from holdfast.store.rows import ClaimKey, Counted, End
 from holdfast.store.settling import settle
 
 
@@ -21,7 +22,8 @@ class Attempts(Part):
     """The ends of attempts."""
 
     def end(self, session: str, ends: Sequence[End]) -> Counted:
-        """End attempts. The ids of those that counted; the others had lost their run, and nothing was written.
+        """End attempts. Those that counted; the others had lost their run, and nothing was written. Of several of one
+        run, left by different claims, one is written at most.
 
         Safe to repeat: an end that was recorded before the answer was lost counts.
         """
@@ -32,55 +34,58 @@ class Attempts(Part):
             ended = self._together("commit", lambda do: _end_family(do, session, family))
             counted.update(ended)
             counted.failed_with = ended.failed_with
-            refused = [end for end in family if end.id not in counted]
+            refused = [end for end in family if end.claim not in counted]
             counted.update(self._recorded(session, refused) if refused else ())
         return counted
 
-    def _end_alone(self, session: str, ends: Sequence[End]) -> set[str]:
+    def _end_alone(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
         counted = self._write_ends(session, ends)
-        refused = [end for end in ends if end.id not in counted]
+        refused = [end for end in ends if end.claim not in counted]
         if refused:
             counted |= self._recorded(session, refused)
-            refused = [end for end in refused if end.id not in counted]
+            refused = [end for end in refused if end.claim not in counted]
         if refused and self._ground.database.dialect.writing_ctes:
             counted |= self._write_ends(session, refused)  # once more: see the statement
         return counted
 
-    def _write_ends(self, session: str, ends: Sequence[End]) -> set[str]:
+    def _write_ends(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
         dialect = self._ground.database.dialect
         if dialect.writing_ctes and all(end.limits is None for end in ends):
             rows = batch(ends)
-            return {str(row[0]) for row in self._one("commit", "end_attempts", session=session, rows=rows)}
+            return _claims(self._one("commit", "end_attempts", session=session, rows=rows))
         end_some = _end_at_once if dialect.writing_ctes else _end_counted
         try:
             return self._together("commit", lambda do: end_some(do, session, ends))
         except _SomeLost:
             return self._together("commit", lambda do: _end_running(do, session, ends))
 
-    def _recorded(self, session: str, ends: Sequence[End]) -> set[str]:
+    def _recorded(self, session: str, ends: Sequence[End]) -> set[ClaimKey]:
         rows = batch({"id": end.id, "fence": end.fence} for end in ends)
-        return {str(row[0]) for row in self._one("commit", "recorded_ends", session=session, rows=rows)}
+        return _claims(self._one("commit", "recorded_ends", session=session, rows=rows))
 
-    def crash(self, session: str, ends: Sequence[End]) -> tuple[set[str], list[str]]:
-        """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. The
-        ids of those that counted, and of runs that failed: of them, and graphs by it."""
+    def crash(self, session: str, ends: Sequence[End]) -> tuple[set[ClaimKey], list[str]]:
+        """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. Those
+        that counted, and the ids of runs that failed: of them, and graphs by it."""
 
-        def work(do: Do) -> tuple[set[str], list[str]]:
+        def work(do: Do) -> tuple[set[ClaimKey], list[str]]:
             if not do("session_alive", session=session):
                 return set(), []
             runs = hold_with_parents(do, [end.id for end in ends])
             rows = [{"id": end.id, "fence": end.fence, "error": end.error} for end in ends]
             crashed = do("crash_attempts", session=session, rows=batch(rows))
-            errors = {end.id: end.error for end in ends}
+            errors = {end.claim: end.error for end in ends}
             records = [
-                record(str(id), n, "crashed", attempt, fence=fence, session=session, since=since, data=errors[str(id)])
+                record(
+                    str(id), n, "crashed", attempt, fence=fence, session=session, since=since,
+                    data=errors[str(id), fence],
+                )
                 for id, n, attempt, fence, since, _, _ in crashed
-            ]
+            ]  # fmt: skip
             do("add_history", rows=batch(records))
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
             failed += settle(do, [runs[id].ended("failed") for id in failed])
             give_back(do, [runs[row["run"]].limits for row in records])
-            return {row["run"] for row in records}, failed
+            return {(row["run"], row["fence"]) for row in records}, failed
 
         return self._together("commit", work)
 
@@ -100,17 +105,21 @@ class Attempts(Part):
         return self._together("commit", work)
 
 
+def _claims(rows: Iterable[Row]) -> set[ClaimKey]:
+    return {(str(id), fence) for id, fence in rows}
+
+
 class _SomeLost(Exception):
     """Not all attempts were still the session's: what was done for the others is taken back."""
 
 
-def _end_at_once(do: Do, session: str, ends: Sequence[End]) -> set[str]:
-    ended = {str(row[0]) for row in do("end_attempts", session=session, rows=batch(ends))}
-    give_back(do, [end.limits for end in ends if end.id in ended and not end.lingers])
+def _end_at_once(do: Do, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+    ended = _claims(do("end_attempts", session=session, rows=batch(ends)))
+    give_back(do, [end.limits for end in ends if end.claim in ended and not end.lingers])
     return ended
 
 
-def _end_counted(do: Do, session: str, ends: Sequence[End]) -> set[str]:
+def _end_counted(do: Do, session: str, ends: Sequence[End]) -> set[ClaimKey]:
     """On SQLite: few calls where all are still the session's, as they nearly always are."""
     rows = batch(ends)
     ((ended,),) = do("end_attempts", session=session, rows=rows)
@@ -118,13 +127,13 @@ def _end_counted(do: Do, session: str, ends: Sequence[End]) -> set[str]:
         raise _SomeLost
     do("record_ends", session=session, rows=rows)
     give_back(do, [end.limits for end in ends if not end.lingers])
-    return {end.id for end in ends}
+    return {end.claim for end in ends}
 
 
-def _end_running(do: Do, session: str, ends: Sequence[End]) -> set[str]:
-    running = {row[0] for row in do("still_running", session=session, rows=batch(ends))}
-    ours = [end for end in ends if end.id in running]
-    return _end_counted(do, session, ours) if ours else set()
+def _end_running(do: Do, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+    running = _claims(do("still_running", session=session, rows=batch(ends)))
+    ours = {end.claim: end for end in ends if end.claim in running}
+    return _end_counted(do, session, list(ours.values())) if ours else set()
 
 
 def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
@@ -145,7 +154,7 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
     failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL else "undoing") for end in over])
     give_back(do, [runs[end.id].limits for end in ours.values() if not end.lingers])
-    return Counted(ours, failed)
+    return Counted((end.claim for end in ours.values()), failed)
 
 
 def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:

@@ -90,6 +90,9 @@ class Owned(NamedTuple):
     state: str
 
 
+ClaimKey: TypeAlias = tuple[str, int]
+"""A run and the fence that a claim of it got."""
+
 EndKind: TypeAlias = Literal[
     "done",
     "failed",
@@ -138,12 +141,17 @@ class End(msgspec.Struct, omit_defaults=True):
     keep_records: int | None = None
     limits: str | None = None
 
+    @property
+    def claim(self) -> ClaimKey:
+        """Whose end it is: a run may be claimed again while its old attempt still has something to say."""
+        return self.id, self.fence
 
-class Counted(set[str]):
-    """The ids of attempts whose ends counted. `failed_with`: graphs that failed by them."""
 
-    def __init__(self, ids: Iterable[str] = (), failed_with: Iterable[str] = ()) -> None:
-        super().__init__(ids)
+class Counted(set[ClaimKey]):
+    """The attempts whose ends counted. `failed_with`: graphs that failed by them."""
+
+    def __init__(self, claims: Iterable[ClaimKey] = (), failed_with: Iterable[str] = ()) -> None:
+        super().__init__(claims)
         self.failed_with = list(failed_with)
 
 

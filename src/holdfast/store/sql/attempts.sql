@@ -39,7 +39,7 @@ ended as (
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
 select id, records, {now}, kind, attempt, fence, :session, claimed_at, error from ended
-returning run
+returning run, fence
 
 -- name: end_attempts
 -- only: sqlite
@@ -72,7 +72,7 @@ from {each(:rows, seq bigint, kind text, error text)} cross join {schema}runs r 
 -- name: still_running
 -- only: sqlite
 -- Which of these attempts are the session's, so that they can end.
-select r.id from {each(:rows, seq bigint, fence bigint)} cross join {schema}runs r
+select r.id, r.fence from {each(:rows, seq bigint, fence bigint)} cross join {schema}runs r
 where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
 and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
 
@@ -93,7 +93,7 @@ returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {sc
 
 -- name: recorded_ends
 -- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.
-select h.run from {each(:rows, id uuid, fence bigint)}
+select h.run, h.fence from {each(:rows, id uuid, fence bigint)}
 join {schema}history h on h.run = each.id
 where h.run {matching(:rows, id uuid)} and h.fence = each.fence and h.session = :session and h.since is not null
 
