@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -64,6 +63,8 @@ class JsonLines(logging.Formatter):
     """A line of JSON per record: `time`, `level`, `logger`, `message`, `exception` if there is one, then its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        import json  # late: only those who write such lines need it
+
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
