@@ -60,7 +60,7 @@ class Scene:
         machine = app.machine("machine", Only)
         self.broken, self.sound = [self._start(job, function, machine, mark) for mark in "ab"]
         with app.worker(queues=["default"], lease=30):
-            wait_until(lambda: ask(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 6)
+            wait_until(lambda: ask(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 8)
 
     def _start(self, job: Any, function: Any, machine: Any, mark: str) -> dict[str, Any]:
         graph = Graph("graph", key=mark)

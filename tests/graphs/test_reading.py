@@ -84,7 +84,7 @@ def test_the_story_of_a_graph_and_of_its_nodes(app, tasks):
     assert skipped.data["error"]["code"] == "condition"
     assert skipped.data["error"]["message"] == "the condition of node off wasn't true"
     assert run.history()[0].data == {"task": "g", "queue": "$graph"}
-    assert run.info().finished_at == run.history()[-1].at
+    assert run.info().finished_at <= run.history()[-1].at  # each statement of a transaction may see its own time
 
 
 def test_waiting_for_the_result_of_a_graph(app, tasks):

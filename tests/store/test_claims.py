@@ -200,18 +200,7 @@ def timed(postgres_url, monkeypatch):
     world.close()
 
 
-def test_behind_a_slow_claim_the_next_go_on_where_it_ended_while_there_is_enough(timed):
-    world, watch = timed
-    runs = [world.add() for _ in range(4)]
-    watch.took = 0.1
-    assert [claim.id for claim in world.claim("w", 1)] == runs[:1]
-    watch.took = 0.0
-    urgent = world.add(priority=5)
-    assert [claim.id for claim in world.claim("w", 2)] == runs[1:3]
-    assert [claim.id for claim in world.claim("w", 2)] == [runs[3], urgent]
-
-
-def test_behind_a_very_slow_claim_the_front_is_left_alone_for_a_while(timed):
+def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed):
     world, watch = timed
     first, second = world.add(), world.add()
     watch.took = 1.0

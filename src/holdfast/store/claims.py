@@ -14,13 +14,10 @@ from holdfast.store.part import Do, Ground, Part, batch
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
-SLOW = 0.02
-"""Seconds that a claim from the front of its lanes takes when there is much that can't be cleaned up: then claims go on
-from where they ended as long as they find enough there."""
-VERY_SLOW = 0.5
-"""From here on also when they don't."""
+SLOW = 0.25
+"""Seconds that a claim from the front of its lanes takes when there is very much that can't be cleaned up."""
 RARELY = 9
-"""How many times as long as a slow one took the next one waits."""
+"""After a slow one, claims go on from where they ended for so many times as long."""
 
 
 def claim_size(wanted: int) -> int:
@@ -64,7 +61,6 @@ class Claims(Part):
     def __init__(self, ground: Ground, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(ground)
         self._monotonic = monotonic
-        self._took = 0.0  # by the last claim from the front
         self._from_the_front_at = 0.0
         self._ends: dict[int, Place] = {}
 
@@ -84,27 +80,18 @@ class Claims(Part):
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
         """On PostgreSQL: from the front; or, where that was slow a moment ago, on from where the last claim ended, so
         that walks over what can't be cleaned up take a small share of the time. What comes to the front then waits."""
-        claims: list[Claim] = []
-        if self._monotonic() < self._from_the_front_at:
+        began = self._monotonic()
+        if began < self._from_the_front_at:
             ends = [self._ends[lane] for lane in lanes if lane in self._ends]
-            if ends:
-                claims = self._in_order(self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)))
-        if len(claims) < size and not self._is_very_slow():
-            claims += self._claim_from_the_front(session, lanes, claim_size(size - len(claims)))
+            found = self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)) if ends else []
+        else:
+            rows = batch({"lane": lane} for lane in lanes)
+            found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
+            took = self._monotonic() - began
+            self._from_the_front_at = began + took * (1 + RARELY) if took > SLOW else 0.0
+        claims = self._in_order(found)
         self._ends.update((claim.lane, Place(claim.lane, claim.priority, claim.turn, claim.seq)) for claim in claims)
         return claims
-
-    def _claim_from_the_front(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        began = self._monotonic()
-        rows = batch({"lane": lane} for lane in lanes)
-        found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
-        self._took = self._monotonic() - began
-        self._from_the_front_at = began + self._took * (1 + RARELY) if self._took > SLOW else 0.0
-        return self._in_order(found)
-
-    def _is_very_slow(self) -> bool:
-        """Whether the front of the lanes is left alone for now even when there is nothing else to do."""
-        return self._took > VERY_SLOW and self._monotonic() < self._from_the_front_at
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """The same for lanes of runs with limits: those whose limits are full are parked."""
@@ -129,7 +116,7 @@ class Claims(Part):
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago), as far as one may look."""
-        if not lanes or self._is_very_slow():
+        if not lanes or self._monotonic() < self._from_the_front_at:
             return False
         return bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
 
