@@ -112,7 +112,7 @@ def _address(given: str, processes: int) -> tuple[str, int]:
     """Where to show metrics."""
     host, _, port = given.rpartition(":")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= LAST_PORT - processes + 1):
-        raise click.BadParameter(f"{given!r} has no port that can be listened on", param_hint="--metrics")
+        raise click.BadParameter(f"{given!r} has no port that can be listened on.", param_hint="--metrics")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

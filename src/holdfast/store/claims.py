@@ -46,8 +46,8 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     return claimed if returning else do("claimed_limited", rows=rows)
 
 
-class Place(msgspec.Struct):
-    """Where in the order of a lane a claim ended."""
+class Reached(msgspec.Struct):
+    """How far into the order of a lane the claims of this process have come."""
 
     lane: int
     priority: int
@@ -62,7 +62,7 @@ class Claims(Part):
         super().__init__(ground)
         self._monotonic = monotonic
         self._from_the_front_at = 0.0
-        self._ends: dict[int, Place] = {}
+        self._reached: dict[int, Reached] = {}
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
@@ -82,15 +82,16 @@ class Claims(Part):
         that walks over what can't be cleaned up take a small share of the time. What comes to the front then waits."""
         began = self._monotonic()
         if began < self._from_the_front_at:
-            ends = [self._ends[lane] for lane in lanes if lane in self._ends]
-            found = self._one("claim", "claim_on", limit=size, session=session, lanes=batch(ends)) if ends else []
+            known = [self._reached[lane] for lane in lanes if lane in self._reached]
+            found = self._one("claim", "claim_on", limit=size, session=session, lanes=batch(known)) if known else []
         else:
             rows = batch({"lane": lane} for lane in lanes)
             found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
             took = self._monotonic() - began
             self._from_the_front_at = began + took * (1 + RARELY) if took > SLOW else 0.0
         claims = self._in_order(found)
-        self._ends.update((claim.lane, Place(claim.lane, claim.priority, claim.turn, claim.seq)) for claim in claims)
+        for claim in claims:
+            self._reached[claim.lane] = Reached(claim.lane, claim.priority, claim.turn, claim.seq)
         return claims
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
