@@ -8,6 +8,7 @@ import random
 import pytest
 
 from holdfast import Context, Retry
+from holdfast.engine.committer import Committer
 from holdfast.store.commands import Withdraw
 from tests.support.durable import drain, state
 from tests.support.waiting import wait_until
@@ -101,8 +102,19 @@ def test_a_message_that_came_behind_what_made_the_code_cancel_goes_to_the_next(a
     assert set(ledger.lines()) == {"saw 1"}
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+    """Each command is written as soon as it is said, in a group of its own, and the loop waits for it."""
+
+    def write(committer, task):
+        committer._waiting.append(task)
+        committer.tick()
+
+    monkeypatch.setattr(Committer, "submit", write)
+
+
 @pytest.mark.parametrize("turns", [1, 5, 40])
-def test_messages_that_are_there_are_received_in_order_though_a_receive_is_cancelled_at_once(app, turns):
+def test_messages_that_are_there_are_received_in_order_though_a_receive_is_cancelled_at_once(app, at_once, turns):
     @app.task(name="work")
     async def work(ctx: Context) -> list[object]:
         cut = asyncio.ensure_future(ctx.receive("n"))

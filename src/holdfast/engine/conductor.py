@@ -191,15 +191,10 @@ class Conductor(Player):
                 future.set_exception(answer)
         # lost: author code is being stopped, and nothing more reaches it
 
-    def _ask(self, command: Command, answer: Callable[[Answer], None]) -> None:
-        """Have a command written; `answer` begins with `finish`."""
-        self._busy += 1
-        self._moves += 1
-        self._have_written(Ask(self.current, command, answer, on_loop=True))
-
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
-        self._ask(command, lambda _answer: self.finish())
+        self.begin()
+        self._have_written(Ask(self.current, command, lambda _answer: self.finish(), on_loop=True))
 
     def begin(self) -> None:
         self._busy += 1
@@ -229,8 +224,11 @@ class Conductor(Player):
         return future
 
     def _register(self, effect: fx.Await, future: asyncio.Future[Any]) -> None:
+        """A turn later: of a branch that was cancelled before this call, what it withdraws is said first."""
         self._deliveries.ask(effect.wait.n)
-        self._ask(effect.wait, partial(self._registered, effect, future))
+        self.begin()
+        ask = Ask(self.current, effect.wait, partial(self._registered, effect, future), on_loop=True)
+        self._loop.call_soon(self._have_written, ask)
 
     def _registered(self, effect: fx.Await, future: asyncio.Future[Any], answer: Answer) -> None:
         self.finish()
