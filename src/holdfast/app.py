@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -12,13 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
-from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.client import Client
 from holdfast.client.handle import Run, any_run
 from holdfast.client.scheduling import Scheduling
 from holdfast.database import Database, open_database
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
+from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD
 from holdfast.model.names import check_name, check_queue, module_named
@@ -223,7 +222,7 @@ class Holdfast(Scheduling):
 
     async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen; True when it was the first one of its name."""
-        return await asyncio.to_thread(self._client.emit, event, payload, tenant)
+        return await in_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
@@ -232,7 +231,7 @@ class Holdfast(Scheduling):
 
     async def aget_run(self, id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        return await asyncio.to_thread(any_run, run_id(id), self._client)
+        return await in_thread(any_run, run_id(id), self._client)
 
     def runs(
         self,
@@ -263,7 +262,7 @@ class Holdfast(Scheduling):
         after: str | None = None,
     ) -> Page:
         """Runs, newest first, a page at a time: give the page's `after` for the next one."""
-        return await asyncio.to_thread(
+        return await in_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
 
@@ -331,7 +330,7 @@ class Holdfast(Scheduling):
 
     async def aclose(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        await asyncio.to_thread(self.store.close)
+        await in_thread(self.store.close)
 
     def __enter__(self) -> Self:
         return self

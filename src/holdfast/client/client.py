@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -12,7 +11,6 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.client.blocking import refuse_in_loop
 from holdfast.client.ends import Ends, Looks
 from holdfast.client.gathering import Gathering, can_wait_for_others
 from holdfast.client.graphs import Graphs
@@ -26,6 +24,7 @@ from holdfast.errors import (
     RunFailed,
     RunNotFound,
 )
+from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import cancelled, from_json
@@ -92,13 +91,13 @@ class Client:
         borrowed = self._borrowed(requests)
         if borrowed is None:
             new = [self.new_run(request) for request in requests]
-            ids = await (self._gathering.add(new) if can_wait_for_others(new) else asyncio.to_thread(self._add, new))
+            ids = await (self._gathering.add(new) if can_wait_for_others(new) else in_thread(self._add, new))
             return self._handles(ids, requests)
         if isinstance(borrowed, Borrowed):
             raise ConfigError(
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
-        await asyncio.to_thread(self.declare_limits)
+        await in_thread(self.declare_limits)
         ids = await self.store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
         return self._handles(ids, requests)
 
@@ -155,7 +154,7 @@ class Client:
             return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
-        await asyncio.to_thread(self.declare_limits)
+        await in_thread(self.declare_limits)
         with self._submitting(graph):
             return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
 
@@ -251,7 +250,7 @@ class Client:
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         row = await self._ends.wait(id, timeout)
-        end = await asyncio.to_thread(self._seen, id, task, row)
+        end = await in_thread(self._seen, id, task, row)
         assert isinstance(end, Finished)
         return end.result
 
@@ -325,9 +324,11 @@ class Client:
                 time.sleep(looks.pause(""))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
+        import asyncio
+
         looks = Looks(id, None)
         while True:
-            chunks, over = await asyncio.to_thread(self.look_at_chunks, id, after)
+            chunks, over = await in_thread(self.look_at_chunks, id, after)
             for chunk in chunks:
                 yield chunk
             if over:

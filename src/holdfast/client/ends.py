@@ -6,18 +6,21 @@ processes looking is all there is, so it never stops.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from holdfast.database import Row
 from holdfast.errors import ResultTimeout
+from holdfast.model.blocking import in_thread
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.run import FINAL
+
+if TYPE_CHECKING:
+    import asyncio
 
 FIRST_LOOK = 0.002
 LONGEST_LOOK = 0.25
@@ -75,12 +78,16 @@ class Watch:
     """Those who wait on one event loop."""
 
     def __init__(self, look: Look) -> None:
+        import asyncio
+
         self._look = look
         self.waiters: list[Waiter] = []
         self.soon = asyncio.Event()
 
     async def run(self) -> None:
         """Look until nobody waits any more."""
+        import asyncio
+
         try:
             while self.waiters:
                 self.soon.clear()
@@ -95,7 +102,7 @@ class Watch:
     async def _look_once(self) -> float:
         looked, self.waiters = self.waiters, []
         try:
-            rows = await asyncio.to_thread(self._look, {waiter.id for waiter in looked})
+            rows = await in_thread(self._look, {waiter.id for waiter in looked})
         except Exception as error:
             for waiter in looked:
                 if not waiter.end.done():
@@ -119,6 +126,8 @@ class Ends:
 
     async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
         """How a run ended; None when there is no such run."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         waiter = Waiter(id, Looks(id, timeout), loop.create_future())
         watch = self._watches.get(loop)

@@ -6,14 +6,17 @@ when a group can't be written, its calls are tried one by one, and each gets its
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.model.blocking import in_thread
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
+
+if TYPE_CHECKING:
+    import asyncio
 
 Add = Callable[[Sequence[NewRun]], list[str]]
 
@@ -40,6 +43,8 @@ class Gathering:
 
     async def add(self, runs: Sequence[NewRun]) -> list[str]:
         """Make the runs of one call, all or none, with those of others; their ids."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         call = Call(runs, loop.create_future())
         waiting = self._waiting.get(loop)
@@ -67,7 +72,7 @@ class Gathering:
 
     async def _write(self, group: list[Call]) -> None:
         try:
-            ids = await asyncio.to_thread(self._add, [run for call in group for run in call.runs])
+            ids = await in_thread(self._add, [run for call in group for run in call.runs])
         except Exception as error:
             if len(group) > 1:
                 for call in group:

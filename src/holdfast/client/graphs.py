@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from holdfast.client.blocking import refuse_in_loop
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import ConfigError, GraphError
+from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.ids import new_id
 from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
@@ -47,7 +46,7 @@ class Gate:
 
     async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Finish the gate with an output of its type."""
-        return await asyncio.to_thread(self._graphs.complete, self._run, self.name, output, by)
+        return await in_thread(self._graphs.complete, self._run, self.name, output, by)
 
     def fail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message; `by` says who did it."""
@@ -56,7 +55,7 @@ class Gate:
 
     async def afail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message."""
-        return await asyncio.to_thread(self._graphs.fail, self._run, self.name, error, by)
+        return await in_thread(self._graphs.fail, self._run, self.name, error, by)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
@@ -86,7 +85,7 @@ class Graphs:
         self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None
     ) -> UUID:
         if connection is None:
-            return await asyncio.to_thread(self.submit, graph, result, None)
+            return await in_thread(self.submit, graph, result, None)
         if isinstance(connection, Borrowed):
             raise ConfigError(
                 "the connection given as connection= blocks: use submit() with it, or an async connection"

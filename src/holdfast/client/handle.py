@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
-from holdfast.client.blocking import refuse_in_loop
+from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
 from holdfast.model.run import Chunk, RunInfo
@@ -44,7 +43,7 @@ class Run(Generic[R_co]):
 
     async def ainfo(self) -> RunInfo[R_co]:
         """The run as it is now."""
-        return await asyncio.to_thread(self._client.info, self.id)
+        return await in_thread(self._client.info, self.id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
@@ -63,7 +62,7 @@ class Run(Generic[R_co]):
 
     async def acancel(self, reason: str | None = None) -> bool:
         """End the run now; True when this call ended it, False when it had ended before."""
-        return await asyncio.to_thread(self._client.cancel, self.id, reason)
+        return await in_thread(self._client.cancel, self.id, reason)
 
     def retry(self) -> None:
         """Send a failed or cancelled run back to ready, with new budgets. An unfinished run is left as it is; a done
@@ -73,7 +72,7 @@ class Run(Generic[R_co]):
 
     async def aretry(self) -> None:
         """Send a failed or cancelled run back to ready, with new budgets."""
-        await asyncio.to_thread(self._client.retry, self.id)
+        await in_thread(self._client.retry, self.id)
 
     def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """A new run with the checkpoints that this one made before a step, which is named as in the code or by its key;
@@ -83,7 +82,7 @@ class Run(Generic[R_co]):
 
     async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """A new run with the checkpoints that this one made before a step."""
-        return await asyncio.to_thread(self._client.fork, self.id, self.task, from_step, args)
+        return await in_thread(self._client.fork, self.id, self.task, from_step, args)
 
     def send(self, topic: str, payload: Any = None) -> None:
         """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
@@ -92,7 +91,7 @@ class Run(Generic[R_co]):
 
     async def asend(self, topic: str, payload: Any = None) -> None:
         """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
-        await asyncio.to_thread(self._client.send, self.id, topic, payload)
+        await in_thread(self._client.send, self.id, topic, payload)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
@@ -110,7 +109,7 @@ class Run(Generic[R_co]):
 
     async def anodes(self) -> dict[str, RunInfo[Any]]:
         """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
-        return await asyncio.to_thread(self._client.graphs.nodes, self.id)
+        return await in_thread(self._client.graphs.nodes, self.id)
 
     def gate(self, name: str) -> Gate:
         """A gate of a graph, to complete it or let it fail."""
@@ -124,7 +123,7 @@ class Run(Generic[R_co]):
 
     async def aappend(self, graph: Graph, *, key: str) -> None:
         """Add nodes to an unfinished graph, once."""
-        await asyncio.to_thread(self._client.graphs.append, self.id, graph, key)
+        await in_thread(self._client.graphs.append, self.id, graph, key)
 
     def history(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""
@@ -133,7 +132,7 @@ class Run(Generic[R_co]):
 
     async def ahistory(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""
-        return await asyncio.to_thread(self._client.history, self.id)
+        return await in_thread(self._client.history, self.id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.id == self.id

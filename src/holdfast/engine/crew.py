@@ -18,7 +18,8 @@ from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Waiting
 from holdfast.engine.following import Following
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
-from holdfast.engine.hooks import Hooks, Lifespan
+from holdfast.engine.hooks import Hooks
+from holdfast.engine.lifespan import Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop

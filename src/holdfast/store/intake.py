@@ -9,7 +9,6 @@ with several unique names locks those by name before.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ import msgspec
 from holdfast.database import Row, Statement
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
+from holdfast.model.blocking import in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch
@@ -89,7 +89,7 @@ class Intake(Part):
     async def aon(self, connection: BorrowedAsync, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
         """The same on a connection whose verbs are awaited."""
         connection.check()
-        steps = self._borrowed_plan(connection, make(await asyncio.to_thread(self._lanes.of, runs)))
+        steps = self._borrowed_plan(connection, make(await in_thread(self._lanes.of, runs)))
         try:
             name, values = next(steps)
             while True:
