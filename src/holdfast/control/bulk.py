@@ -7,8 +7,10 @@ be left at any time. What was done is done; asking again goes on with what is le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from holdfast.control.counts import Counting, Estimate
 from holdfast.model.failure import cancelled
@@ -122,7 +124,7 @@ def narrow(verb: Verb, asked: RunFilter) -> RunFilter | None:
     """Those that fit and to which the verb can be done; None when there can't be any."""
     can = STATES_OF[verb]
     states = tuple(state for state in STATES if state in can and (not asked.states or state in asked.states))
-    return replace(asked, states=states) if states else None
+    return msgspec.structs.replace(asked, states=states) if states else None
 
 
 def _who(by: str | None) -> str | None:

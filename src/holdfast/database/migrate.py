@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from holdfast.database.base import Connection, Database
 from holdfast.database.statements import Source, Statement, render, sql_files
@@ -24,8 +25,7 @@ _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _OLDEST = re.compile(r"^-- oldest code: *(\d+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True):
     """One numbered file."""
 
     number: int

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from holdfast.database.dialect import PARAMETER, Dialect
 
@@ -27,8 +28,7 @@ _NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
 _ONLY = re.compile(r"^-- only: *(\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """One statement, ready for a driver."""
 
     name: str
@@ -52,8 +52,7 @@ class Statement:
         return {name: values[name] for name in self.parameters}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """One statement as it stands in its file."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypedDict, cast
 from uuid import UUID
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import time_to_micros
@@ -44,8 +45,7 @@ class PageAsked(FilterAsked, total=False):
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that fit everything that is given; without anything, all runs. Times are from the first on and before the
     second."""
 
@@ -75,7 +75,7 @@ class RunFilter:
         return cls(states=_states(asked.get("state")), **given)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "states", _states(self.states))
+        msgspec.structs.force_setattr(self, "states", _states(self.states))
         for name in ("task", "queue", "tenant", "tag"):
             if getattr(self, name) is not None:
                 check_name(getattr(self, name), name)
@@ -85,11 +85,11 @@ class RunFilter:
         if self.error is not None:
             check_name(self.error, "the text in an error", LONGEST_ERROR)
         if self.id_prefix is not None:
-            object.__setattr__(self, "id_prefix", _prefix(self.id_prefix))
+            msgspec.structs.force_setattr(self, "id_prefix", _prefix(self.id_prefix))
 
     def given(self) -> set[str]:
         """The names of what it asks for."""
-        return {field.name for field in fields(self) if getattr(self, field.name) not in (None, ())}
+        return {name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())}
 
 
 def _states(given: str | Sequence[str] | None) -> tuple[RunState, ...]:

@@ -5,9 +5,8 @@ Every name that reaches the database passes through `check_name`. Quoting of SQL
 
 from __future__ import annotations
 
-import getpass
+import platform
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,11 +49,13 @@ def who(by: str | None) -> str:
     """Who does something, for the history: the one that is named, else the user of this process."""
     if by is not None:
         return check_name(by, "by")
+    import getpass  # with what it imports, only where somebody acts
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no entry for it
         user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{platform.node()}"
 
 
 def shown(value: str) -> str:

@@ -7,15 +7,12 @@ the gap. Local times that come to the same moment in that way share one slot.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo, available_timezones
 
-from cronsim import CronSim, CronSimError
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, to_datetime
@@ -41,8 +38,7 @@ _A_SECOND = timedelta(seconds=1)
 _ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """The slots of a schedule, by `cron` in the zone `tz` or by `every`; those from `start` to `end`, both included.
     All times and durations are microseconds. Intervals are counted from `start`, else from 1970."""
 
@@ -76,6 +72,8 @@ class Timing:
         """For people."""
         if self.every is not None:
             return f"every {_span(self.every)}"
+        from cronsim import CronSim  # apps without schedules need none of it
+
         try:
             return CronSim(_plain(str(self.cron)), _ANY_DAY).explain()
         except Exception:  # what it can't put into words
@@ -129,6 +127,8 @@ def check_cron(cron: object, where: str) -> str:
     text = _plain(cron)
     if text.startswith("@"):
         raise ConfigError(f"{where}: there is no {shown(cron.strip())}; there are {', '.join(NICKNAMES)}")
+    from cronsim import CronSim, CronSimError
+
     try:
         found = next(CronSim(text, _ANY_DAY), None)
     except CronSimError as error:
@@ -155,6 +155,8 @@ def check_zone(tz: object, where: str) -> str:
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo
+
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
@@ -185,6 +187,8 @@ def _latest_local(moment: int, zone: tzinfo) -> datetime:
 
 def _local_times(cron: str, from_: datetime, *, reverse: bool = False) -> Iterator[datetime]:
     """Local times that match, beyond the given one, until there are none."""
+    from cronsim import CronSim
+
     try:
         yield from CronSim(_plain(cron), from_, reverse=reverse)
     except (OverflowError, ValueError):
@@ -222,6 +226,9 @@ def _is_list_of_numbers(value: str) -> bool:
 
 
 def _close_zones(name: str) -> list[str]:
+    import difflib
+    from zoneinfo import available_timezones
+
     known = {zone.lower(): zone for zone in available_timezones() if not zone.startswith(_NOT_EVERYWHERE)}
     wanted = name.strip().replace(" ", "_").lower()
     close = difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -41,8 +40,7 @@ _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@dataclass(slots=True)
-class NodeEnd:
+class NodeEnd(msgspec.Struct):
     """How a node ended. `output` is JSON text where it was asked for; `cause` says why it was skipped, as JSON text."""
 
     state: str
@@ -61,15 +59,13 @@ class NodeEnd:
 Ends: TypeAlias = Mapping[str, NodeEnd]
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+class Go(msgspec.Struct, frozen=True):
     """The node runs; with these arguments where it has any to be filled in."""
 
     args: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True):
     """The node can't run any more: a node before it failed, or a condition is false. `node` is the one to blame."""
 
     failure: bool
@@ -78,8 +74,7 @@ class Skip:
     """The cause of the skipped node that it follows, where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """The node can't be given what it was to be given."""
 
     message: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from holdfast.errors import ConfigError
 
@@ -53,14 +54,13 @@ def parse_rate(text: object, what: str) -> Rate:
     return Rate(count, number * _SECONDS[unit] * 1_000_000)
 
 
-@dataclass(slots=True)
-class Counter:
+class Counter(msgspec.Struct):
     """A counter and its caps. `log`: when how many were started, oldest first, within the last period."""
 
     used: int = 0
     concurrency: int | None = None
     rate: Rate | None = None
-    log: list[list[int]] = field(default_factory=list)
+    log: list[list[int]] = msgspec.field(default_factory=list)
     look_at: int | None = None
 
     def free(self, now: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, StepFailed, TooLarge
 from holdfast.model.clock import to_micros
@@ -13,8 +13,7 @@ _NO_USE = ("fatal", "not_serializable", "too_large")
 """Codes of steps' failures that another attempt would only repeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Try again in `retry_in` microseconds, or, when that is None, fail. `code` is the error's in both cases."""
 
     code: str

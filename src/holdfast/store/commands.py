@@ -7,7 +7,6 @@ Each names its run, fence and generation, so that it is refused when the run is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -167,8 +166,7 @@ class Wrote(NamedTuple):
 Reply: TypeAlias = Wrote | Outcome | Open | Lost
 
 
-@dataclass(slots=True)
-class KeptWait:
+class KeptWait(msgspec.Struct):
     """A wait that was there when the run was claimed."""
 
     key: str
@@ -187,12 +185,11 @@ class Checkpoint(NamedTuple):
     undo: int
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(msgspec.Struct):
     """All that is kept of a run's past."""
 
-    checkpoints: list[Checkpoint] = field(default_factory=list)
-    waits: list[KeptWait] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
+    waits: list[KeptWait] = msgspec.field(default_factory=list)
 
 
 def payload_size(command: Command) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -17,8 +16,7 @@ Overlap: TypeAlias = Literal["allow", "skip"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """How a schedule makes runs of its slots. Jitter is in microseconds."""
 
     catch_up: CatchUp = "skip"
@@ -26,8 +24,7 @@ class Rules:
     jitter: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(msgspec.Struct, frozen=True):
     """A schedule or a trigger as an app's code says it. A trigger has no template: its code makes the requests."""
 
     name: str

@@ -8,12 +8,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from holdfast.errors import ConfigError, GraphError, HoldfastError, TaskError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
@@ -36,8 +37,7 @@ _ONLY_A_NAME = frozenset(("name",))
 _USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
 
 
-@dataclass(slots=True)
-class StepSettings:
+class StepSettings(msgspec.Struct):
     """What can be said about a step beside its function. `timeout` is microseconds."""
 
     name: str | None = None

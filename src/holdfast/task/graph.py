@@ -5,8 +5,9 @@ whether they can be run at all, is in `graph_plan.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args, overload
+
+import msgspec
 
 from holdfast.errors import ConfigError, GraphError, NotSerializable
 from holdfast.model.clock import Duration
@@ -35,16 +36,14 @@ After: TypeAlias = Iterable[Node[Any] | Condition | str]
 MOST_NODES = 100_000
 
 
-@dataclass(slots=True)
-class Fill:
+class Fill(msgspec.Struct):
     """An output that is to be filled into arguments. `at` is the place there."""
 
     at: list[str | int]
     reference: Reference
 
 
-@dataclass(slots=True)
-class GateSpec:
+class GateSpec(msgspec.Struct):
     """What was said about a gate. `schema` is the JSON Schema of its output; `timeout` is microseconds."""
 
     timeout: int | None
@@ -52,16 +51,15 @@ class GateSpec:
     schema: dict[str, Any] | None
 
 
-@dataclass(slots=True)
-class Added:
+class Added(msgspec.Struct):
     """One node as it was added: a request, a gate or a graph; what it comes after, and when it shall run."""
 
     name: str
     request: Request[Any] | None = None
     gate: GateSpec | None = None
     graph: Graph | None = None
-    fills: list[Fill] = field(default_factory=list)
-    after: list[Condition] = field(default_factory=list)
+    fills: list[Fill] = msgspec.field(default_factory=list)
+    after: list[Condition] = msgspec.field(default_factory=list)
     when: Condition | None = None
     inputs: tuple[Node[Any], ...] = ()
     """The nodes whose outputs are filled in."""

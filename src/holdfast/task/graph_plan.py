@@ -8,8 +8,9 @@ from __future__ import annotations
 import graphlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import GraphError
 from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
@@ -18,8 +19,7 @@ from holdfast.task.conditions import Node
 from holdfast.task.graph import Added, Fill, Graph, done_rule, has_default
 
 
-@dataclass(slots=True)
-class NodePlan:
+class NodePlan(msgspec.Struct):
     """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
 
     added: Added
@@ -46,8 +46,7 @@ class NodePlan:
         return kept or None
 
 
-@dataclass(slots=True)
-class GraphPlan:
+class GraphPlan(msgspec.Struct):
     """A graph that can be run. The nodes stand in the order in which they were added."""
 
     graph: Graph

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import BadArguments, ConfigError
 from holdfast.model.codec import canonical, decode
@@ -17,8 +18,7 @@ MOST_AT_ONCE = 1_000_000
 LONGEST_KEY = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """What was said about a limit."""
 
     name: str

@@ -6,9 +6,10 @@ Which of the two wins, and what it means for the row, is decided where a run is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
@@ -24,8 +25,7 @@ LEAST_MEMORY = 128 * 1024 * 1024  # less than that, and not even the interpreter
 MOST_NAMES = 100  # tags, limits or aliases
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for one call; None where nothing was. Times and durations are microseconds."""
 
     queue: str | None = None
@@ -53,7 +53,7 @@ class Options:
             changes[name] = None if value is None else check(value, f"option {name}")
         if "deadline" in changes:
             changes |= _deadline(changes["deadline"])
-        merged = replace(self, **changes)
+        merged = msgspec.structs.replace(self, **changes)
         if merged.delay is not None and merged.run_at is not None:
             raise ConfigError("options delay and run_at exclude each other: give one of them")
         return merged
@@ -66,8 +66,7 @@ class Options:
         return asked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """What the author said about a task. `run_in` is None for tasks whose code lives elsewhere."""
 
     name: str
@@ -204,8 +203,7 @@ def _time_or_duration(value: Any, what: str) -> int | _Moment:
     return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else some_time(value, what)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(msgspec.Struct, frozen=True):
     at: int
 
 

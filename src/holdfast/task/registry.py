@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import threading
@@ -124,6 +123,8 @@ class Registry:
         return name in self._tasks
 
     def _hint(self, name: str) -> str:
+        import difflib
+
         close = difflib.get_close_matches(name, self._tasks, n=3, cutoff=0.6)
         close += [known for known in self._tasks if known.rpartition(".")[2] == name and known not in close][:3]
         if close:

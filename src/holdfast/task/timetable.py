@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Duration, time_to_micros, to_micros
@@ -27,8 +28,7 @@ CATCH_UPS = ("skip", "latest", "all")
 OVERLAPS = ("allow", "skip")
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """Makes a run of a request at each slot. Jitter is in microseconds."""
 
     name: str
@@ -39,8 +39,7 @@ class Schedule:
     jitter: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(msgspec.Struct, frozen=True):
     """A function that is polled for requests. Durations are microseconds."""
 
     name: str
