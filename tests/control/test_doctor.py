@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.control import symptoms
 from holdfast.control.doctor import Doctor

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest import mock
 
+import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
@@ -55,7 +56,7 @@ class Bug:
         for old, new in self.sql[source.name]:
             assert old in text, f"{self.name}: statement {source.name} doesn't say {old!r} any more"
             text = text.replace(old, new)
-        return replace(source, text=text)
+        return msgspec.structs.replace(source, text=text)
 
 
 def sql(name: str, what: str, statement: str, old: str, new: str) -> Bug:

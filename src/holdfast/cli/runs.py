@@ -167,7 +167,7 @@ def _show_flowchart(graph: GraphInfo) -> None:
 def _as_data(details: RunDetails) -> dict[str, Any]:
     """The run's own fields and the rest, side by side."""
     info = {field.name: getattr(details.info, field.name) for field in fields(details.info)}
-    rest = {field.name: getattr(details, field.name) for field in fields(details) if field.name != "info"}
+    rest = {name: getattr(details, name) for name in details.__struct_fields__ if name != "info"}
     return info | rest
 
 

@@ -7,7 +7,6 @@ be left at any time. What was done is done; asking again goes on with what is le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -33,8 +32,7 @@ STATES_OF: dict[Verb, frozenset[RunState]] = {
 """In which states runs are that a verb can be done to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(msgspec.Struct, frozen=True):
     """What a verb would be done to, and some of those, newest first."""
 
     verb: Verb
@@ -42,8 +40,7 @@ class Preview:
     sample: list[RunInfo[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far it has come."""
 
     looked_at: int

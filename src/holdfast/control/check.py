@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from holdfast.control.replaying import Finding, OneReplay, ReadingClerk, ReadingDesk
 from holdfast.model.clock import SECOND, Duration, to_micros
@@ -19,8 +20,7 @@ LOOKS = 3
 """How often a run that moves meanwhile is looked at before its difference is believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True):
     """A run, and where the code of now parts from it."""
 
     id: UUID
@@ -29,17 +29,16 @@ class Checked:
     findings: list[Finding]
 
 
-@dataclass(slots=True)
-class Report:
+class Report(msgspec.Struct):
     """What came of a check."""
 
     checked: int = 0
     """How many runs were replayed."""
     same: int = 0
-    different: list[Checked] = field(default_factory=list)
-    unchecked: list[Checked] = field(default_factory=list)
+    different: list[Checked] = msgspec.field(default_factory=list)
+    unchecked: list[Checked] = msgspec.field(default_factory=list)
     """Runs that could only be replayed in part."""
-    unknown: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = msgspec.field(default_factory=dict)
     """Tasks that this app doesn't have, and how many open runs they have. Others may know them."""
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from holdfast.control.bulk import Bulk
-from holdfast.control.check import Check
 from holdfast.control.counts import Counting
 from holdfast.control.doctor import Doctor
 from holdfast.control.events import Events
@@ -25,6 +25,9 @@ from holdfast.control.workers import Workers
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
+if TYPE_CHECKING:
+    from holdfast.control.check import Check
+
 
 class Control:
     """An operator's door to one database. Only `tasks` and `check` need the code's registry, and
@@ -32,7 +35,7 @@ class Control:
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
-        known = Registry() if registry is None else registry
+        self._known = known = Registry() if registry is None else registry
         self.runs = Runs(store, known)
         self.bulk = Bulk(store)
         self.counts = Counting(store)
@@ -48,8 +51,14 @@ class Control:
         self.upkeep = Upkeep(store)
         self.tasks = Tasks(known)
         self.tokens = Tokens(store)
-        self.check = Check(store, known)
         self.doctor = Doctor(store, known)
+
+    @cached_property
+    def check(self) -> Check:
+        """Whether open runs would go on with this code as they began."""
+        from holdfast.control.check import Check  # with most of the engine, which nothing else here needs
+
+        return Check(self._store, self._known)
 
     @property
     def database(self) -> str:

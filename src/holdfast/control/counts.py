@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
@@ -13,24 +13,22 @@ MOST_COUNTED = 10_000
 MOST_PAGES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """A count. Where it isn't exact, counting went only so far, or the database's own statistics were asked."""
 
     value: int
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """How many runs there are. Those that are done, and the total, are always estimates where there are many."""
 
     total: Estimate
-    states: dict[str, Estimate] = field(default_factory=dict)
+    states: dict[str, Estimate] = msgspec.field(default_factory=dict)
     """By state; unfinished ones as they are stored: a run that undoes counts by what it is doing."""
-    queues: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    queues: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
     """Unfinished runs by queue and state."""
-    tasks: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
     """Unfinished runs by task and state."""
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.control import symptoms
 from holdfast.control.symptoms import Finding
@@ -21,8 +22,7 @@ from holdfast.store import Store
 from holdfast.task.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(msgspec.Struct, frozen=True):
     """What was looked at, and what was found, the worst first."""
 
     looked_at: list[str]

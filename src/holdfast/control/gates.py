@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,8 +14,7 @@ from holdfast.store import Store
 MOST = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class OpenGate:
+class OpenGate(msgspec.Struct, frozen=True):
     """A gate that somebody has to complete."""
 
     id: UUID

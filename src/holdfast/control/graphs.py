@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -29,8 +28,7 @@ MOST_GRAPHS = 20
 """but no more graphs than these."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct, frozen=True):
     """A node of a graph."""
 
     name: str
@@ -60,8 +58,7 @@ class NodeInfo:
     """A graph itself, where it is small."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateInfo:
+class GateInfo(msgspec.Struct, frozen=True):
     """A gate of a graph, or of a graph within it."""
 
     name: str
@@ -81,15 +78,14 @@ class GateInfo:
     """What its output must be like, as JSON Schema."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphInfo:
+class GraphInfo(msgspec.Struct, frozen=True):
     """The nodes of a graph, in the order in which they were added."""
 
     id: UUID
     counts: dict[str, int]
     """How many nodes there are, by state."""
-    nodes: list[NodeInfo] = field(default_factory=list)
-    gates: list[GateInfo] = field(default_factory=list)
+    nodes: list[NodeInfo] = msgspec.field(default_factory=list)
+    gates: list[GateInfo] = msgspec.field(default_factory=list)
     """Its gates, and those of graphs within it."""
 
 

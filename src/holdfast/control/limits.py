@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,8 +12,7 @@ from holdfast.store import Store
 from holdfast.store.limits import CounterState
 
 
-@dataclass(frozen=True, slots=True)
-class CounterInfo:
+class CounterInfo(msgspec.Struct, frozen=True):
     """One counter of a limit."""
 
     key: Any
@@ -27,8 +25,7 @@ class CounterInfo:
     """Runs that wait for it; at most 1,000 are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitInfo:
+class LimitInfo(msgspec.Struct, frozen=True):
     """A limit as it was when it was read."""
 
     name: str

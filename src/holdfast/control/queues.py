@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+
+import msgspec
 
 from holdfast.model.clock import SECOND, to_datetime_or_none
 from holdfast.model.names import check_queue
@@ -13,14 +14,13 @@ from holdfast.store import Store
 from holdfast.store.queues import QueueRow
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(msgspec.Struct, frozen=True):
     """A queue as it was when it was read."""
 
     name: str
     paused: bool
     paused_at: datetime | None
-    runs: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, int] = msgspec.field(default_factory=dict)
     """How many unfinished runs it has, by state."""
     oldest_ready: float | None = None
     """Seconds since the oldest ready run was made."""

@@ -11,9 +11,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.blocking import BlockingConductor
@@ -53,8 +54,7 @@ SIGNAL_LOOK = 0.5
 """How long Ctrl-C may go unnoticed: one that comes right before a wait doesn't end that wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A place where a run and the code of now part."""
 
     kind: Kind

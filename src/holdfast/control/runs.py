@@ -6,10 +6,11 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Unpack
 from uuid import UUID
+
+import msgspec
 
 from holdfast.control.graphs import GateInfo, GraphInfo, Graphs
 from holdfast.control.limits import shown_place
@@ -36,8 +37,7 @@ SHOWN_CHILDREN = 50
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunDetails:
+class RunDetails(msgspec.Struct, frozen=True):
     """All there is to know of one run. Arguments and options are plain JSON values."""
 
     info: RunInfo[Any]
@@ -57,11 +57,11 @@ class RunDetails:
     """The id of the trace that it was made in, where one is kept."""
     restarts: int = 0
     """How often it began anew with other arguments."""
-    steps: list[StepInfo] = field(default_factory=list)
+    steps: list[StepInfo] = msgspec.field(default_factory=list)
     """What a durable function has on record, in order, since its last restart."""
-    waits: list[WaitInfo] = field(default_factory=list)
+    waits: list[WaitInfo] = msgspec.field(default_factory=list)
     """What it waits for."""
-    children: list[ChildInfo] = field(default_factory=list)
+    children: list[ChildInfo] = msgspec.field(default_factory=list)
     """Its first children, in the order in which they were made."""
     more_children: bool = False
     """Whether there are more than those."""
@@ -70,7 +70,7 @@ class RunDetails:
     """Its name as a node of the graph that is its parent,"""
     node_of: str | None = None
     """and the name of that."""
-    needs: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, str] = msgspec.field(default_factory=dict)
     """What it needs as a node, and the states of those."""
     graph: GraphInfo | None = None
     """The nodes of a graph."""

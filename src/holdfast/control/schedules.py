@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
+
+import msgspec
 
 from holdfast.errors import ConfigError, ErrorInfo
 from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
@@ -19,8 +20,7 @@ from holdfast.store.schedule_rows import Kind, Rules, ScheduleRow, from_text
 COMING = 5
 
 
-@dataclass(frozen=True, slots=True)
-class LastRun:
+class LastRun(msgspec.Struct, frozen=True):
     """A run that a slot made. `state` is None when it was pruned."""
 
     id: UUID
@@ -30,8 +30,7 @@ class LastRun:
     """An operator made it, not the clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollInfo:
+class PollInfo(msgspec.Struct, frozen=True):
     """What came of a poll of a trigger."""
 
     at: datetime
@@ -43,8 +42,7 @@ class PollInfo:
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleInfo:
+class ScheduleInfo(msgspec.Struct, frozen=True):
     """A schedule or a trigger as it was when it was read. Durations are seconds."""
 
     name: str
@@ -68,8 +66,7 @@ class ScheduleInfo:
     last_poll: PollInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleDetails:
+class ScheduleDetails(msgspec.Struct, frozen=True):
     """One of them, with what it made lately, newest first, and the slots that come next."""
 
     schedule: ScheduleInfo

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND, Duration, to_datetime, to_micros
@@ -23,8 +24,7 @@ LIVE = 10 * MINUTE
 """How far back minutes that nobody has counted yet are counted when they are asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(msgspec.Struct, frozen=True):
     """Percentiles of durations, in seconds, right to about a tenth; None where nothing was measured."""
 
     p50: float | None
@@ -32,8 +32,7 @@ class Times:
     p99: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(msgspec.Struct, frozen=True):
     """Runs that ended within a time. `name`: the task or the queue; None for all together."""
 
     name: str | None
@@ -58,8 +57,7 @@ class Stats:
         return self.failed / self.runs if self.runs else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lately:
+class Lately(msgspec.Struct, frozen=True):
     """The last while, seen from all sides."""
 
     whole: Stats

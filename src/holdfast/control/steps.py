@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
+
+import msgspec
 
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
@@ -18,8 +19,7 @@ from holdfast.model.run import RunState
 from holdfast.store.views import RunRow, StepRow, WaitRow
 
 
-@dataclass(frozen=True, slots=True)
-class StepInfo:
+class StepInfo(msgspec.Struct, frozen=True):
     """Something on record: a step, what a wait came to, a recorded value, children made, a compensation run."""
 
     n: int
@@ -43,8 +43,7 @@ class StepInfo:
     """When that was run."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitInfo:
+class WaitInfo(msgspec.Struct, frozen=True):
     """Something that a run waits for. `outcome`: it has come, but the run hasn't gone on yet."""
 
     key: str
@@ -58,8 +57,7 @@ class WaitInfo:
     outcome: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChildInfo:
+class ChildInfo(msgspec.Struct, frozen=True):
     """A child of a run. `spawn` is the key of the call that made it."""
 
     id: UUID

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
@@ -23,8 +24,7 @@ OVERDUE = 60.0
 SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Something that isn't as it should be."""
 
     code: str
@@ -33,7 +33,7 @@ class Finding:
     what: str
     means: str
     do: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def of_tables(version: int, newest: int) -> Iterator[Finding]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from holdfast.model.clock import SECOND
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
 
-@dataclass(frozen=True, slots=True)
-class TaskInfo:
+class TaskInfo(msgspec.Struct, frozen=True):
     """One task as its author declared it. Times are seconds."""
 
     name: str

@@ -12,9 +12,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
@@ -28,8 +29,7 @@ _TOKEN = re.compile(r"hf_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenInfo:
+class TokenInfo(msgspec.Struct, frozen=True):
     """A token as it may be shown: without its secret."""
 
     id: str

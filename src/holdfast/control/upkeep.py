@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.database.migrate import migrations, newest
 from holdfast.model.clock import Duration, to_micros
@@ -11,8 +12,7 @@ from holdfast.store import Store
 from holdfast.store.upkeep import BEFORE_ALL
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """How the tables stand to this code. Version 0: there are none."""
 
     version: int

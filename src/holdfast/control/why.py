@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -26,18 +25,16 @@ from holdfast.store.views import MoreRow, RunRow
 SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
     limit, quiescing, paused, no_worker, no_queue, unknown_task, busy, or next."""
 
     code: str
     text: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(msgspec.Struct, frozen=True):
     """A run, and why it isn't running; or who runs it."""
 
     run: RunInfo[Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -14,8 +13,7 @@ from holdfast.model.clock import SECOND, to_datetime
 from holdfast.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class WorkerInfo(msgspec.Struct, frozen=True):
     """One session of a worker process. A dead one stays until its runs were given back."""
 
     session: str
