@@ -23,3 +23,11 @@ class DataFault(StoreError):
 
 class Duplicate(DataFault):
     """The value is there already: someone else was first, which a new look would show."""
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """What the driver raised, where a library such as SQLAlchemy has wrapped it."""
+    wrapped = getattr(error, "orig", None)
+    if not isinstance(wrapped, BaseException):
+        return error
+    return wrapped.__cause__ or wrapped

@@ -24,7 +24,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, driver_error
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.database.url import check_ports, check_postgres_url, without_password
@@ -36,11 +36,12 @@ LOCK_SECONDS = 10
 LISTENER_CHECK_SECONDS = 10.0
 PREPARE_AFTER = 2
 
+_NO_ROOM = (pg.InsufficientResources, pg.DiskFull, pg.OutOfMemory, pg.TooManyConnections, pg.ConfigurationLimitExceeded)
 _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
     ((pg.SerializationFailure, pg.DeadlockDetected), Conflict),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout), ConnectionLost),
     ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # a server that was the primary until a moment ago
-    ((pg.LockNotAvailable, pg.InsufficientResources, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
+    ((pg.LockNotAvailable, *_NO_ROOM, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
     ((pg.UniqueViolation,), Duplicate),
     ((psycopg.DataError, psycopg.IntegrityError), DataFault),
 )
@@ -138,7 +139,7 @@ class PostgresConnection(Connection):
     @contextmanager
     def lent(self) -> Iterator[psycopg.Connection[Any]]:
         """The connection for author code, inside a transaction. Its errors reach the author as they are; that the
-        connection broke, and those of the commit, are ours."""
+        connection broke, or the server has no room, and those of the commit, are ours."""
         connection = self._psycopg
         connection.cursor_factory = psycopg.Cursor
         block = connection.transaction()
@@ -154,6 +155,8 @@ class PostgresConnection(Connection):
                     block.__exit__(type(error), error, error.__traceback__)
                 if connection.broken and isinstance(error, Exception):
                     raise ConnectionLost(f"{self._what}: the connection was lost ({_first_line(error)})") from error
+                if isinstance(driver_error(error), _NO_ROOM):
+                    raise StoreUnavailable(f"{self._what} can't be used just now: {_first_line(error)}") from error
                 raise
             self._depth = 0
             with _translated(self._what):

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
@@ -306,8 +306,15 @@ class SqliteDatabase(Database):
                 connection.renew()
                 self._holder = None
 
-    def authors_transaction(self, line: Line) -> AbstractContextManager[Any]:  # noqa: ARG002 - there is one writer
-        return self.transaction()
+    @contextmanager
+    def authors_transaction(self, line: Line) -> Iterator[SqliteTransaction]:  # noqa: ARG002 - there is one writer
+        with self.transaction() as connection:
+            try:
+                yield connection
+            except Exception as error:
+                if isinstance(found := driver_error(error), _TRY_LATER):
+                    raise _as_ours(found, f"SQLite file {self._path}") from error
+                raise
 
     def in_callers_transaction(self) -> bool:
         return self._holder == threading.get_ident()
