@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.engine import claimer
 from holdfast.errors import BadArguments, ConfigError, KeyConflict, UnknownTask
 from tests.support.waiting import wait_until
 
@@ -176,3 +178,33 @@ def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
     with pytest.raises(ConfigError, match="limit 'x', which isn't declared"):
         noting.options(limits=["x"]).enqueue("a")
     assert app.runs() == []
+
+
+@pytest.mark.parametrize("soon", [0, 3600])
+def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkeypatch, soon):
+    monkeypatch.setattr(claimer, "SOON", soon)
+    started, released = set(), set()
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        started.add(n)
+        while n not in released:
+            await asyncio.sleep(0.01)
+
+    runs = work.enqueue_many([(n,) for n in range(40)])
+    worker = app.worker(concurrency=2 * claimer.FEW)
+    with worker:
+        wait_until(lambda: len(started) == 32)
+        released.add(0)
+        runs[0].result(timeout=30)
+        if soon:
+            wait_until(lambda: worker._crew.runner.free() == 1)
+            assert worker._crew.claimer.tick() > soon / 2
+            assert len(started) == 32
+        else:
+            wait_until(lambda: len(started) == 33)
+        released.add(1)
+        wait_until(lambda: len(started) == 34)
+        released.update(range(40))
+        for run in runs:
+            run.result(timeout=30)

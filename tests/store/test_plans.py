@@ -22,9 +22,7 @@ from tests.support.world import World, end_of
 
 ONLY_SQLITE = {"claimable", "claimed", "claimed_limited", "record_ends", "still_running"}
 ONLY_POSTGRES = {"claim_on"}
-SIZED = {"claim", "claim_on", "claimable", "limited_candidates"} | {
-    name for name in HOT if name.startswith(("newest_", "some_"))
-}
+SIZED = {"claim", "claim_on", "limited_candidates"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
     "find_keys", "point_keys", "joined_keys", "return_messages", "give_back", "settle_children", "fitting_runs",

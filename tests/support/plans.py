@@ -169,7 +169,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
         {"lanes": batch({"lane": lane, "priority": 0, "turn": 0, "seq": 1000} for lane in (1, 2, 3))},
         "holdfast_runs_ready",
     ),
-    "claimable": ({}, "holdfast_runs_ready"),
+    "claimable": ({"size": 16}, "holdfast_runs_ready"),
     "claimed": ({}, None),
     "limited_candidates": ({}, "holdfast_runs_ready"),
     "touch_limits": (COUNTERS, None),

@@ -20,6 +20,10 @@ from holdfast.task.task import Task
 POLL = 1.0
 CONTENDED = 0.005
 MOST_UNWRITTEN = 2000
+FEW = 16
+"""While there is more to do than slots, fewer free ones than this part of all are filled"""
+SOON = 0.005
+"""so many seconds after the last claim: many at once cost little more than one."""
 
 
 class KnownLanes:
@@ -82,6 +86,7 @@ class Claimer(Loop):
         self._committer = committer
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
+        self._full_until = 0.0  # there was more to do than slots, and probably is until then
         self._processes_first = False
         self._limited_first = False
         self._rounds = 0
@@ -90,13 +95,17 @@ class Claimer(Loop):
 
     def tick(self) -> float:
         session = self._duty.session
-        if session is None or self._runner.free() <= 0 or self._committer.backlog > MOST_UNWRITTEN:
+        free = self._runner.free()
+        if session is None or free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN if session else POLL
+        if free < self._runner.concurrency // FEW and (early := self._full_until - time.monotonic()) > 0:
+            return early
         self._lanes.refresh_if_old()
         started = time.time_ns()
         claims = self._claim(session)
         if not claims:
             return self._found_nothing(session)
+        self._full_until = time.monotonic() + SOON if len(claims) > free // 2 else 0.0
         kept = self._load(claims)
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, kept.get(claim.id)) for claim in claims]
         if self.watching is not None:

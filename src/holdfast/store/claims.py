@@ -21,13 +21,13 @@ RARELY = 9
 
 
 def claim_size(wanted: int) -> int:
-    """The largest power of two that is not more than wanted: sizes are literals in the SQL, so there are only a few."""
+    """The largest power of two that is not more than wanted, for sizes that are literals in the SQL: there are few."""
     return 1 << min(wanted, LARGEST).bit_length() - 1
 
 
 def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
     """On SQLite: pick, take, and read, with few calls."""
-    picked = do("claimable", limit=size, session=session, lanes=lanes)
+    picked = do("claimable", size=size, session=session, lanes=lanes)
     if not picked:
         return []
     seqs = batch(picked)
@@ -69,12 +69,11 @@ class Claims(Part):
         none, or the session's lease is over."""
         if wanted < 1 or not lanes:
             return []
-        size = claim_size(wanted)
         if self._ground.database.dialect.writing_ctes:
-            return self._claim_at_once(session, lanes, size)
+            return self._claim_at_once(session, lanes, claim_size(wanted))
         rows = batch({"lane": lane} for lane in lanes)
         if self._one("read", "any_ready", lanes=rows):
-            return self._in_order(self._together("claim", lambda do: _claim(do, session, rows, size)))
+            return self._in_order(self._together("claim", lambda do: _claim(do, session, rows, min(wanted, LARGEST))))
         return []
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:

@@ -74,10 +74,10 @@ select json_group_array(json_array(seq)) from (
     select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
-        order by x.priority desc, x.turn, x.seq limit {limit}
+        order by x.priority desc, x.turn, x.seq limit :size
     )
     and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
-    order by r.priority desc, r.turn, r.seq limit {limit}
+    order by r.priority desc, r.turn, r.seq limit :size
 )
 
 -- name: claim
