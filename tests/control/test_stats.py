@@ -69,14 +69,20 @@ def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(worl
 
 
 def test_what_is_read_once_is_what_each_question_would_find(control, world, clock, session):
-    for kind, task in (("done", "one"), ("failed", "two"), ("done", "one")):
-        ended(world, clock, kind, task)
-    lately = control.stats.lately(600)
-    assert [lately.whole] == control.stats.summary(last=600)
-    assert lately.minutes == control.stats.over_time(last=600)
-    assert lately.queues == control.stats.summary(last=600, by="queue")
-    assert lately.tasks == control.stats.summary(last=600, by="task")
-    assert [each.runs for each in lately.tasks] == [2, 1]
+    """Also when some of it was counted since the last time, and when more ended."""
+    for tasks in (["task", "task", "other"], [], ["other"], ["task"]):
+        for task in tasks:
+            ended(world, clock, task=task)
+        clock.advance(80)
+        for counted in (False, True):
+            if counted:
+                count_all(world)
+            lately = control.stats.lately(600)
+            assert [lately.whole] == control.stats.summary(last=600)
+            assert lately.minutes == control.stats.over_time(last=600)
+            assert lately.queues == control.stats.summary(last=600, by="queue")
+            assert lately.tasks == control.stats.summary(last=600, by="task")
+    assert [each.runs for each in lately.tasks] == [2, 3]
 
 
 def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, session):

@@ -53,11 +53,13 @@ class Crowd:
         """A run that has children."""
 
     def make(self, size: int) -> None:
-        """Fill the tables."""
+        """Fill the tables, and count what ended, as the housekeeping of workers would have done meanwhile."""
         rows = self._rows(size)
         for first in range(0, size, CHUNK):
             some = [next(rows) for _ in range(min(CHUNK, size - first))]
             self._tables.rows(RUNS, args=ARGS, keep=KEEP, rows=batch(some))
+        while self._tables.store.tallies.count():
+            pass
 
     def _rows(self, size: int) -> Iterator[dict[str, Any]]:
         unfinished = min(UNFINISHED, size // 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -13,7 +13,7 @@ from holdfast.model.clock import SECOND, Duration, to_datetime, to_micros
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.policy.histogram import Histogram, merged, percentile
 from holdfast.store import Store
-from holdfast.store.tallies import HOUR, MINUTE, Tally
+from holdfast.store.tallies import HOUR, MINUTE, Tally, together
 
 By: TypeAlias = Literal["all", "task", "queue"]
 Span: TypeAlias = Literal["minute", "hour"]
@@ -66,11 +66,21 @@ class Lately(msgspec.Struct, frozen=True):
     tasks: list[Stats]
 
 
+class _Past(NamedTuple):
+    """What was counted of a while, as a whole by lane and state, and by minute: it doesn't change any more."""
+
+    since: int
+    until: int
+    whole: list[Tally]
+    minutes: list[Stats]
+
+
 class Statistics:
     """What became of runs, as housekeeping has counted it; the last minutes are counted when they are asked for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._past = _Past(0, 0, [], [])
 
     def over_time(
         self, *, last: Duration = timedelta(hours=1), span: Span = "minute", by: By = "all", name: str | None = None
@@ -90,13 +100,24 @@ class Statistics:
     def lately(self, last: Duration = timedelta(hours=1)) -> Lately:
         """The last while as a whole, by minute, by queue and by task, of what is read only once."""
         since, until = self._window(last, MINUTE)
-        found = self._tallies(since, until, MINUTE)
+        counted = min(max(self._store.tallies.counted_until(MINUTE), since), until)
+        past = self._counted(since, counted)
+        live = self._store.tallies.live(max(counted, until - MINUTE - LIVE), until)
+        whole = together(since, [*past.whole, *live])
         return Lately(
-            self._sums(found, since, until)[0],
-            self._spans(found, since, until, MINUTE),
-            self._sums(found, since, until, "queue"),
-            self._sums(found, since, until, "task"),
+            self._sums(whole, since, until)[0],
+            [*past.minutes, *self._spans(live, counted, until, MINUTE)],
+            self._sums(whole, since, until, "queue"),
+            self._sums(whole, since, until, "task"),
         )
+
+    def _counted(self, since: int, until: int) -> _Past:
+        """Minutes that are counted, worked out when another one is."""
+        past = self._past
+        if (past.since, past.until) != (since, until):
+            found = self._store.tallies.read(MINUTE, since, until)
+            self._past = past = _Past(since, until, together(since, found), self._spans(found, since, until, MINUTE))
+        return past
 
     def _spans(
         self, found: Sequence[Tally], since: int, until: int, size: int, by: By = "all", name: str | None = None

@@ -63,7 +63,7 @@ class Tallies(Part):
         for at in range(since // HOUR * HOUR, end, HOUR):
             minutes = self.read(MINUTE, at, at + HOUR, "housekeeping")
             if minutes:
-                self._add(HOUR, [*_together(at, minutes), _nothing(at)])
+                self._add(HOUR, [*together(at, minutes), _nothing(at)])
 
     def _next(self, span: int) -> int | None:
         """Where the first span that wasn't counted begins."""
@@ -76,16 +76,19 @@ class Tallies(Part):
 
     def live(self, since: int, until: int, line: str = "read") -> list[Tally]:
         """Minutes that are counted now, from the runs themselves."""
-        rows = self._one(line, "tally", span=MINUTE, since=since, until=until)
-        found: dict[tuple[int, int, str], Tally] = {}
-        for at, lane, state, waited, took, runs in rows:
-            key = (int(at), int(lane), state)
-            before = found.get(key) or Tally(*key, 0, {}, {})
-            for histogram, step in ((before.waits, waited), (before.takes, took)):
-                if step is not None:
-                    histogram[int(step)] = histogram.get(int(step), 0) + runs
-            found[key] = before._replace(runs=before.runs + runs)
-        return list(found.values())
+        found: dict[tuple[int, int, str], tuple[list[int], Histogram, Histogram]] = {}
+        for at, lane, state, waited, took, runs in self._one(line, "tally", span=MINUTE, since=since, until=until):
+            key = (at, lane, state)
+            counted = found.get(key)
+            if counted is None:
+                counted = found[key] = ([], {}, {})
+            counts, waits, takes = counted
+            counts.append(runs)
+            if waited is not None:
+                waits[waited] = waits.get(waited, 0) + runs
+            if took is not None:
+                takes[took] = takes.get(took, 0) + runs
+        return [Tally(*key, sum(counts), waits, takes) for key, (counts, waits, takes) in found.items()]
 
     def read(self, span: int, since: int, until: int, line: str = "read") -> list[Tally]:
         """What was counted of spans that begin within that time."""
@@ -114,7 +117,7 @@ def _nothing(at: int) -> Tally:
     return Tally(at, 0, "done", 0, {}, {})
 
 
-def _together(at: int, tallies: Sequence[Tally]) -> list[Tally]:
+def together(at: int, tallies: Sequence[Tally]) -> list[Tally]:
     """One tally of all those that are of one lane and state."""
     groups: dict[tuple[int, str], list[Tally]] = {}
     for tally in tallies:
