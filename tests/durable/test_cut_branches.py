@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from holdfast import Context, Fatal, Retry, RunCancelled, RunFailed, idempotency_key
+from holdfast.engine.calling import Calls
 from tests.support.durable import drain
 from tests.support.waiting import wait_until
 
@@ -166,6 +167,36 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
         leave.set()
         with pytest.raises(RunCancelled):
             run.result(timeout=30)
+    assert ledger.lines() == ["charged", "refunded payment"]
+
+
+def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, ledger, monkeypatch):
+    """Its function has returned, and nobody has looked at that yet."""
+
+    def charge() -> str:
+        ledger.write("charged")
+        assert run.cancel()
+        return "payment"
+
+    def refund(payment: str) -> None:
+        ledger.write(f"refunded {payment}")
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        await ctx.options(name="charge", undo=refund).step(charge)
+
+    ended, told = Calls._ended, []
+
+    def cancelled_now(calls):
+        if not told:
+            told.append(True)
+            calls._desk.stop(calls._attempt, "lost")
+        ended(calls)
+
+    monkeypatch.setattr(Calls, "_ended", cancelled_now)
+    run = work.enqueue()
+    with app.worker(), pytest.raises(RunCancelled):
+        run.result(timeout=30)
     assert ledger.lines() == ["charged", "refunded payment"]
 
 

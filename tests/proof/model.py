@@ -153,10 +153,9 @@ class Model:
         the others are parked."""
         if not self.alive(session):
             return []
-        size = 1 << wanted.bit_length() - 1
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
         claims = []
-        for run in sorted(ready, key=lambda run: (-run.priority, run.seq))[:size]:
+        for run in sorted(ready, key=lambda run: (-run.priority, run.seq))[:wanted]:
             if limited and self.used() >= CAP:
                 run.held = "full"
                 continue

@@ -106,8 +106,8 @@ class Calls:
                 ):  # one that outlived its timeout: two tries of a step never run at once
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
-            if step.undo is not None and under_way is not None and under_way.threads:
-                under_way.result = partial(_came_late, caller, step, key, self._desk.store.payloads)
+            if step.undo is not None and under_way is not None:
+                under_way.leave(partial(_came_late, caller, step, key, self._desk.store.payloads))
             raise
         finally:
             caller.finish()
@@ -136,9 +136,7 @@ class Calls:
         context = contextvars.copy_context()
 
         def finish(value: Any, error: BaseException | None) -> None:
-            counted.threads -= 1
-            if error is None and counted.result is not None:
-                counted.result(value)
+            counted.ended(value, error)
             self._ended()
             if done.done():
                 return
@@ -158,7 +156,7 @@ class Calls:
             self._loop.call_soon_threadsafe(finish, value, error)
 
         self.threads += 1
-        counted.threads += 1
+        counted.begin()
         try:
             self._desk.run_in_thread(work)
         except BaseException:
@@ -180,11 +178,31 @@ def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: 
 class UnderWay:
     """The threads of one step."""
 
-    __slots__ = ("result", "threads")
+    __slots__ = ("_came", "_late", "threads")
 
     def __init__(self) -> None:
         self.threads = 0
-        self.result: Callable[[Any], None] | None = None
+        self._came: list[Any] = []  # what the last of them returned
+        self._late: Callable[[Any], None] | None = None
+
+    def begin(self) -> None:
+        self.threads += 1
+        self._came.clear()
+
+    def ended(self, value: Any, error: BaseException | None) -> None:
+        self.threads -= 1
+        if error is not None:
+            return
+        if self._late is None:
+            self._came.append(value)
+        else:
+            self._late(value)
+
+    def leave(self, late: Callable[[Any], None]) -> None:
+        """Nobody waits for them any more: what they return, or have just returned, is given to `late`."""
+        self._late = late
+        for value in self._came:
+            late(value)
 
 
 async def _within(seconds: float, coroutine: Coroutine[Any, Any, Any]) -> Any:

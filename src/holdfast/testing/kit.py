@@ -153,7 +153,7 @@ _TOLD: dict[str, Callable[[RunDetails], Any]] = {
 
 def _asked_options(task: Task[Any, Any]) -> dict[str, Any]:
     options = task.request_options
-    given = {name: getattr(options, name) for name in options.__dataclass_fields__}
+    given = {name: getattr(options, name) for name in options.__struct_fields__}
     asked = {name: value for name, value in given.items() if value is not None}
     if strange := asked.keys() - _TOLD.keys():
         raise ConfigError(f"a run can't be asked for its {', '.join(sorted(strange))}; only for {', '.join(_TOLD)}")
