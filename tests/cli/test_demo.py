@@ -11,7 +11,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.cli.demo.scene import Kill, Verdict
+from holdfast.cli.demo.play import Play
+from holdfast.cli.demo.scene import Kill, Scene, Verdict
 from holdfast.cli.demo.screen import FIRST_RUN, FIRST_TASK, FIRST_WORKER
 from tests.support.family import running
 from tests.support.processes import Processes
@@ -56,11 +57,24 @@ def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp
     (folder,) = folders(tmp_path)
     lines = [line.split() for line in (folder / "ledger").read_text().splitlines()]
     begun = Counter(int(number) for what, number, _ in lines if what == "begun")
-    assert {int(number) for what, number, _ in lines if what == "done"} == set(range(1, JOBS + 1))
-    assert len(list((folder / "invoices").iterdir())) == JOBS
+    made = sum(map(int, re.findall(r"(\d+) invoices enqueued", demo.log)))
+    assert made in range(JOBS, 10 * JOBS, JOBS)  # more than once where all was done before a worker was seen at it
+    assert {int(number) for what, number, _ in lines if what == "done"} == set(range(1, made + 1))
+    assert len(list((folder / "invoices").iterdir())) == made
     assert {number for number, times in begun.items() if times > 1} <= held
     assert "Nothing was lost, and nothing that was finished ran again." in demo.log
     assert not running(demo.pid)
+
+
+def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed():
+    play = Play.__new__(Play)
+    play._scene = Scene(JOBS, "")
+    seen, enqueued = iter([None, None, "a worker"]), []
+    play._wait_for = lambda _reached: None
+    play._busiest = lambda: next(seen)
+    play._enqueue = enqueued.append
+    assert play._victim() == "a worker"
+    assert enqueued == [JOBS, JOBS]
 
 
 def test_the_demo_leaves_nothing_behind(database_url, start_demo, tmp_path):

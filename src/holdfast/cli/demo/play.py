@@ -54,23 +54,24 @@ class Play:
 
     def perform(self) -> Verdict:
         """From the first job to the last; what it came to."""
-        self._enqueue()
+        self._enqueue(self._scene.jobs)
         with self._working():
             self._wait_for(lambda: all(figure.state == "working" for figure in self._scene.figures))
             self._scene.tell(f"{WORKERS} workers at work, {CONCURRENCY} invoices at a time")
-            self._wait_for(lambda: self._scene.states["done"] >= self._scene.jobs * KILL_AFTER and self._busiest())
-            kill = self._kill(self._busiest())
+            kill = self._kill(self._victim())
             takeover = self._watch_takeover(kill)
             self._wait_for(self._all_ended)
             self._scene.tell("all invoices done; the workers are told to stop")
         return self._count(kill, takeover)
 
-    def _enqueue(self) -> None:
+    def _enqueue(self, jobs: int) -> None:
         began = time.monotonic()
-        handles = self._task.enqueue_many([(number,) for number in range(1, self._scene.jobs + 1)])
+        first = len(self._numbers) + 1
+        handles = self._task.enqueue_many([(number,) for number in range(first, first + jobs)])
         took = (time.monotonic() - began) * 1000
-        self._numbers = {handle.id: number for number, handle in enumerate(handles, 1)}
-        self._scene.tell(f"{self._scene.jobs} invoices enqueued in {took:.0f} ms")
+        self._numbers |= {handle.id: number for number, handle in enumerate(handles, first)}
+        self._scene.jobs = len(self._numbers)
+        self._scene.tell(f"{jobs} invoices enqueued in {took:.0f} ms")
         self._look()
 
     # Workers
@@ -180,14 +181,26 @@ class Play:
         mark = f":{child.pid}:"
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "running" and mark in (i.worker or ""))
 
+    def _victim(self) -> Child:
+        """A worker whose hands are full in the middle of the work. Where all is done before one is seen, on a machine
+        that has much else to do, there is more work."""
+        jobs = self._scene.jobs
+        while True:
+            self._wait_for(lambda: self._all_ended() or (self._is_under_way() and self._busiest()))
+            if (busiest := self._busiest()) is not None:
+                return busiest
+            self._enqueue(jobs)
+
+    def _is_under_way(self) -> bool:
+        return self._scene.states["done"] >= self._scene.jobs * KILL_AFTER
+
     def _busiest(self) -> Child | None:
         """The worker with the most in hand, if any has something."""
         held = {child.number: len(self._held_by(child)) for child in self._children}
         best = max(self._children, key=lambda child: held[child.number])
         return best if held[best.number] else None
 
-    def _kill(self, child: Child | None) -> Kill:
-        assert child is not None
+    def _kill(self, child: Child) -> Kill:
         os.kill(child.pid, signal.SIGKILL)
         at = time.monotonic()
         figure = self._figure(child)
