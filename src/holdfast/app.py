@@ -11,10 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
-from holdfast.client.client import Client
-from holdfast.client.handle import Run, any_run
+from holdfast.client.handle import Run
 from holdfast.client.scheduling import Scheduling
-from holdfast.database import Database, open_database
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
 from holdfast.model.blocking import in_thread, refuse_in_loop
@@ -24,8 +22,6 @@ from holdfast.model.names import check_name, check_queue, module_named
 from holdfast.model.payloads import COMPRESS_ABOVE, WARN_ABOVE, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
-from holdfast.store import Store
-from holdfast.store.reader import run_id
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.declare import Decorate, declare, declare_machine, declare_remote
@@ -40,7 +36,9 @@ from holdfast.task.timetable import Timetable
 from holdfast.telemetry import Telemetry, log
 
 if TYPE_CHECKING:
+    from holdfast.database import Database
     from holdfast.engine.worker import Worker
+    from holdfast.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,6 +77,9 @@ class Holdfast(Scheduling):
         compress_above: int | None = COMPRESS_ABOVE,
         codec: Codec | None = None,
     ) -> None:
+        from holdfast.client.client import Client  # here, with all that reaches a database: the import of Holdfast,
+        from holdfast.store import Store  # for its types, doesn't wait for it
+
         payloads = Payloads(
             warn_above=warn_above,
             refuse_above=refuse_above,
@@ -104,6 +105,8 @@ class Holdfast(Scheduling):
 
     def _open(self, schema: str) -> Database:
         """Where runs are kept. Does no I/O."""
+        from holdfast.database import open_database
+
         return open_database(self.url, schema)
 
     # Tasks
@@ -227,11 +230,11 @@ class Holdfast(Scheduling):
     def get_run(self, id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
         refuse_in_loop("get_run")
-        return any_run(run_id(id), self._client)
+        return self._client.find(id)
 
     async def aget_run(self, id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        return await in_thread(any_run, run_id(id), self._client)
+        return await in_thread(self._client.find, id)
 
     def runs(
         self,

@@ -35,7 +35,7 @@ from holdfast.model.names import LONGEST_KEY, check_name
 from holdfast.model.run import FINAL, Chunk, Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.permits import place_of
-from holdfast.store.reader import Reader
+from holdfast.store.reader import Reader, run_id
 from holdfast.store.rows import NewGraph
 from holdfast.task.conditions import Node
 from holdfast.task.current import refuse_in_body
@@ -230,6 +230,11 @@ class Client:
 
     def info(self, id: UUID) -> RunInfo[Any]:
         return self._reader.info(id)
+
+    def find(self, id: UUID | str) -> Run[Any]:
+        """The handle of a run that is known by its id only."""
+        found = run_id(id)
+        return Run(found, self.info(found).task, self)
 
     def runs(self, **asked: Unpack[PageAsked]) -> Page:
         return self._reader.full_page(**asked)

@@ -142,8 +142,3 @@ class Run(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.task}>"
-
-
-def any_run(id: UUID, client: Client) -> Run[Any]:
-    """A handle of a run known by its id only."""
-    return Run(id, client.info(id).task, client)
