@@ -63,7 +63,7 @@ class Stage:
         self.clock: Clock | None = None
         self.shared = Shared()
         self.client = Process(self, "client")
-        with mock.patch("holdfast.app.open_database", return_value=self.client.database):
+        with mock.patch("holdfast.database.open_database", return_value=self.client.database):
             self.app = Holdfast("sqlite:///:memory:", clock=self.now, name="simulated")
         self.app.store = self.app._client.store
         self.client.store = self.app.store
