@@ -166,7 +166,8 @@ class StoreMachine(RuleBasedStateMachine):
     # Working
 
     @rule(
-        name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)), limited=st.booleans(),
+        name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)),  # which both stores claim alike
+        limited=st.booleans(),
         new=st.sampled_from((None, "any", "unique")),
     )  # fmt: skip
     def claim(self, name: str, wanted: int, limited: bool, new: str | None) -> None:
@@ -218,7 +219,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.cancel_one(held.id)
             self.retry_one(held.id)
             self.let_go_of(held)
-            self.claim(held.session[0], 3, self.model.runs[held.id].limited, new=None)
+            self.claim(held.session[0], 4, self.model.runs[held.id].limited, new=None)
         if says == "record":
             self.record_one(held, repeat=False)
         elif says == "end":
