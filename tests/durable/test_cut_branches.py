@@ -143,6 +143,19 @@ def test_what_was_done_is_undone_though_the_body_hangs_behind_it(app, effects, l
     assert ledger.lines() == ["booked", "booked"]
 
 
+def charging(app, ledger, charge):
+    """A task whose only step calls this function, with an undo that notes what it is given."""
+
+    def refund(payment: str) -> None:
+        ledger.write(f"refunded {payment}")
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> None:
+        await ctx.options(name="charge", undo=refund).step(charge)
+
+    return work
+
+
 def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledger):
     entered, leave = threading.Event(), threading.Event()
 
@@ -152,13 +165,7 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
         ledger.write("charged")
         return "payment"
 
-    def refund(payment: str) -> None:
-        ledger.write(f"refunded {payment}")
-
-    @app.task(name="work")
-    async def work(ctx: Context) -> None:
-        await ctx.options(name="charge", undo=refund).step(charge)
-
+    work = charging(app, ledger, charge)
     with app.worker(lease=1.5) as worker:
         run = work.enqueue()
         assert entered.wait(30)
@@ -178,13 +185,6 @@ def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, led
         assert run.cancel()
         return "payment"
 
-    def refund(payment: str) -> None:
-        ledger.write(f"refunded {payment}")
-
-    @app.task(name="work")
-    async def work(ctx: Context) -> None:
-        await ctx.options(name="charge", undo=refund).step(charge)
-
     ended, told = Calls._ended, []
 
     def cancelled_now(calls):
@@ -194,7 +194,7 @@ def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, led
         ended(calls)
 
     monkeypatch.setattr(Calls, "_ended", cancelled_now)
-    run = work.enqueue()
+    run = charging(app, ledger, charge).enqueue()
     with app.worker(), pytest.raises(RunCancelled):
         run.result(timeout=30)
     assert ledger.lines() == ["charged", "refunded payment"]
