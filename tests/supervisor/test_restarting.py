@@ -22,17 +22,22 @@ def at_work(supervisor):
     return {number: pid for number, pid in last.items() if pid in alive}
 
 
+def four_at_work(supervisor, killed):
+    """Four workers at work, none of them one that was killed and hasn't quite died."""
+    workers = {number: pid for number, pid in at_work(supervisor).items() if pid not in killed}
+    return workers if len(workers) == 4 else None
+
+
 def survive_kills(app, start, ledger, kills):
     supervisor = start("hasty.py", 4, 5)
     chance = random.Random(kills)
     killed = []
     for kill in range(kills):
-        workers = wait_until(lambda: len(at_work(supervisor)) == 4 and at_work(supervisor), 60, "four at work")
+        workers = wait_until(lambda: four_at_work(supervisor, killed), 60, "four at work")
         app.remote("nap").enqueue_many([(n, 0.01) for n in range(kill * 20, kill * 20 + 20)])
         killed.append(workers[chance.choice(sorted(workers))])
         os.kill(killed[-1], signal.SIGKILL)
-    wait_until(lambda: len(at_work(supervisor)) == 4, 60, "four at work")
-    assert not set(killed) & set(at_work(supervisor).values())
+    wait_until(lambda: four_at_work(supervisor, killed), 60, "four at work")
     assert [child for child in children(supervisor.pid) if child.zombie] == []
     wait_until(lambda: not app.runs(state="ready") and not app.runs(state="running"), 60, "the end of all runs")
     os.killpg(supervisor.pid, signal.SIGINT)

@@ -52,13 +52,13 @@ class Process:
 
     def wait(self, timeout: float = 30) -> int:
         """Its exit code."""
-        wait_until(lambda: not self.alive, timeout, f"end of process {self.pid}; its log:\n{self.log}")
+        wait_until(lambda: not self.alive, timeout, lambda: f"end of process {self.pid}; its log:\n{self.log}")
         assert self.code is not None
         return self.code
 
     def wait_for(self, text: str, timeout: float = 30) -> None:
         """Wait until its log says so."""
-        wait_until(lambda: text in self.log or not self.alive, timeout, f"{text!r} in the log:\n{self.log}")
+        wait_until(lambda: text in self.log or not self.alive, timeout, lambda: f"{text!r} in the log:\n{self.log}")
         assert text in self.log, f"ended with {self.code} before {text!r}; its log:\n{self.log}"
 
 

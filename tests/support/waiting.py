@@ -9,10 +9,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 30, what: str = "") -> T:
-    """Look again and again until the condition gives something true, and return that; fail after `timeout` seconds."""
+def wait_until(condition: Callable[[], T], timeout: float = 30, what: str | Callable[[], str] = "") -> T:
+    """Look again and again until the condition gives something true, and return that; fail after `timeout` seconds,
+    and say what was missing, as it is then if `what` is a function."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what or condition}")
         time.sleep(0.01)
     return found

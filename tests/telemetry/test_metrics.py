@@ -185,7 +185,7 @@ def scraped_when_up(process, port):
             return False
         return "holdfast_slots 9.0" in found[-1]
 
-    wait_until(looked, 60, f"metrics at {port}; its log:\n{process.log}")
+    wait_until(looked, 60, lambda: f"metrics at {port}; its log:\n{process.log}")
     return found[-1]
 
 

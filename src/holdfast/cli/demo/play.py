@@ -217,17 +217,22 @@ class Play:
         return Kill(child.number, at, held, finished)
 
     def _watch_takeover(self, kill: Kill) -> float | None:
-        """Until nothing is in the hands of the dead; how long that took."""
-        if not kill.held:
-            return None
+        """Until nothing is in the hands of the dead, and others have done it; how long the first took. What the dead had
+        sent off before it died isn't theirs to do: the database may take it in after the kill."""
         dead = self._children[kill.worker - 1]
         self._wait_for(lambda: not self._held_by(dead))
         took = time.monotonic() - kill.at
         self._figure(dead).in_hand = []
-        self._scene.tell(f"its lease is over: {listed(kill.held)} ready again")
-        self._wait_for(lambda: kill.held <= self._done_by_others(dead))
-        self._scene.tell(f"{listed(kill.held)} done by others")
+        if not (taken := kill.held - self._done_at_once()):
+            return None
+        self._scene.tell(f"its lease is over: {listed(taken)} ready again")
+        self._wait_for(lambda: taken <= self._done_by_others(dead))
+        self._scene.tell(f"{listed(taken)} done by others")
         return took
+
+    def _done_at_once(self) -> frozenset[int]:
+        """What the database says was done by the first who had it."""
+        return frozenset(self._numbers[i.id] for i in self._infos if i.state == "done" and i.attempt == 1)
 
     def _done_by_others(self, dead: Child) -> set[int]:
         return {number for number, pid in self._ledger.done_last_by.items() if pid != dead.pid}
