@@ -217,8 +217,8 @@ class Play:
         return Kill(child.number, at, held, finished)
 
     def _watch_takeover(self, kill: Kill) -> float | None:
-        """Until nothing is in the hands of the dead, and others have done it; how long the first took. What the dead had
-        sent off before it died isn't theirs to do: the database may take it in after the kill."""
+        """Until nothing is in the hands of the dead, and others have done it; how long the first took. What the dead
+        had sent off before it died isn't theirs to do: the database may take it in after the kill."""
         dead = self._children[kill.worker - 1]
         self._wait_for(lambda: not self._held_by(dead))
         took = time.monotonic() - kill.at
