@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
 from holdfast.database import open_database
 from holdfast.store import Store
-from holdfast.store.claims import claim_size
+from holdfast.store.claims import MOST_PLACES, Place, Reached, claim_size
 from tests.support.world import CANCELLED, SECOND, World
 
 
@@ -200,18 +201,46 @@ def timed(postgres_url, monkeypatch):
     world.close()
 
 
-def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed):
+@pytest.mark.parametrize("took", [0.03, 1.0])
+def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed, took):
     world, watch = timed
-    first, second = world.add(), world.add()
-    watch.took = 1.0
-    assert [claim.id for claim in world.claim("w", 1)] == [first]
+    back = world.add()
+    (first,) = world.claim("w", 1)
+    watch.took = took
+    world.add()
+    world.claim("w", 1)
     watch.took = 0.0
-    urgent, other = world.add(priority=5), world.add("never claimed before")
+    world.end("w", first, "handed_back")
+    later, urgent, minor = world.add(), world.add(priority=5), world.add(priority=-5)
+    other = world.add("never claimed before")
     lanes = ["task", "never claimed before"]
-    assert [claim.id for claim in world.claim("w", 4, lanes)] == [second]
-    assert world.claim("w", 4, lanes) == []
-    watch.now += 9
-    assert [claim.id for claim in world.claim("w", 4, lanes)] == [urgent, other]
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [urgent, later, other]
+    next_urgent, last = world.add(priority=5), world.add()
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [next_urgent, last]
+    watch.now += 9 * took
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, minor]
+
+
+def test_where_there_is_nothing_to_go_on_with_a_claim_looks_at_the_front_unless_that_takes_very_long(timed):
+    world, watch = timed
+    for took, found in ((0.03, True), (1.0, False)):
+        back = world.add()
+        (first,) = world.claim("w", 1)
+        watch.took = took
+        world.add()
+        world.claim("w", 1)
+        watch.took = 0.0
+        world.end("w", first, "handed_back")
+        assert [claim.id for claim in world.claim("w", 8)] == ([back] if found else [])
+
+
+def test_places_in_many_priorities_are_forgotten_at_once():
+    reached = Reached(1)
+    for priority in range(MOST_PLACES):
+        reached.move_on(SimpleNamespace(priority=priority, turn=0, seq=5))
+    assert len(reached.places()) == MOST_PLACES
+    reached.move_on(SimpleNamespace(priority=-1, turn=0, seq=5))
+    assert reached.places() == [Place(1)]
 
 
 def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):

@@ -323,6 +323,7 @@ def test_a_transaction_left_idle_is_ended_by_the_server_and_done_again(postgres)
     assert len(tries) == 2
 
 
+@pytest.mark.no_tables
 def test_a_new_sqlite_file_is_for_its_owner_only(sqlite_url, tmp_path):
     world = World(sqlite_url)
     world.add()

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast.database import Statements
+from holdfast.store.claims import Reached
 from holdfast.store.part import batch
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
@@ -242,12 +243,14 @@ def test_what_an_old_snapshot_keeps_in_the_index_is_not_walked_over_by_claims_th
                 world.store.attempts.end("w", [end_of(claim) for claim in claims])
                 last = claims[-1]
         world.sql("analyze {schema}runs")
-        place = {"lane": last.lane, "priority": last.priority, "turn": last.turn, "seq": last.seq}
-        values = {"session": "w", "lanes": batch([place]), "now": world.clock.now}
-        assert 3 * pages_read(world, "claim_on", values) < pages_read(world, "claim", values)
+        reached = Reached(last.lane)
+        reached.move_on(last)
+        on = pages_read(world, "claim_on", places=batch(reached.places()))
+        assert 3 * on < pages_read(world, "claim", lanes=batch([{"lane": last.lane}]))
 
 
-def pages_read(world, name, values):
+def pages_read(world, name, **values):
+    values |= {"session": "w", "now": world.clock.now}
     statement = Statements("holdfast.store.sql", world.store.database.dialect).get(name, 64)
     with psycopg.connect(world.url, cursor_factory=psycopg.RawCursor) as connection:
         plan = explain(connection, statement, values, "analyze, buffers,")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.store.claims import MOST, Place
 from holdfast.store.part import batch
 from tests.support.world import World
 
@@ -166,7 +167,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
     "claim": ({}, None),
     "claim_on": (
-        {"lanes": batch({"lane": lane, "priority": 0, "turn": 0, "seq": 1000} for lane in (1, 2, 3))},
+        {"places": batch([Place(1), Place(2, 5, 5, 0, 1000), Place(2, MOST, 0, 0, 1000)])},
         "holdfast_runs_ready",
     ),
     "claimable": ({"size": 16}, "holdfast_runs_ready"),

@@ -14,10 +14,16 @@ from holdfast.store.part import Do, Ground, Part, batch
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
-SLOW = 0.25
-"""Seconds that a claim from the front of its lanes takes when there is very much that can't be cleaned up."""
+SLOW = 0.02
+"""Seconds that a claim from the front of its lanes takes when there is much that can't be cleaned up."""
 RARELY = 9
 """After a slow one, claims go on from where they ended for so many times as long."""
+TOO_SLOW = 0.25
+"""After one that took so long, that is so even where there is nothing to go on with."""
+MOST_PLACES = 16
+"""Priorities of a lane whose places are remembered; with more, we begin anew."""
+LEAST, MOST = -(2**31) - 1, 2**31
+"""Beyond all priorities."""
 
 
 def claim_size(wanted: int) -> int:
@@ -46,13 +52,37 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     return claimed if returning else do("claimed_limited", rows=rows)
 
 
-class Reached(msgspec.Struct):
-    """How far into the order of a lane the claims of this process have come."""
+class Place(msgspec.Struct):
+    """In the order of a lane. What is behind it is looked at, and what is more urgent than `above`."""
 
     lane: int
-    priority: int
-    turn: int
-    seq: int
+    above: int = LEAST
+    priority: int = LEAST
+    turn: int = 0
+    seq: int = 0
+
+
+class Reached:
+    """How far into the order of a lane the claims of this process have come, in each priority that they met."""
+
+    def __init__(self, lane: int) -> None:
+        self._lane = lane
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def move_on(self, claim: Claim) -> None:
+        """To this one, unless it came before."""
+        place = (claim.turn, claim.seq)
+        self._last[claim.priority] = max(place, self._last.get(claim.priority, place))
+        if len(self._last) > MOST_PLACES:
+            self._last.clear()
+
+    def places(self) -> list[Place]:
+        """Where to go on: behind each, and with what is more urgent than all of them."""
+        most_urgent = max(self._last, default=LEAST)
+        return [
+            Place(self._lane, most_urgent if priority == most_urgent else MOST, priority, *last)
+            for priority, last in self._last.items()
+        ] or [Place(self._lane)]
 
 
 class Claims(Part):
@@ -61,8 +91,9 @@ class Claims(Part):
     def __init__(self, ground: Ground, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(ground)
         self._monotonic = monotonic
-        self._from_the_front_at = 0.0
         self._reached: dict[int, Reached] = {}
+        self._go_on_until = 0.0  # rather than begin at the front
+        self._keep_off_until = 0.0  # the front, whatever there may be
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
@@ -78,19 +109,28 @@ class Claims(Part):
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
         """On PostgreSQL: from the front; or, where that was slow a moment ago, on from where the last claim ended, so
-        that walks over what can't be cleaned up take a small share of the time. What comes to the front then waits."""
+        that walks over what can't be cleaned up take a small share of the time. What comes back to an earlier place, as
+        a retry does, or is less urgent than all that we met, waits then."""
         began = self._monotonic()
-        if began < self._from_the_front_at:
-            known = [self._reached[lane] for lane in lanes if lane in self._reached]
-            found = self._one("claim", "claim_on", limit=size, session=session, lanes=batch(known)) if known else []
-        else:
-            rows = batch({"lane": lane} for lane in lanes)
-            found = self._one("claim", "claim", limit=size, session=session, lanes=rows)
-            took = self._monotonic() - began
-            self._from_the_front_at = began + took * (1 + RARELY) if took > SLOW else 0.0
-        claims = self._in_order(found)
-        for claim in claims:
-            self._reached[claim.lane] = Reached(claim.lane, claim.priority, claim.turn, claim.seq)
+        if began < self._go_on_until:
+            known = [self._reached.get(lane) or Reached(lane) for lane in lanes]
+            places = batch([place for reached in known for place in reached.places()])
+            claims = self._note(self._one("claim", "claim_on", limit=size, session=session, places=places))
+            if claims or began < self._keep_off_until:
+                return claims
+        rows = batch({"lane": lane} for lane in lanes)
+        claims = self._note(self._one("claim", "claim", limit=size, session=session, lanes=rows))
+        took = self._monotonic() - began
+        self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
+        self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
+        return claims
+
+    def _note(self, rows: Sequence[Row]) -> list[Claim]:
+        """These claims, in order; and how far we have come with them."""
+        claims = self._in_order(rows)
+        furthest = {(claim.lane, claim.priority): claim for claim in claims}
+        for (lane, _), claim in furthest.items():
+            self._reached.setdefault(lane, Reached(lane)).move_on(claim)
         return claims
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
@@ -116,7 +156,7 @@ class Claims(Part):
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes (or was a moment ago), as far as one may look."""
-        if not lanes or self._monotonic() < self._from_the_front_at:
+        if not lanes or self._monotonic() < self._keep_off_until:
             return False
         return bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
 

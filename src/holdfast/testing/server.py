@@ -23,11 +23,14 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 from holdfast.testing import binaries, watch
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 USER = "postgres"
 SOCKET_PORT = 5432  # only part of the socket's file name
@@ -271,26 +274,43 @@ class PostgresServer:
 def create_database(server_url: str, name: str | None = None, template: str | None = None) -> str:
     """Create a database on any server, a copy of `template` when given, and return its URL."""
     import psycopg
-    from psycopg import sql
 
-    name = name or f"holdfast_{uuid4().hex}"
+    name = name or new_name()
     with psycopg.connect(server_url, autocommit=True) as connection:
-        statement = sql.SQL("create database {} template {}").format(
-            sql.Identifier(name), sql.Identifier(template or "template0")
-        )
-        if connection.info.server_version >= 150000:
-            statement += sql.SQL(" strategy file_copy")  # three times as fast as the default for small ones
-        connection.execute(statement)
+        create_on(connection, name, template)
     return url_with_database(server_url, name)
 
 
 def drop_database(server_url: str, name: str) -> None:
     """Drop a database on any server, whoever is connected to it."""
     import psycopg
-    from psycopg import sql
 
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+        drop_on(connection, name)
+
+
+def new_name() -> str:
+    """For a database that nobody else has."""
+    return f"holdfast_{uuid4().hex}"
+
+
+def create_on(connection: Connection[Any], name: str, template: str | None = None) -> None:
+    """Create a database over a connection to its server."""
+    from psycopg import sql
+
+    statement = sql.SQL("create database {} template {}").format(
+        sql.Identifier(name), sql.Identifier(template or "template0")
+    )
+    if connection.info.server_version >= 150000:
+        statement += sql.SQL(" strategy file_copy")  # three times as fast as the default for small ones
+    connection.execute(statement)
+
+
+def drop_on(connection: Connection[Any], name: str) -> None:
+    """Drop a database over a connection to its server, whoever is connected to it."""
+    from psycopg import sql
+
+    connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
 def url_with_database(url: str, name: str) -> str:

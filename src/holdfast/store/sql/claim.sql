@@ -39,18 +39,24 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {n
 
 -- name: claim_on
 -- only: postgres
--- The same, going on in each lane behind the run that was claimed there last. What was claimed before stays in the index as long as any
--- transaction can see it: with an old snapshot, a claim that begins at the front walks over all of it.
+-- The same, going on behind places in the order of the lanes, and with what is more urgent. What was claimed before stays in the index as
+-- long as any transaction can see it: with an old snapshot, a claim that begins at the front walks over all of it.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
 candidates as materialized (
     select ready.id
-    from alive cross join {each(:lanes, lane bigint, priority int, turn bigint, seq bigint)} cross join lateral (
-        select r.id, r.priority, r.turn, r.seq from {schema}runs r
-        where r.lane = each.lane and r.state = 'ready' and r.held is null
-        and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
-        order by r.priority desc, r.turn, r.seq limit {limit}
+    from alive cross join {each(:places, lane bigint, above bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
+        (
+            select r.id, r.priority, r.turn, r.seq from {schema}runs r
+            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+            order by r.priority desc, r.turn, r.seq limit {limit}
+        ) union all (
+            select r.id, r.priority, r.turn, r.seq from {schema}runs r
+            where r.lane = each.lane and r.state = 'ready' and r.held is null
+            and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
+            order by r.turn, r.seq limit {limit}
+        )
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
     order by ready.priority desc, ready.turn, ready.seq limit {limit}
