@@ -204,10 +204,9 @@ async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, 
 
 
 async def press_until(page: Page, key: str, wanted: Any, most: int = 60) -> None:
-    """Go on with a key until something has the focus."""
-    handle = await wanted.element_handle()
+    """Go on with a key until something has the focus; what is shown may be drawn anew meanwhile."""
     for _ in range(most):
         await page.keyboard.press(key)
-        if await handle.evaluate("(it) => it === document.activeElement"):
+        if await wanted.evaluate("(it) => it === document.activeElement"):
             return
     raise AssertionError(f"{most} times {key} don't lead to {wanted}")
