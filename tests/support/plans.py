@@ -165,6 +165,7 @@ RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 # Statement, its own values, and an index that its plan must name.
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
+    "busy_lanes": ({}, "holdfast_runs_ready"),
     "claim": ({}, None),
     "claim_on": (
         {"places": batch([Place(1), Place(2, 5, 5, 0, 1000), Place(2, MOST, 0, 0, 1000)])},

@@ -103,15 +103,22 @@ select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt
 from {schema}runs where seq in (select value ->> 0 from json_each(:seqs)) and limits is null
 
 -- name: busy_lanes
--- Whether anything in these lanes is running, or ready and not paused.
+-- Whether anything in these lanes is running, or ready and not paused. Written so that no statistics can make the planner walk the table.
 select 1 from (
     select each.lane, case when each.lane in (select id from {schema}paused_lanes) then 1 else 0 end as paused
     from {each(:lanes, lane bigint)}
 ) asked
-where (paused = 0 and exists (select 1 from {schema}runs r where r.lane = asked.lane and r.state = 'ready' and r.held is null))
-or exists (
-    select 1 from {schema}runs r
-    where r.session is not null and r.lane = asked.lane and (r.state = 'running' or (r.state = 'ready' and paused = 0))
+where (
+    paused = 0 and (
+        select r.seq from {schema}runs r where r.lane = asked.lane and r.state = 'ready' and r.held is null
+        order by r.priority desc, r.turn, r.seq limit 1
+    ) is not null
+) or exists (
+    select 1 from {schema}workers w
+    where (
+        select r.seq from {schema}runs r
+        where r.session = w.session and r.lane = asked.lane and (r.state = 'running' or (r.state = 'ready' and paused = 0)) limit 1
+    ) is not null
 )
 limit 1
 
