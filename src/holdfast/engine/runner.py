@@ -75,9 +75,9 @@ class Runner:
         return self._loop
 
     def free(self) -> int:
-        """Slots for new attempts. An attempt whose end isn't durable yet still has its slot, so that a crash repeats no
-        more work than the concurrency says."""
-        return self.concurrency - max(self._taken, self._in_hand())
+        """Slots for new attempts. One whose author code is over has none any more, while its end is being written: the
+        next is claimed meanwhile. As many may be on their way to the database, so that a crash repeats no more."""
+        return min(self.concurrency - self._taken, 2 * self.concurrency - self._in_hand())
 
     @property
     def taken(self) -> int:
