@@ -108,6 +108,29 @@ def test_steps_reasons_and_graphs_are_told(shop, open_visitor, fill):
     assert open_visitor.get(f"/api/v1/runs/{runs['done'].id}/graph").status == 409
 
 
+@pytest.mark.parametrize(("whose", "what", "of"), [("done", "history", "entries"), ("graph", "graph", "nodes")])
+def test_long_stories_come_in_parts(shop, open_visitor, fill, whose, what, of):
+    at = f"/api/v1/runs/{fill()[whose].id}/{what}"
+    whole = open_visitor.get(at).json
+    assert (len(whole[of]) > 1, whole["after"]) == (True, None)
+    found, after = [], 0
+    while after is not None:
+        some = open_visitor.get(f"{at}?limit=1&after={after}").json
+        assert len(some[of]) == 1
+        found, after = found + some[of], some["after"]
+    assert found == whole[of]
+    assert open_visitor.get(f"{at}?after={len(found)}").json[of] == []
+    wrong = ("limit=201", "limit=0", "after=-1", "x=1")
+    assert {open_visitor.get(f"{at}?{query}").status for query in wrong} == {422}
+
+
+def test_steps_come_in_parts(shop, open_visitor, fill):
+    at = f"/api/v1/runs/{fill()['waiting'].id}/steps"
+    assert (len(open_visitor.get(at).json["steps"]), open_visitor.get(at).json["after"]) == (1, None)
+    behind = open_visitor.get(f"{at}?after=1").json
+    assert (behind["steps"], len(behind["waits"]), behind["after"]) == ([], 1, None)
+
+
 def test_a_gate_is_found_and_completed_once_if_the_output_fits(shop, open_visitor, fill):
     runs = fill()
     (gate,) = open_visitor.get("/api/v1/gates").json["gates"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -21,6 +21,7 @@ from holdfast.web.api.table import Call, Operation
 from holdfast.web.problems import Refusal
 
 LARGEST_PAGE = 200
+T = TypeVar("T")
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -109,17 +110,32 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     payload: Any = None
 
 
+class PartQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How many at most, and behind how many: what an answer says in `after` asks for the next ones."""
+
+    limit: int = LARGEST_PAGE
+    after: int = 0
+
+
 class History(msgspec.Struct):
-    """The whole story of a run."""
+    """The story of a run, from its beginning."""
 
     entries: list[Entry]
+    after: int | None
 
 
 class Steps(msgspec.Struct):
-    """What a durable function has on record, and what it waits for."""
+    """What a durable function has on record, in order, and what it waits for."""
 
     steps: list[StepInfo]
     waits: list[WaitInfo]
+    after: int | None
+
+
+class GraphPage(GraphInfo, frozen=True, kw_only=True):
+    """Some nodes of a graph, in the order in which they were added, and its gates."""
+
+    after: int | None
 
 
 class Reasons(msgspec.Struct):
@@ -132,6 +148,14 @@ def page_size(limit: int) -> int:
     if not 1 <= limit <= LARGEST_PAGE:
         raise Refusal(422, f"limit must be between 1 and {LARGEST_PAGE}; use after for more", "invalid")
     return limit
+
+
+def part(whole: list[T], asked: PartQuery) -> tuple[list[T], int | None]:
+    """What was asked for of something that only grows at its end; and where the next part begins, if there is one."""
+    if asked.after < 0:
+        raise Refusal(422, "after must be what an answer said", "invalid")
+    end = asked.after + page_size(asked.limit)
+    return whole[asked.after : end], end if end < len(whole) else None
 
 
 def tenant_of(call: Call, asked: str | None) -> str | None:
@@ -198,20 +222,23 @@ def _send(call: Call) -> Changed:
 
 
 def _history(call: Call) -> History:
-    return History(call.control.runs.history(call.run().id))
+    return History(*part(call.control.runs.history(call.run().id), call.query))
 
 
 def _steps(call: Call) -> Steps:
     id = call.run().id
-    return Steps(call.control.runs.steps(id), call.control.runs.waits(id))
+    steps, after = part(call.control.runs.steps(id), call.query)
+    return Steps(steps, call.control.runs.waits(id), after)
 
 
 def _why(call: Call) -> Reasons:
     return Reasons(call.control.whys.why(call.run().id, call.visitor.tenant).reasons)
 
 
-def _graph(call: Call) -> GraphInfo:
-    return call.control.graphs.read(call.run().id)
+def _graph(call: Call) -> GraphPage:
+    graph = call.control.graphs.read(call.run().id)
+    nodes, after = part(graph.nodes, call.query)
+    return GraphPage(graph.id, graph.counts, nodes, graph.gates, after=after)
 
 
 OPERATIONS = (
@@ -229,11 +256,12 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/runs/{id}/history", name="run_history", summary="What happened to a run, in order.",
-        do=_history, answer=History,
+        do=_history, query=PartQuery, answer=History,
     ),
     Operation(
         method="GET", path="/runs/{id}/steps", name="run_steps",
-        summary="What a durable function has on record, and what it waits for.", do=_steps, answer=Steps,
+        summary="What a durable function has on record, and what it waits for.",
+        do=_steps, query=PartQuery, answer=Steps,
     ),
     Operation(
         method="GET", path="/runs/{id}/why", name="why_run", summary="Why a run isn't running.",
@@ -241,7 +269,7 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/runs/{id}/graph", name="run_graph", summary="The nodes and gates of a graph.",
-        do=_graph, answer=GraphInfo,
+        do=_graph, query=PartQuery, answer=GraphPage,
     ),
     Operation(
         method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="End a run, and its children with it.",
