@@ -114,6 +114,21 @@ async def test_what_was_typed_stays_when_the_page_changes_around_it(shop, page):
     await expect(form.first.get_by_text("Let it fail").first).to_be_focused()
 
 
+@on_one_database
+@pytest.mark.parametrize("words", ["Complete", "Let it fail"])
+async def test_the_focus_stays_where_it_was_among_many_that_look_the_same(shop, page, words):
+    for _ in range(2):
+        await off_loop(shop.graph)
+    await off_loop(shop.drain)
+    await page.goto("/gates")
+    forms = page.get_by_role("article", name="approve")
+    await forms.nth(1).get_by_text(words).first.focus()
+    await off_loop(shop.graph)
+    await off_loop(shop.drain)
+    await expect(forms).to_have_count(3)
+    await expect(forms.nth(1).get_by_text(words).first).to_be_focused()
+
+
 async def test_a_running_graph_is_followed_live_to_a_node(shop, page):
     go_on = threading.Event()
 

@@ -32,10 +32,16 @@ function typed(part) {
   return fields.filter(is_changed).map((it) => [it.id, it.value]);
 }
 
+// Whose form or foldable part something stands in: many have buttons with the same words.
+function home_of(it) {
+  return it.closest("details, form")?.querySelector("[id]")?.id;
+}
+
 // The same link or button as before, even where others came or went around it.
 function same_as(old, part) {
-  const [href, kind, words] = [old.getAttribute("href"), old.getAttribute("class"), old.textContent];
-  const alike = [...part.querySelectorAll(FOCUSED)].filter((it) => it.tagName === old.tagName && it.getAttribute("class") === kind);
+  const [href, kind, words, home] = [old.getAttribute("href"), old.getAttribute("class"), old.textContent, home_of(old)];
+  const alike = [...part.querySelectorAll(FOCUSED)].filter(
+    (it) => it.tagName === old.tagName && it.getAttribute("class") === kind && home_of(it) === home);
   return alike.find((it) => it.getAttribute("href") === href && it.textContent === words)
     ?? alike.find((it) => href && it.getAttribute("href") === href)
     ?? alike.find((it) => it.ariaLabel && it.ariaLabel === old.ariaLabel);
