@@ -129,7 +129,8 @@ def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypa
     assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40
 
 
-def test_while_ends_are_being_written_as_many_begin_as_there_are_slots_and_no_more(app, ledger, monkeypatch):
+@pytest.mark.parametrize("slots", [1, 5])
+def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledger, monkeypatch, slots):
     """Else a crash would repeat far more work than the concurrency says."""
 
     @app.task(name="quick")
@@ -139,14 +140,14 @@ def test_while_ends_are_being_written_as_many_begin_as_there_are_slots_and_no_mo
 
     real, go = app.store.attempts.end, threading.Event()
     monkeypatch.setattr(app.store.attempts, "end", lambda *given: go.wait(60) and real(*given))
-    worker = app.worker(concurrency=5)
+    worker = app.worker(concurrency=slots)
     with worker:
         crew = worker._crew
         runs = quick.enqueue_many([(n,) for n in range(30)])
-        wait_until(lambda: crew.committer.backlog == 10)
+        wait_until(lambda: crew.committer.backlog == 2 * slots - 1)
         for _ in range(3):
             assert crew.claimer.tick() > 0, "it found a free slot"
-        assert len(ledger.lines()) == 10
+        assert len(ledger.lines()) == 2 * slots - 1
         go.set()
         assert [run.result(timeout=30) for run in runs] == list(range(30))
     assert ledger.counts() == {str(n): 1 for n in range(30)}

@@ -39,8 +39,9 @@ def check(app, ledger, *, jobs, kills):
     assert set(ran) == {str(n) for n in range(jobs)}, "lost"
     assert ended_once(app)
     assert records(app)["done"] == jobs
-    assert 1 <= extra <= kills * CONCURRENCY, "either no kill hit a running job, or work was done again needlessly"
-    assert extra <= records(app)["crashed"] <= kills * CONCURRENCY
+    most = kills * 2 * CONCURRENCY  # what they were at, and as many ends on their way to the database
+    assert 1 <= extra <= most, "either no kill hit a running job, or work was done again needlessly"
+    assert extra <= records(app)["crashed"] <= most
     return extra
 
 

@@ -75,9 +75,10 @@ class Runner:
         return self._loop
 
     def free(self) -> int:
-        """Slots for new attempts. One whose author code is over has none any more, while its end is being written: the
-        next is claimed meanwhile. As many may be on their way to the database, so that a crash repeats no more."""
-        return min(self.concurrency - self._taken, 2 * self.concurrency - self._in_hand())
+        """Slots for new attempts. One whose author code is over has none any more while its end is being written: the
+        next are claimed meanwhile, but never so many that a crash could repeat twice as much as the concurrency says.
+        So with a concurrency of one, nothing begins before the end of what went before it is durable."""
+        return min(self.concurrency - self._taken, 2 * self.concurrency - 1 - self._in_hand())
 
     @property
     def taken(self) -> int:
