@@ -25,7 +25,7 @@ EFFECTS = {
     "undoing": UNDOING,
     "undoing_plainly": UNDOING,
     "graphing": ["n1", "concludes", "n2", "n3", "n4", "n5"],
-    "cutting": ["n1", "n2", "n3"],
+    "cutting": ["n1", "n2", "n3", "n4"],
 }
 RESULTS = {
     "everything": [
@@ -33,7 +33,7 @@ RESULTS = {
     ],
     "plainly": ["s1", "t1", "gone", "first", "second", "t2", *ITEMS, "c1", "s2"],
     "graphing": {"a": "n1", "ok": "yes", "b": "n4", "n": {"x": "n2", "y": "n3"}, "z": "n5"},
-    "cutting": [1, 2, 3],
+    "cutting": [1, 2, 3, 4],
 }  # fmt: skip
 RUNS = {
     "everything": {"everything": 1, "talker": 1, "child": 6, "alone": 2},
@@ -182,5 +182,5 @@ def test_workers_that_all_die_after_a_few_commits_come_to_the_end_together(
 ):
     points = fuzz(urls, processes, tmp_path, task, "each", first=first, stride=1 if slow else 13)
     kills = sum(check_point(task, facts) for facts in points)
-    assert max(len(facts["codes"]) for facts in points) > 5
-    assert kills >= len(points) - STREAMS + 3
+    assert max(len(facts["codes"]) for facts in points) > 3, "several died, one after the other"
+    assert kills >= len(points) - STREAMS + 2

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from holdfast.database import open_database
-from holdfast.store import Store
-from holdfast.store.claims import MOST_PLACES, Place, Reached, claim_size
+from holdfast.store import Store, claims
+from holdfast.store.claims import MOST_PLACES, SLOW, Place, Reached, claim_size
 from tests.support.world import CANCELLED, SECOND, World
 
 
@@ -196,6 +196,7 @@ def timed(postgres_url, monkeypatch):
     world = World(postgres_url)
     watch = Stopwatch()
     monkeypatch.setattr(world.store.claims, "_monotonic", watch)
+    monkeypatch.setattr(claims, "SLOW", SLOW)
     world.session("w")
     yield world, watch
     world.close()

@@ -14,6 +14,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
 from holdfast.engine import blocking, lingering
+from tests.support.counting import ask
 from tests.support.ledger import Ledger
 
 ONCE = Retry(max_attempts=1)
@@ -193,9 +196,15 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
         app.get_run(run).send("number", number)
         do.plain(mark, f"n{number}")
 
+    def awaited_or_sent(run: UUID) -> bool:
+        """Whether it waits for a number now, or was sent the last one in an earlier life."""
+        waiting = f"select 1 from {{}}waits where run = '{run}' and target = 'number' and outcome is null"
+        return bool(ask(app, f"{waiting} union all select 1 from {{}}messages where run = '{run}' and payload = '4'"))
+
     @app.task(name="cutting", **settings)
     async def cutting(ctx: Context, mark: str) -> list[int]:
-        """Cancels a receive whose message has been sent and may have come, and one without a message."""
+        """Cancels a receive whose message has been sent and may have come, one without a message, and one whose message
+        has come and which doesn't know of it."""
         got: list[int] = []
         for number in (1, 2, 3):
             receiving, idle = (asyncio.ensure_future(ctx.receive(topic)) for topic in ("number", "nothing"))
@@ -207,6 +216,20 @@ def make_app(url: str, ledger: Ledger) -> Holdfast:  # noqa: C901 - a list of ta
             idle.cancel()
             await sending
         while got[-1:] != [3]:
+            got.append(await ctx.receive("number"))
+        unseen = asyncio.ensure_future(ctx.receive("number"))
+
+        async def send_unseen() -> None:
+            """To one who waits for it, and gives up before the loop has time to pass it on."""
+            while not (unseen.done() or awaited_or_sent(ctx.run_id)):
+                await asyncio.sleep(0.01)
+            with ThreadPoolExecutor() as threads:
+                threads.submit(copy_context().run, send_number, mark, ctx.run_id, 4).result()
+            unseen.cancel()
+
+        await ctx.step(send_unseen, name="n4")
+        unseen.cancel()
+        while got[-1:] != [4]:
             got.append(await ctx.receive("number"))
         return list(dict.fromkeys(got)) if got == sorted(got) else got
 
