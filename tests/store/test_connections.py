@@ -349,6 +349,24 @@ def test_a_sqlite_database_in_memory_works():
     world.close()
 
 
+def test_a_sqlite_database_in_memory_outlives_the_loss_of_its_connection():
+    """As when a call took too long and was broken off."""
+    world, other = World("sqlite:///:memory:"), World("sqlite:///:memory:")
+    world.session("w")
+    world.add()
+
+    def lose(connection):
+        raise ConnectionLost("cut")
+
+    with pytest.raises(ConnectionLost):
+        world.store.database.line("commit").run(lose)
+    assert len(world.claim("w", 1)) == 1
+    other.session("w")
+    assert not other.claim("w", 1), "each has its own"
+    world.close()
+    other.close()
+
+
 def test_no_thread_opens_a_sqlite_file_while_the_process_forks(sqlite_url, monkeypatch):
     """Not even on a line that nobody had before: the child would believe that it holds the file's locks."""
     database = open_database(sqlite_url, "holdfast")

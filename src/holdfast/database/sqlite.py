@@ -22,6 +22,7 @@ from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Wa
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error
 from holdfast.database.fork import abandon, watch_over
+from holdfast.database.memory import Memory
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -76,12 +77,12 @@ class Ran(NamedTuple):
 class SqliteConnection(Connection):
     """One apsw connection."""
 
-    def __init__(self, path: str, longest: float | None = None) -> None:
+    def __init__(self, path: str, longest: float | None = None, memory: Memory | None = None) -> None:
         self._what = f"SQLite file {path}"
         self._over = False
         self._longest = longest
         with _translated(self._what):
-            self._apsw = apsw.Connection(path)
+            self._apsw = apsw.Connection(path) if memory is None else memory.connect()
             self._apsw.set_busy_timeout(BUSY_MILLISECONDS)
             _use_wal(self._apsw)
             for pragma in PRAGMAS:
@@ -270,6 +271,7 @@ class SqliteDatabase(Database):
             raise ConfigError(f"SQLite {apsw.sqlitelibversion()} can lose committed data: install apsw 3.51.3 or later")
         self.dialect = SqliteDialect()
         self._in_memory = path == ":memory:"
+        self._memory: Memory | None = None  # made when it is needed
         self._path = path if self._in_memory else str(Path(path).absolute())
         self.shown = f"sqlite:///{path}"
         self._paused: list[Line] = []
@@ -323,9 +325,11 @@ class SqliteDatabase(Database):
         return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"))
 
     def _open(self, longest: float | None) -> SqliteConnection:
-        if not self._in_memory:
+        if self._in_memory:
+            self._memory = self._memory or Memory()
+        else:
             self._make_file()
-        return SqliteConnection(self._path, longest)
+        return SqliteConnection(self._path, longest, self._memory)
 
     def _make_file(self) -> None:
         """A new file is for its owner only; SQLite gives its -wal and -shm the same mode."""
@@ -361,10 +365,16 @@ class SqliteDatabase(Database):
             line.resume()
         self._paused = []
         if in_child:
-            abandon(self._lines)
-            self._lines, self._lock, self._holder = {}, threading.Lock(), None
+            abandon((self._lines, self._memory))
+            self._lines, self._lock, self._holder, self._memory = {}, threading.Lock(), None, None
         elif not self._in_memory:
             self._lock.release()
+
+    def close(self) -> None:
+        super().close()
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
     def cut_stuck(self, longest: float) -> int:
         return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))
