@@ -17,7 +17,7 @@ from holdfast.model.clock import SECOND, time_to_micros
 from holdfast.model.retry import Retry
 from holdfast.task import operations as op
 from holdfast.task.context import Context
-from holdfast.task.identity import NO_ARGUMENTS
+from holdfast.task.identity import NO_ARGUMENTS, arguments_digest
 from holdfast.task.sync_context import SyncContext
 from tests.support.contexts import DURABLE, NOON, PAY, REMOTE, RUN, Recorder, apay, asking, pay
 
@@ -70,9 +70,9 @@ def ctx(request):
 
 def test_a_step_is_the_function_with_its_arguments(ctx):
     step = ctx.step(pay, 5, note="x")
-    assert (step.call.name, step.call.fn, step.call.args, step.call.kwargs) == ("pay", pay, (5,), {"note": "x"})
+    assert (step.name, step.fn, step.args, step.kwargs) == ("pay", pay, (5,), {"note": "x"})
     assert (step.retry, step.timeout, step.undo, step.raises) == (None, None, None, ())
-    assert step.base == f"pay-{step.call.digest}"
+    assert step.base == f"pay-{arguments_digest('pay', (5,), {'note': 'x'})}"
 
 
 def test_a_step_gives_what_the_engine_answers(ctx):
@@ -80,12 +80,12 @@ def test_a_step_gives_what_the_engine_answers(ctx):
 
 
 def test_a_step_without_arguments_has_the_digest_of_none(ctx):
-    assert ctx.step(Till().close).call.digest == NO_ARGUMENTS
+    assert ctx.step(Till().close).base == f"close-{NO_ARGUMENTS}"
 
 
 def test_options_of_a_step_are_kept_from_the_function(ctx):
     step = ctx.step(pay, 5, name="buy", retry=Retry(2), timeout=timedelta(seconds=3), undo=print, note="x")
-    assert (step.call.name, step.call.kwargs) == ("buy", {"note": "x"})
+    assert (step.name, step.kwargs) == ("buy", {"note": "x"})
     assert (step.retry, step.timeout, step.undo) == (Retry(2), 3 * SECOND, print)
 
 
@@ -93,7 +93,7 @@ def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
     given = ctx.context.options(name="buy", retry=Retry(2), timeout=3, undo=print, raises=(OSError, KeyError))
     ctx.settle(given.step(needs_name, name="Ada"))
     step = ctx.conductor.asked.pop()
-    assert (step.call.name, step.call.kwargs) == ("buy", {"name": "Ada"})
+    assert (step.name, step.kwargs) == ("buy", {"name": "Ada"})
     assert (step.retry, step.timeout, step.undo, step.raises) == (Retry(2), 3 * SECOND, print, (OSError, KeyError))
 
 
@@ -109,7 +109,7 @@ def test_one_class_in_raises_may_stand_alone(ctx):
 def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_function_needs_it(ctx):
     with pytest.raises(TaskError, match=r"name= is the step's own option, but needs_name needs.*ctx\.options"):
         ctx.step(needs_name, name="Ada")
-    assert ctx.step(needs_name, "Ada", name="hello").call.args == ("Ada",)
+    assert ctx.step(needs_name, "Ada", name="hello").args == ("Ada",)
     assert ctx.step(fetch, "u", timeout=9).timeout == 9 * SECOND
 
 
@@ -125,7 +125,7 @@ def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_funct
     ],
 )
 def test_a_step_is_called_like_its_function(ctx, fn, args, name):
-    assert ctx.step(fn, *args).call.name == name
+    assert ctx.step(fn, *args).name == name
 
 
 def closure():
@@ -151,8 +151,8 @@ NAMED_PARTIAL = functools.update_wrapper(functools.partial(pay, 1), pay)
 def test_a_function_without_a_lasting_name_needs_one(ctx, fn):
     with pytest.raises(TaskError, match=r"ctx\.step: .*name=….*captured isn't part of that"):
         ctx.step(fn)
-    assert ctx.step(fn, name="mine").call.name == "mine"
-    assert ctx.step(fn, name="mine").call.fn is fn
+    assert ctx.step(fn, name="mine").name == "mine"
+    assert ctx.step(fn, name="mine").fn is fn
 
 
 def test_a_method_that_calls_its_parents_captures_nothing(ctx):
@@ -160,7 +160,7 @@ def test_a_method_that_calls_its_parents_captures_nothing(ctx):
         def close(self):
             return super().close()
 
-    assert ctx.step(Local().close).call.name == "close"
+    assert ctx.step(Local().close).name == "close"
 
 
 @pytest.mark.parametrize("name", ["$sleep", "", "a\nb", "x" * 201, 5])
@@ -173,7 +173,7 @@ def test_a_name_that_cannot_be_one_is_refused(ctx, name):
 
 def test_a_job_as_a_step_is_its_plain_function(ctx):
     step = ctx.step(PAY, 5)
-    assert (step.call.name, step.call.fn) == ("pay", pay)
+    assert (step.name, step.fn) == ("pay", pay)
 
 
 def test_a_durable_function_is_no_step(ctx):
@@ -233,8 +233,8 @@ def test_arguments_of_a_step_that_json_lacks_are_refused_with_a_way_out(ctx):
 
 def test_async_functions_are_for_the_context_that_awaits():
     ctx = asking(Context)
-    assert ctx.step(apay, 5).call.fn is apay
-    assert ctx.undo(apay, 5).call.fn is apay
+    assert ctx.step(apay, 5).fn is apay
+    assert ctx.undo(apay, 5).fn is apay
     assert ctx.step(pay, 5, undo=apay).undo is apay
 
 
@@ -261,14 +261,14 @@ def test_an_async_compensation_is_refused_by_the_context_that_blocks():
 
 def test_an_undo_is_the_function_with_its_arguments(ctx):
     undo = ctx.undo(pay, 5, note="x")
-    assert (undo.call.name, undo.call.args, undo.call.kwargs) == ("pay", (5,), {"note": "x"})
-    assert undo.base == f"$undo:pay-{undo.call.digest}"
+    assert (undo.name, undo.args, undo.kwargs) == ("pay", (5,), {"note": "x"})
+    assert undo.base == f"$undo:pay-{arguments_digest('pay', (5,), {'note': 'x'})}"
 
 
 def test_a_transaction_is_the_function_with_the_arguments_behind_the_connection(ctx):
     transaction = ctx.transaction(insert, amount=5)
-    assert (transaction.call.name, transaction.call.fn) == ("insert", insert)
-    assert (transaction.call.args, transaction.call.kwargs) == ((), {"amount": 5})
+    assert (transaction.name, transaction.fn) == ("insert", insert)
+    assert (transaction.args, transaction.kwargs) == ((), {"amount": 5})
 
 
 def test_a_transaction_must_not_be_awaited(ctx):
@@ -280,7 +280,7 @@ def test_a_transaction_must_not_be_awaited(ctx):
 def test_where_no_name_can_be_given_a_function_must_have_one(ctx, verb):
     with pytest.raises(TaskError, match=rf"ctx\.{verb}: a lambda has no name of its own: write it as a def"):
         getattr(ctx, verb)(lambda: 1)
-    assert getattr(ctx, verb)(inner()).call.name == "nested"
+    assert getattr(ctx, verb)(inner()).name == "nested"
 
 
 # Waiting

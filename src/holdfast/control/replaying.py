@@ -254,7 +254,7 @@ class OneReplay:
 
 
 def _in_order(past: Past) -> list[Checkpoint]:
-    return sorted(past.unasked(), key=lambda kept: kept.n)
+    return sorted(past.unasked.values(), key=lambda kept: kept.n)
 
 
 def _instead(unasked: list[Checkpoint], new: list[str]) -> Finding:

@@ -56,13 +56,16 @@ class Attempt:
         "begun",
         "child",
         "claim",
+        "durable",
         "ended",
         "handle",
+        "in_process",
+        "in_thread",
         "kept",
         "lock",
+        "on_loop",
         "order",
         "over",
-        "place",
         "restart_args",
         "retry",
         "scheduled_for",
@@ -86,7 +89,11 @@ class Attempt:
         self.threads_over: Callable[[], None] | None = None  # called when the last thread of its steps has ended
         self.task = task
         self.session = session
-        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
+        self.durable = task.durable
+        self.signature, self.retry, self.timeout, place = task.part(claim.args)
+        self.on_loop = place == "loop"
+        self.in_thread = place == "thread"
+        self.in_process = place == "process"
         self.lock = threading.Lock()
         self.handle: asyncio.Task[None] | None = None
         self.timer: Cancellable | None = None
@@ -113,22 +120,6 @@ class Attempt:
             self.timeout = max(options["timeout"] - self.claim.spent, 0)
         if "scheduled_for" in options:
             self.scheduled_for = to_datetime(options["scheduled_for"])
-
-    @property
-    def durable(self) -> bool:
-        return self.task.durable
-
-    @property
-    def in_thread(self) -> bool:
-        return self.place == "thread"
-
-    @property
-    def on_loop(self) -> bool:
-        return self.place == "loop"
-
-    @property
-    def in_process(self) -> bool:
-        return self.place == "process"
 
     def tell(self, order: Order) -> bool:
         """Note that it shall stop, and why; False when that came too late. The first reason counts, but for a loss."""

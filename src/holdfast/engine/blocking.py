@@ -173,16 +173,16 @@ class BlockingConductor(Player):
     def run_step(self, effect: Try) -> Tried:
         """Author code, with its retries."""
         step = effect.step
-        tries = Tries(step.call, step.retry, step.timeout)
-        call = partial(step.call.fn, *step.call.args, **step.call.kwargs)
+        tries = Tries(step, step.retry, step.timeout)
+        call = partial(step.fn, *step.args, **step.kwargs)
         token = scope.set(self._scope(effect.key))
         started = time.monotonic()
         tried: Tried | float | None = None
-        watched = None if self.current.watched is None else self.current.watched.step(step.call.name, effect.key)
+        watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
         try:
             while True:
                 try:
-                    tried = returned(step.call, self._call(call, step.timeout), self._desk.store.payloads)
+                    tried = returned(step, self._call(call, step.timeout), self._desk.store.payloads)
                 except Exception as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -229,7 +229,7 @@ class BlockingConductor(Player):
         return Scope(claim.id, durable=True, generation=claim.generation, step=self.score.past.tried_as(key))
 
     def _transact(self, effect: Transact) -> Tried:
-        call = effect.operation.call
+        call = effect.operation
         command = Record(*self.score.held, 0, effect.key, "step")
         tries = Tries(call, None, None)
         token = scope.set(self._scope(effect.key))

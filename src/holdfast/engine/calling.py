@@ -20,7 +20,6 @@ from holdfast.model.labels import name_of
 from holdfast.model.payloads import Payloads
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.task.current import Scope, scope
-from holdfast.task.functions import is_async
 from holdfast.task.operations import Step
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ class Caller(Protocol):
     """Who has steps run. Given with each of them, not kept: the two would have each other, and only the garbage
     collector could free them."""
 
-    def begin(self) -> None: ...
-
-    def finish(self) -> None: ...
-
     def given_up(self, key: str, tried: Tried) -> None:
         """What came of a step that has an undo, and whose thread went on when its caller was cancelled."""
 
@@ -44,7 +39,7 @@ class Caller(Protocol):
 class Calls:
     """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
 
-    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_run", "threads")
+    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_payloads", "_run", "threads")
 
     def __init__(self, attempt: Attempt, past: Past, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt = attempt
@@ -52,6 +47,7 @@ class Calls:
         self._generation = attempt.claim.generation
         self._past = past
         self._desk = desk
+        self._payloads = desk.store.payloads
         self._loop = loop
         self.threads = 0
 
@@ -79,23 +75,21 @@ class Calls:
     async def run(self, caller: Caller, step: Step, key: str) -> Tried:
         """A step with its retries."""
         tries: Tries | None = None
-        call = step.call
-        under_way = None if is_async(call.fn) else UnderWay()
+        under_way = None if step.callee.awaited else UnderWay()
         started = time.monotonic()
         token = scope.set(self._scope(key))
-        caller.begin()
         tried: Tried | float | None = None
-        watched = None if self._attempt.watched is None else self._attempt.watched.step(call.name, key)
+        watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
         try:
             while True:
                 try:
                     if under_way is None and step.timeout is None:
-                        value = await call.fn(*call.args, **call.kwargs)
+                        value = await step.fn(*step.args, **step.kwargs)
                     else:
                         value = await self._call(step, under_way)
-                    tried = returned(call, value, self._desk.store.payloads)
+                    tried = returned(step, value, self._payloads)
                 except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
-                    tries = tries or Tries(call, step.retry, step.timeout)
+                    tries = tries or Tries(step, step.retry, step.timeout)
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
@@ -107,22 +101,20 @@ class Calls:
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None:
-                under_way.leave(partial(_came_late, caller, step, key, self._desk.store.payloads))
+                under_way.leave(partial(_came_late, caller, step, key, self._payloads))
             raise
         finally:
-            caller.finish()
             if watched is not None:
                 watched.end(tried)
             scope.reset(token)
 
     def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
         """The function as a coroutine; `under_way` is for the threads of a plain one."""
-        call = step.call
         coroutine: Coroutine[Any, Any, Any]
         if under_way is None:
-            coroutine = call.fn(*call.args, **call.kwargs)
+            coroutine = step.fn(*step.args, **step.kwargs)
         else:
-            coroutine = self._in_thread_or_awaited(partial(call.fn, *call.args, **call.kwargs), under_way)
+            coroutine = self._in_thread_or_awaited(partial(step.fn, *step.args, **step.kwargs), under_way)
         return coroutine if step.timeout is None else _within(step.timeout / SECOND, coroutine)
 
     async def _in_thread_or_awaited(self, call: Callable[[], Any], under_way: UnderWay) -> Any:
@@ -172,7 +164,7 @@ class Calls:
 
 
 def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: Any) -> None:
-    caller.given_up(key, returned(step.call, value, payloads))
+    caller.given_up(key, returned(step, value, payloads))
 
 
 class UnderWay:

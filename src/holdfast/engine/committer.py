@@ -36,10 +36,11 @@ from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
 LARGEST_GROUP = 500
+ENOUGH = 200
+"""So many commands are written without waiting for more: the loop goes on with the others of its turn meanwhile."""
 LARGEST_BYTES = 8 * 1024 * 1024
 LOOP_SECONDS = 0.01
-"""How long the next group waits for those who were just answered to say what comes next. Writing meanwhile would only
-fight with them for the GIL."""
+"""How long the next group waits for those who were just answered to say what comes next, where nothing else waits."""
 
 
 class Over(NamedTuple):
@@ -117,10 +118,10 @@ class Committer(Loop):
         self.submit(Over(attempt, None))
 
     def submit(self, task: Task) -> None:
-        """Have something written soon. What the loop's tasks say in one turn of it goes together: the first of many
-        must not begin a group of its own."""
+        """Have something written soon. What the loop's tasks say in one turn of it goes together, up to what is enough
+        for a group: the first of many must not begin one of its own."""
         self._waiting.append(task)
-        if get_ident() != self._loop_thread or self._loop is None:
+        if get_ident() != self._loop_thread or self._loop is None or len(self._waiting) == ENOUGH:
             self.wake()
         elif not self._announced:
             self._announced = True
@@ -226,7 +227,7 @@ class Committer(Loop):
                     ask.answer(answer)
         if any(on_loop) and self._loop is not None:
             self._loop.call_soon_threadsafe(self._tell_and_wake, asks, answers)
-            self._pause = LOOP_SECONDS
+            self._pause = 0.0 if self._waiting else LOOP_SECONDS
 
     def _tell_and_wake(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
         """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""

@@ -24,7 +24,6 @@ from holdfast.engine.transacting import Transacting
 from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
-from holdfast.task.results import result_of
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -45,7 +44,7 @@ class Conductor(Player):
         self._futures: set[asyncio.Future[Any]] = set()
         self._branches = Branches(attempt, self._deliveries)
         self._busy = 0  # author code, commands and reads under way
-        self._moves = 0  # grows with everything that happens
+        self.moves = 0  # grows with everything that happens
         self._closed = False
         self._refusal = Refusal()
         self._lingering = Lingering()
@@ -67,17 +66,24 @@ class Conductor(Player):
         # The plan of a new step, written out: of all that happens most is this, and it costs half as much
         if self._deliveries.several:
             self._deliveries.opened()
-        tried = await self._calls.run(self, operation, key)
-        record = self.score.tried(operation, key, tried)
-        future = self._written_soon(record)
+        self._busy += 1
+        self.moves += 1
+        try:
+            tried = await self._calls.run(self, operation, key)
+        except BaseException:
+            self.finish()
+            raise
+        record = self.score.record(key, tried)
+        future = self._submit(record, record.n)
         if self._deliveries.several:
             self._deliveries.opened()
         try:
             await future
         finally:
             self._settle(future)
-        decode = result_of(operation.call.fn).decode
-        return self.score.recorded(operation, record, tried) if tried.text is None else decode(tried.text)
+        if tried.text is None:
+            return self.score.recorded(operation, record, tried)
+        return operation.callee.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
@@ -105,11 +111,6 @@ class Conductor(Player):
     def threads(self) -> int:
         """How many functions of steps run in threads just now."""
         return self._calls.threads
-
-    @property
-    def moves(self) -> int:
-        """Grows with everything that happens."""
-        return self._moves
 
     @property
     def quiet(self) -> bool:
@@ -158,25 +159,27 @@ class Conductor(Player):
     def _settle(self, work: Any) -> None:
         """A branch, of perhaps several, has what it awaited."""
         self._futures.discard(work)
-        self._moves += 1
+        self.moves += 1
         if self._open:
             self._consider()  # this branch may be at its end, and the others wait
 
     def _written_soon(self, command: Command) -> asyncio.Future[Any]:
         """Have a command written; done when it is durable, and its turn has come."""
+        self.begin()
+        return self._submit(command, getattr(command, "n", None))
+
+    def _submit(self, command: Command, n: int | None) -> asyncio.Future[Any]:
+        """The same, by one who has begun."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._futures.add(future)
-        n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._busy += 1
-        self._moves += 1
         self._have_written(Ask(self.current, command, partial(self._written, n, future), True))
         return future
 
     def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
         self._busy -= 1
-        self._moves += 1
+        self.moves += 1
         if self._open:
             self._consider()
         if isinstance(answer, Wrote):
@@ -198,11 +201,11 @@ class Conductor(Player):
 
     def begin(self) -> None:
         self._busy += 1
-        self._moves += 1
+        self.moves += 1
 
     def finish(self) -> None:
         self._busy -= 1
-        self._moves += 1
+        self.moves += 1
         if self._open:
             self._consider()
 
@@ -248,7 +251,7 @@ class Conductor(Player):
         wait = effect.wait
         self._open[wait.key] = (effect, future)
         future.add_done_callback(lambda _: self._open.pop(wait.key, None))
-        self._moves += 1
+        self.moves += 1
         self._lingering.opened(wait.kind, due_in, self._loop.time())
         self._desk.watch(self)
         self._consider()
@@ -273,7 +276,7 @@ class Conductor(Player):
         key = fx.waits_by(effect)
         stopped = self._closed or self.current.order is not None or self.score.dry
         if key is not None and key not in self.score.past.withdrawn and not stopped:
-            self._tell(Withdraw(self.score.held, self.score.past.number(), key))
+            self._tell(Withdraw(self.score.held, self.score.number_aside(), key))
 
     def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
         if read is None:
@@ -299,10 +302,10 @@ class Conductor(Player):
         """When nothing is left but waits, look again in a moment."""
         if self._open and not self._busy and not self._closed:
             seconds = self._lingering.seconds(self._loop.time(), self._desk.has_room())
-            self._loop.call_later(seconds, self._suspend_if_quiet, self._moves, 0)
+            self._loop.call_later(seconds, self._suspend_if_quiet, self.moves, 0)
 
     def _suspend_if_quiet(self, moves: int, turns: int) -> None:
-        if self._moves != moves or self._busy or not self._open or self._closed:
+        if self.moves != moves or self._busy or not self._open or self._closed:
             return
         if not self._deliveries.idle:
             self._loop.call_later(CROWDED, self._suspend_if_quiet, moves, 0)
@@ -350,20 +353,20 @@ class Conductor(Player):
     def _be_stuck(self, effect: fx.Stuck) -> asyncio.Future[Any]:
         if effect.key not in self.score.past.withdrawn:
             self.stuck.append(effect.key)
-        self._moves += 1
+        self.moves += 1
         return self._future()
 
     # Author code
 
     def run_step(self, effect: fx.Try) -> Coroutine[Any, Any, fx.Tried]:
         """Author code, with its retries."""
-        return self._calls.run(self, effect.step, effect.key)
+        return self._under_way(self._calls.run(self, effect.step, effect.key))
 
     def given_up(self, key: str, tried: fx.Tried) -> None:
         """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
         there, so it must be known."""
         if tried.error is None:
-            self._tell(self.score.late_record(key, tried))
+            self._tell(self.score.record(key, tried, undo=1))
 
     async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""

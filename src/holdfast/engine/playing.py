@@ -25,10 +25,11 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
 from holdfast.store.commands import Record
+from holdfast.task.callee import callee_of
 from holdfast.task.context import Context
 from holdfast.task.current import Scope, scope
 from holdfast.task.functions import is_async
-from holdfast.task.operations import Function, Step
+from holdfast.task.operations import Step
 from holdfast.task.sync_context import SyncContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -197,7 +198,7 @@ def _to_undo(score: Score) -> list[Registered]:
 
 def missing_undos(score: Score) -> list[str]:
     """Steps that are to be undone, and that the function of now doesn't come by any more, or has no undo for."""
-    unasked = [(kept.n, kept.key) for kept in score.past.unasked() if kept.undo]
+    unasked = [(kept.n, kept.key) for kept in score.past.unasked.values() if kept.undo]
     return [key for n, key in sorted(unasked + score.without_undo) if n not in score.past.undone]
 
 
@@ -212,9 +213,9 @@ def _as_step(registered: Registered) -> Step:
     fn: Callable[..., Any] = registered.call
     if step is not None and step.undo is not None and is_async(step.undo):
         fn = partial(_awaited, registered.call)
-    name = step.call.name if step is not None else registered.key
+    name = step.name if step is not None else registered.key
     retry = step.retry if step is not None and step.retry is not None else Retry()
-    return Step(Function(name, "", fn), retry, step.timeout if step is not None else None)
+    return Step(name, "", fn, callee_of(fn), retry=retry, timeout=step.timeout if step is not None else None)
 
 
 async def _awaited(call: Callable[[], Any]) -> None:

@@ -125,11 +125,11 @@ class Runner:
         return True
 
     def _set_timer(self, attempt: Attempt, at: Callable[[float, Callable[[], None]], Cancellable]) -> None:
+        if attempt.timeout is None and attempt.claim.deadline_in is None:
+            return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        known = [(micros / SECOND, order) for micros, order in limits if micros is not None]
-        if known:
-            seconds, order = min(known)
-            attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
+        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
         attempt.begun = True

@@ -29,7 +29,6 @@ from holdfast.store.rows import NewGraph
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
 from holdfast.task.current import scope
-from holdfast.task.results import result_of
 
 
 class Score:
@@ -39,7 +38,7 @@ class Score:
         self.claim = claim
         self.past = past
         self.dry = dry
-        self.held = write.Held(claim.id, claim.seq, claim.fence, claim.generation)
+        self.held = past.held
         self.undos = bool(claim.undos)
         self.waited = bool(past.open or past.settled)
         """Whether it has, or had, something to wait for in this attempt."""
@@ -50,7 +49,10 @@ class Score:
         self._children: dict[str, str] = {}
         self._graphs: dict[str, str] = {}  # children that are graphs, and the tasks whose results theirs are
         self._spawned: dict[str, Any] | None = None
-        self._numbers = set(past.numbers)
+        self.number = past.number
+        """The number of what will be on record next."""
+        self._first = past.last + 1
+        self._unused: set[int] = set()
         self._failures: dict[int, BaseException] = {}
         self._copied: dict[str, Any] = {}
         self.link: Callable[[str], None] | None = None  # tells telemetry of an event that was waited for
@@ -71,7 +73,8 @@ class Score:
     def forgotten(self, error: BaseException) -> tuple[int, ...]:
         """The failures that the next attempt tries again, when this error ends this one: those that it came from, and
         those with nothing on record after them."""
-        last = max(self._numbers - self._failures.keys(), default=0)
+        new = range(self._first, self.past.last + 1)
+        last = max({*self.past.numbers, *new} - self._unused - self._failures.keys(), default=0)
         behind = causes(error)
         return tuple(sorted(n for n, raised in self._failures.items() if n > last or id(raised) in behind))
 
@@ -83,15 +86,15 @@ class Score:
             self._failures[n] = raised
             raise
 
-    def number(self) -> int:
-        """The number of what will be on record next."""
-        n = self.past.number()
-        self._numbers.add(n)
+    def number_aside(self) -> int:
+        """A number for what is no outcome."""
+        n = self.number()
+        self.unused(n)
         return n
 
     def unused(self, n: int) -> None:
         """Nothing came on record under a number after all."""
-        self._numbers.discard(n)
+        self._unused.add(n)
 
     # Steps
 
@@ -101,7 +104,7 @@ class Score:
         if kept is not None:
             yield Replay(kept)
             if kept.kind == "failed":
-                self._fails_again(operation.call.name, kept, operation.raises)
+                self._fails_again(operation.name, kept, operation.raises)
             return self._finished(operation, kept.n, key, kept.value, kept.undo)
         if self.dry:
             yield Stuck(key)
@@ -109,7 +112,7 @@ class Score:
             yield Submit(write.MarkUndos(self.held))
             self.undos = True
         tried: Tried = yield Try(operation, key)
-        record = self.tried(operation, key, tried)
+        record = self.record(key, tried, 0 if operation.undo is None else 1)
         yield Submit(record)
         return self.recorded(operation, record, tried)
 
@@ -117,29 +120,22 @@ class Score:
         """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
         now = scope.get()
         past = self.past
-        if self.dry or operation.undo is not None or past.replaying or (now is not None and now.step is not None):
+        if self.dry or operation.undo is not None or past.unasked or (now is not None and now.step is not None):
             return None
-        return past.key(operation.call.base)
-
-    def tried(self, operation: op.Step, key: str, tried: Tried) -> write.Record:
-        """The checkpoint of a step."""
-        undo = int(operation.undo is not None and tried.error is None)
-        return self._record(self.number(), key, tried, undo)
+        return past.key(operation.base)
 
     def recorded(self, operation: op.Step, record: write.Record, tried: Tried) -> Any:
         """What a step gives its caller when its checkpoint is durable."""
         if tried.error is not None:
-            self._fails(record.n, partial(fail, operation.call.name, tried.error, operation.raises, tried.exception))
+            self._fails(record.n, partial(fail, operation.name, tried.error, operation.raises, tried.exception))
         return self._finished(operation, record.n, record.key, tried.text, record.undo)
 
-    def _record(self, n: int, key: str, tried: Tried, undo: int = 0) -> write.Record:
+    def record(self, key: str, tried: Tried, undo: int = 0) -> write.Record:
+        """The checkpoint of a step or a transaction; with `undo`, of a step that has one."""
         if tried.error is None:
-            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
-        return write.Record(*self.held, n, key, "failed", failure_text(tried.error, tried.exception), tried.took)
-
-    def late_record(self, key: str, tried: Tried) -> write.Record:
-        """The checkpoint of a step that has an undo, and for whose end nobody waited."""
-        return self._record(self.number(), key, tried, undo=1)
+            return write.Record(*self.held, self.number(), key, "step", tried.kept, tried.took, undo)
+        text = failure_text(tried.error, tried.exception)
+        return write.Record(*self.held, self.number(), key, "failed", text, tried.took)
 
     def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
         """What a step or transaction that failed for good gives its caller in a replay."""
@@ -147,7 +143,7 @@ class Score:
 
     def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """What a step on record gives its caller."""
-        value = result_of(operation.call.fn).decode(text or "null")
+        value = operation.callee.decode(text or "null")
         if undo:
             if operation.undo is None:
                 self.without_undo.append((n, key))
@@ -161,16 +157,16 @@ class Score:
         if kept is not None:
             yield Replay(kept)
             if kept.kind == "failed":
-                self._fails_again(operation.call.name, kept, ())
-            return result_of(operation.call.fn).decode(kept.value or "null")
+                self._fails_again(operation.name, kept, ())
+            return operation.callee.decode(kept.value or "null")
         if self.dry:
             yield Stuck(key)
         tried: Tried = yield Transact(operation, key)
         if tried.error is not None:
-            n = self.number()
-            yield Submit(self._record(n, key, tried))
-            self._fails(n, partial(fail, operation.call.name, tried.error, (), tried.exception))
-        return result_of(operation.call.fn).decode(tried.text or "null")
+            record = self.record(key, tried)
+            yield Submit(record)
+            self._fails(record.n, partial(fail, operation.name, tried.error, (), tried.exception))
+        return operation.callee.decode(tried.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
         key = self.past.key(operation.base)
@@ -186,8 +182,7 @@ class Score:
         else:
             n = kept.n
             yield Replay(kept)
-        call = operation.call
-        self.registered.append(Registered(n, key, lambda: call.fn(*call.args, **call.kwargs)))
+        self.registered.append(Registered(n, key, partial(operation.fn, *operation.args, **operation.kwargs)))
 
     # Waiting
 
@@ -318,7 +313,7 @@ class Score:
 
     def _end_of(self, spawn: str) -> list[Any]:
         """How a spawned child ended. A replay asks for all of them: they are read together."""
-        if self._spawned is None and self.past.replaying:
+        if self._spawned is None and self.past.unasked:
             self._spawned = self._reader.spawned(self.claim.id)
         found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
         return [end_of_child(found)] if found is not None else self._ends_of(spawn)
@@ -362,7 +357,7 @@ class Score:
         return UUID(value) if operation.kind == "uuid" else value
 
     def progress(self, operation: op.Progress) -> Plan:
-        if not self.past.replaying and not self.dry:
+        if not self.past.unasked and not self.dry:
             yield Submit(write.Progress(self.held, operation.text))
 
     def write(self, operation: op.Write) -> Plan:

@@ -32,7 +32,7 @@ class Transacting:
     ) -> None:
         self._payloads = payloads
         self.record = Record(*score.held, 0, key, "step")
-        self._call = operation.call
+        self._call = operation
         self._score = score
         self._deliveries = deliveries
         self._loop = loop

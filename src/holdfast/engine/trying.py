@@ -13,7 +13,7 @@ from holdfast.model.failure import describe
 from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
 from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
-from holdfast.task.operations import Function
+from holdfast.task.operations import Call
 
 ONCE = Retry(max_attempts=1)
 
@@ -22,12 +22,11 @@ class TookTooLong(Exception):
     """A step's own timeout has passed."""
 
 
-def returned(call: Function, value: Any, payloads: Payloads) -> Tried:
+def returned(call: Call, value: Any, payloads: Payloads) -> Tried:
     """Author code returned. A value that can't be kept fails the step: another try would return it again."""
-    what = f"the result of step {call.name}"
     try:
-        text = encode(value, what)
-        return Tried(text, payloads.pack(text, what))
+        text = encode(value, "the result of step", call.name)
+        return Tried(text, payloads.pack(text, "the result of step", call.name))
     except PayloadError as error:
         return Tried(error=describe(error, payload_code(error)), exception=error)
 
@@ -37,7 +36,7 @@ class Tries:
 
     __slots__ = ("_call", "_failures", "_retry", "_timeout")
 
-    def __init__(self, call: Function, retry: Retry | None, timeout: int | None) -> None:
+    def __init__(self, call: Call, retry: Retry | None, timeout: int | None) -> None:
         self._call = call
         self._retry = retry or ONCE
         self._timeout = timeout

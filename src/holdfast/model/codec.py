@@ -104,20 +104,27 @@ _pack = msgspec.msgpack.Encoder(enc_hook=_replace).encode
 _decode_plain = msgspec.json.Decoder().decode
 
 
-def encode(value: Any, what: str = "the value") -> str:
-    """The JSON text of a value. `what` says in messages which value it is."""
+def encode(value: Any, what: str = "the value", of: str = "") -> str:
+    """The JSON text of a value. `what`, and `of` behind it, say in messages which value it is: put together only
+    there."""
     try:
         data = _encode(value)
     except Exception as error:
-        raise _refusal(value, what, error) from error
-    text = data.decode()
-    if "null" in text or 'nan":' in text or 'inf":' in text:  # in a str: bytes raise and catch an error to find bytes
+        raise _refusal(value, f"{what} {of}" if of else what, error) from error
+    text = data.decode()  # in which to look: bytes raise and catch an error to find bytes
+    if len(data) > MAX_DEPTH or "null" in text or 'nan":' in text or 'inf":' in text or ASTERISKS in text:
+        _check_text(data, text, value, f"{what} {of}" if of else what)
+    return text
+
+
+def _check_text(data: bytes, text: str, value: Any, what: str) -> None:
+    """Refuse what JSON stands for but doesn't give back."""
+    if "null" in text or 'nan":' in text or 'inf":' in text:
         _check_finite(value, what)
     if ASTERISKS in text and (secret := find_secret(value)) is not None:
         raise NotSerializable(f"{what}: {secret}")
     if len(data) > MAX_DEPTH:
         _check_long(data, value, what)
-    return text
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:

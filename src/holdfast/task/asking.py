@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -23,17 +23,15 @@ from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
 from holdfast.task import operations, stand_ins
 from holdfast.task.annotations import Unresolved, check
+from holdfast.task.callee import STEP_OPTIONS, Callee, callee_of, known
 from holdfast.task.functions import given_name, own_name, plain_function, refuse_async, shown
 from holdfast.task.graph_plan import graph_digest, plan_graph, result_name
-from holdfast.task.identity import LENGTH, arguments_digest, child_digest, items_digest
-from holdfast.task.operations import Function
+from holdfast.task.identity import LENGTH, NO_ARGUMENTS, arguments_digest, child_digest, items_digest
 from holdfast.task.options import check_retry, some_time
 from holdfast.task.task import Request, Task
 
 MOST_ITEMS = 100_000
 
-_STEP_OPTIONS = frozenset(("name", "retry", "timeout", "undo"))
-_ONLY_A_NAME = frozenset(("name",))
 _USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
 
 
@@ -48,6 +46,7 @@ class StepSettings(msgspec.Struct):
 
 
 NO_SETTINGS = StepSettings()
+NOTHING: Mapping[str, Any] = {}
 
 
 # Functions
@@ -72,16 +71,17 @@ def step_settings(
 
 def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
     """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
-    if not given or _STEP_OPTIONS.isdisjoint(given):
+    if len(given) == 1 and "name" in given:
+        made = step_with(_named(given["name"]), fn, args, NOTHING, blocking=blocking)
+    elif STEP_OPTIONS.isdisjoint(given):
         return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
-    options = given
-    kwargs: dict[str, Any] = {}
-    if not given.keys() <= _STEP_OPTIONS:
-        kwargs = {name: value for name, value in given.items() if name not in _STEP_OPTIONS}
-        options = {name: value for name, value in given.items() if name in _STEP_OPTIONS}
-    _refuse_unfilled(fn, args, kwargs, options)
-    settings = _named(options["name"]) if options.keys() == _ONLY_A_NAME else step_settings(**options)
-    return step_with(settings, fn, args, kwargs, blocking=blocking)
+    else:
+        options = {name: value for name, value in given.items() if name in STEP_OPTIONS}
+        kwargs = {name: value for name, value in given.items() if name not in STEP_OPTIONS}
+        made = step_with(step_settings(**options), fn, args, kwargs, blocking=blocking)
+    if made.callee.like_options:
+        _refuse_unfilled(made, made.callee.like_options.intersection(given))
+    return made
 
 
 def _named(name: Any) -> StepSettings:
@@ -101,25 +101,37 @@ def step_with(
     settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
 ) -> operations.Step:
     """`ctx.options(…).step(…)`."""
-    call = _call("step", fn, args, kwargs, settings.name)
+    callee = None if stand_ins.on_stage else known(fn)
+    name = settings.name or (None if callee is None else callee.name)
+    if callee is None or name is None:
+        name, fn, callee = _called("step", fn, settings.name)
+    digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
+    made = operations.Step(
+        name, f"{name}-{digest}", fn, callee, args, kwargs,
+        settings.retry, settings.timeout, settings.undo, settings.raises,
+    )  # fmt: skip
     if blocking:
-        refuse_async("step", call.fn, _USE_CONTEXT)
-        if settings.undo is not None:
-            refuse_async("step: undo", settings.undo, _USE_CONTEXT)
-    return operations.Step(call, settings.retry, settings.timeout, settings.undo, settings.raises)
+        refuse_async("step", made.fn, _USE_CONTEXT)
+        if made.undo is not None:
+            refuse_async("step: undo", made.undo, _USE_CONTEXT)
+    return made
 
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
-    call = _call("undo", fn, args, kwargs)
+    name, function, callee = _called("undo", fn)
+    made = operations.Undo(name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, callee, args, kwargs)
     if blocking:
-        refuse_async("undo", call.fn, _USE_CONTEXT)
-    return operations.Undo(call)
+        refuse_async("undo", made.fn, _USE_CONTEXT)
+    return made
 
 
 def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
-    call = _call("transaction", fn, args, kwargs)
-    refuse_async("transaction", call.fn, "a transaction is held open by a thread: write it as a plain def")
-    return operations.Transaction(call)
+    name, function, callee = _called("transaction", fn)
+    made = operations.Transaction(
+        name, f"{name}-{arguments_digest(name, args, kwargs)}", function, callee, args, kwargs
+    )
+    refuse_async("transaction", made.fn, "a transaction is held open by a thread: write it as a plain def")
+    return made
 
 
 # Waiting
@@ -233,12 +245,13 @@ def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
 # Checks
 
 
-def _call(verb: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None = None) -> Function:
+def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable[..., Any], Callee]:
+    """What an author gave to be called: its name, the function itself, and what is known of it."""
     function = plain_function(verb, fn)
-    known = own_name(verb, function) if name is None else name
+    name = own_name(verb, function) if given is None else given
     if stand_ins.on_stage:
-        function = stand_ins.played(known, function)
-    return Function(known, arguments_digest(known, args, kwargs), function, args, kwargs)
+        function = stand_ins.played(name, function)
+    return name, function, callee_of(function)
 
 
 def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
@@ -249,15 +262,15 @@ def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
     return tuple(classes)
 
 
-def _refuse_unfilled(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
-    """A function may need an argument that is named like an option: it wouldn't get it, and fail at every try."""
-    code = getattr(getattr(fn, "fn", fn), "__code__", None)
-    if code is None or options.keys().isdisjoint(code.co_varnames):
-        return
+def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
+    """A function may need an argument that is named like an option that was given: it wouldn't get it, and fail at
+    every try."""
+    fn = step.fn
     try:
-        inspect.signature(fn).bind(*args, **kwargs)
+        if given:
+            inspect.signature(fn).bind(*step.args, **step.kwargs)
     except TypeError:
-        name = next(name for name in options if name in code.co_varnames)
+        name = next(iter(given))
         raise TaskError(
             f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
             f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"

@@ -13,56 +13,37 @@ from uuid import UUID
 import msgspec
 
 from holdfast.model.retry import Retry
+from holdfast.task.callee import Callee
 from holdfast.task.graph_plan import GraphPlan
 from holdfast.task.task import Request
 
 
-class Function(msgspec.Struct):
-    """An author's function with the arguments of one call. `digest` names the arguments."""
+class Call(msgspec.Struct):
+    """An author's function with the arguments of one call."""
 
     name: str
-    digest: str
+    base: str
     fn: Callable[..., Any]
+    callee: Callee
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
-
-    @property
-    def base(self) -> str:
-        return f"{self.name}-{self.digest}"
+    kwargs: Mapping[str, Any] = {}
 
 
-class Step(msgspec.Struct):
+class Step(Call):
     """Part of the function, kept. `timeout` is microseconds."""
 
-    call: Function
     retry: Retry | None = None
     timeout: int | None = None
     undo: Callable[[Any], Any] | None = None
     raises: tuple[type[Exception], ...] = ()
 
-    @property
-    def base(self) -> str:
-        return self.call.base
 
-
-class Transaction(msgspec.Struct):
+class Transaction(Call):
     """A function that writes to the user's tables; its writes and its checkpoint are one transaction."""
 
-    call: Function
 
-    @property
-    def base(self) -> str:
-        return self.call.base
-
-
-class Undo(msgspec.Struct):
+class Undo(Call):
     """A compensation, registered before an effect that may or may not happen."""
-
-    call: Function
-
-    @property
-    def base(self) -> str:
-        return f"$undo:{self.call.base}"
 
 
 class Sleep(msgspec.Struct):

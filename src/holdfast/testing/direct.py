@@ -120,19 +120,19 @@ class DirectConductor:
     def _try(self, effect: fx.Try) -> Calls:
         """A step with its retries, without pauses between them."""
         step = effect.step
-        self.around.steps.append(step.call.name)
-        tries = Tries(step.call, step.retry, step.timeout)
+        self.around.steps.append(step.name)
+        tries = Tries(step, step.retry, step.timeout)
         while True:
             try:
-                value = yield self._call(effect.key, step.call.fn, *step.call.args, **step.call.kwargs)
-                tried: fx.Tried | float = returned(step.call, value, PLAINLY)
+                value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
+                tried: fx.Tried | float = returned(step, value, PLAINLY)
             except Exception as error:
                 tried = tries.failed(error)
             if isinstance(tried, fx.Tried):
                 return tried
 
     def _transact(self, effect: fx.Transact) -> Calls:
-        call = effect.operation.call
+        call = effect.operation
         if self.around.connection is None:
             raise TaskError(f"ctx.transaction({call.name}) needs a connection: give it one, context(connection=…)")
         self.around.steps.append(call.name)

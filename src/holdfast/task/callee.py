@@ -1,4 +1,5 @@
-"""How what the functions of steps returned is read back from its JSON: as the annotated type.
+"""What is to be known of a function that an author gives to a context, worked out once: whether it is awaited, and how
+what it returned is read back from its JSON, as the annotated type.
 
 Unlike a task's, these annotations are never refused: where one can't be used, the result is read as plain JSON.
 """
@@ -6,30 +7,42 @@ Unlike a task's, these annotations are never refused: where one can't be used, t
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import functools
 import inspect
 import typing
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import TaskError
+from holdfast.errors import ConfigError, TaskError
 from holdfast.model.codec import decode, decoder
 from holdfast.task.annotations import Unresolved, check, resolve
+from holdfast.task.functions import is_async, own_name
 
+STEP_OPTIONS = frozenset(("name", "retry", "timeout", "undo"))
 _AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
 
 
-class StepResult:
-    """How the results of one function are read."""
+class Callee:
+    """One function. `name` is what a step of it is called by itself, None where it must be given one; `like_options`
+    are those of its variables that are named like options of steps, perhaps as parameters."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_decoder", "awaited", "like_options", "name")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         kind = _kind_of(fn)
         self._decoder = None if kind is Any else decoder(kind)
+        self.awaited = is_async(fn)
+        code = getattr(fn, "__code__", None)
+        self.like_options = STEP_OPTIONS.intersection(() if code is None else code.co_varnames)
+        try:
+            self.name: str | None = own_name("step", fn)
+        except (TaskError, ConfigError):
+            self.name = None
 
     def decode(self, text: str) -> Any:
         """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
@@ -41,23 +54,28 @@ class StepResult:
         return decode(text)
 
 
-_known: dict[int, tuple[weakref.ref[Callable[..., Any]], StepResult]] = {}
+_known: dict[int, tuple[weakref.ref[Callable[..., Any]], Callee]] = {}
 """By id, with a weak reference that tells whether it is still the same object: looked up for every step."""
 
 
-def result_of(fn: Callable[..., Any]) -> StepResult:
-    """The result of a function, worked out once; of a method once for all objects."""
-    key: Callable[..., Any] = getattr(fn, "__func__", fn)
-    known = _known.get(id(key))
-    if known is not None and known[0]() is key:
-        return known[1]
-    result = StepResult(fn)
-    try:
-        place = id(key)
-        _known[place] = (weakref.ref(key, lambda _: _known.pop(place, None)), result)
-    except TypeError:  # nothing that can be referred to weakly
-        pass
-    return result
+def known(fn: Any) -> Callee | None:
+    """What is known of a function by now."""
+    found = _known.get(id(fn))
+    return found[1] if found is not None and found[0]() is fn else None
+
+
+def callee_of(fn: Callable[..., Any]) -> Callee:
+    """What is known of a function; of a method once for all objects."""
+    found = known(fn)
+    if found is not None:
+        return found
+    if isinstance(fn, MethodType):
+        return callee_of(fn.__func__)
+    callee = Callee(fn)
+    place = id(fn)
+    with contextlib.suppress(TypeError):  # nothing that can be referred to weakly
+        _known[place] = (weakref.ref(fn, lambda _: _known.pop(place, None)), callee)
+    return callee
 
 
 def _kind_of(fn: Callable[..., Any]) -> Any:
