@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Retry, StepFailed
+from holdfast import Context, Retry, StepFailed, SyncContext
+from holdfast.engine.attempt import Attempt
 from tests.support.durable import drain, kinds, state
+from tests.support.waiting import wait_until
 
 ONCE = Retry(max_attempts=1)
 THREE_AT_ONCE = Retry(max_attempts=3, delay=0)
@@ -169,3 +173,26 @@ def test_a_steps_retry_knows_on_and_never_on(app, ledger):
     drain(app)
     run.result(timeout=5)
     assert ledger.counts() == {"key": 1, "value": 3}
+
+
+def test_what_has_ended_is_freed_without_the_garbage_collector(app):
+    """It would look through all that hundreds of runs have in memory, again and again."""
+
+    @app.task(name="steps")
+    async def steps(ctx: Context) -> None:
+        await ctx.step(make_order)
+        await asyncio.gather(ctx.step(make_order, name="a"), ctx.step(make_order, name="b"))
+
+    @app.task(name="plain steps")
+    def plain_steps(ctx: SyncContext) -> None:
+        ctx.step(make_order)
+
+    gc.disable()
+    try:
+        runs = [*steps.enqueue_many([()] * 5), *plain_steps.enqueue_many([()] * 5)]
+        drain(app)
+        ours = {str(run.id) for run in runs}
+        assert {state(run) for run in runs} == {"done"}
+        wait_until(lambda: not [each for each in gc.get_objects() if type(each) is Attempt and each.claim.id in ours])
+    finally:
+        gc.enable()

@@ -241,6 +241,7 @@ class Runner:
             self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
         else:
             self._let_go(attempt)
+        attempt.score = None  # which has the attempt: only the garbage collector could free the two
         with self._lock:
             self._taken -= 1
             self._in_processes -= attempt.in_process
