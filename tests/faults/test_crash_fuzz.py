@@ -60,7 +60,7 @@ PLACES = {
     },
     "cutting": {"claim", "record_checkpoints", "add_waits", "withdraw_waits", "give_back", "take_messages"},
 }  # fmt: skip
-"""Statements at whose commit a worker must have been killed at least once."""
+"""Statements at whose commit a worker must have been killed at least once; by default only by one of the tasks."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -165,12 +165,13 @@ def test_a_worker_killed_at_any_commit_changes_nothing_of_what_comes_out(
 ):
     """With --slow at each commit, else at every ninth, and always at each kind of commit."""
     first, stride = (1, 1) if slow else (1 if mode == "after" else 5, 9)
-    points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=PLACES[task])
+    wanted = PLACES[task] if slow or task == "everything" else PLACES[task] - PLACES["everything"]
+    points = fuzz(urls, processes, tmp_path, task, mode, first=first, stride=stride, statements=wanted)
     kills = sum(check_point(task, facts) for facts in points)
     counted = [facts for facts in points if "-p0" in facts["mark"]]
     assert sum(not facts["places"] for facts in counted) == STREAMS, "each point but the last of a stream is a kill"
-    assert kills >= ENOUGH[task] / stride + len(PLACES[task])
-    assert places(points) >= PLACES[task]
+    assert kills >= ENOUGH[task] / stride + len(wanted)
+    assert places(points) >= wanted
     if slow:
         with capsys.disabled():
             print(f"\n{task}, {mode} each commit: {kills} kills")  # noqa: T201

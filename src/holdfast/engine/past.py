@@ -53,10 +53,12 @@ class Past:
         if item.kind == "undone":
             self.undone.add(int(item.value or 0))
             self._times_undone[item.key] = self._times_undone.get(item.key, 0) + 1
-        elif item.kind == "withdrawn":
+        elif item.kind == "withdrawn":  # what it had come to doesn't count: it was given back
             self.withdrawn.add(item.key)
+            self.unasked.pop(item.key, None)
         else:
             self.unasked[item.key] = item
+            self.withdrawn.discard(item.key)
 
     def _settle(self, wait: KeptWait) -> Record:
         """A wait that came to something while the run was asleep is on record from now on, after all the rest."""
