@@ -231,6 +231,24 @@ def test_a_wait_that_was_cancelled_once_and_waited_for_again_can_be_cancelled_ag
     assert run.result(timeout=5) == "hello"
 
 
+def test_a_task_made_right_before_a_recorded_step_begins_before_that_is_answered(app, effects):
+    """As it did the first time: else it is cancelled before it asks for anything, and the next is taken for it."""
+
+    @app.task(name="work")
+    async def work(ctx: Context) -> object:
+        receiving = asyncio.ensure_future(ctx.receive("n"))
+        await ctx.step(effects.anote, "quick")
+        receiving.cancel()
+        return await ctx.receive("n")
+
+    run = work.enqueue()
+    drain(app)
+    assert waits(app, run) == ["$message:n#2"]
+    run.send("n", "hello")
+    drain(app)
+    assert run.result(timeout=5) == "hello"
+
+
 def test_a_message_taken_before_a_restart_stays_taken_when_the_same_receive_is_cancelled_after_it(app):
     @app.task(name="work")
     async def work(ctx: Context, got: list[int]) -> list[int]:

@@ -124,17 +124,17 @@ class Conductor(Player):
 
     # Effects
 
-    def _replay(self, effect: fx.Replay) -> Awaitable[Any]:
-        n = effect.kept.n
+    async def _replay(self, effect: fx.Replay) -> Any:
+        """A turn later: tasks that author code made before begin before it is answered, as they did the first time."""
+        await asyncio.sleep(0)
+        n, data = effect.kept.n, None
         self._deliveries.ask(n, recorded=True)
-        return self._delivered(n, None) if effect.read is None else self._read_and_deliver(n, effect.read)
-
-    async def _read_and_deliver(self, n: int, read: Callable[[], Any]) -> Any:
-        try:
-            data = await self._read(read)
-        except BaseException:  # this branch was cancelled: nobody may wait for its turn
-            self._deliveries.drop(n)
-            raise
+        if effect.read is not None:
+            try:
+                data = await self._read(effect.read)
+            except BaseException:  # this branch was cancelled: nobody may wait for its turn
+                self._deliveries.drop(n)
+                raise
         return await self._awaited(self._delivered(n, data))
 
     def _delivered(self, n: int, value: Any) -> asyncio.Future[Any]:

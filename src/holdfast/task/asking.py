@@ -270,7 +270,7 @@ def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
         if given:
             inspect.signature(fn).bind(*step.args, **step.kwargs)
     except TypeError:
-        name = next(iter(given))
+        name = min(given)
         raise TaskError(
             f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
             f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"
