@@ -8,7 +8,7 @@ from collections import deque
 import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
 from holdfast.engine.committer import LARGEST_GROUP, Over, take_group
 from holdfast.errors import StoreUnavailable
@@ -155,7 +155,7 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
 
 def test_a_group_is_bounded_by_count_and_bytes():
     def command(size: int) -> Over:
-        return Over(None, End("id", 1, 1, "done", "done", result="x" * size))  # type: ignore[arg-type]
+        return Over(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
 
     def taken(*tasks: Over) -> int:
         waiting = deque(tasks)
@@ -168,6 +168,31 @@ def test_a_group_is_bounded_by_count_and_bytes():
     assert taken(*[command(2 * 1024 * 1024 + n) for n in range(10)]) == 3
     assert taken(*[command(9 * 1024 * 1024)] * 2) == 1
     assert taken(*[Over(None, None)] * 3) == 3  # type: ignore[arg-type]
+
+
+def test_what_waits_to_be_written_knows_its_size(app, monkeypatch):
+    seen = []
+    monkeypatch.setattr("holdfast.engine.committer.take_group", lambda waiting: seen.extend(waiting) or _all(waiting))
+
+    @app.task(name="large")
+    async def large(ctx: Context) -> str:
+        await ctx.step(lambda: "s" * 1000, name="made")
+        await ctx.emit("told", "e" * 2000)
+        return "r" * 3000
+
+    @app.task(name="large too")
+    def large_too(ctx: SyncContext) -> None:
+        ctx.step(lambda: "s" * 1000, name="made")
+
+    large.enqueue()
+    large_too.enqueue()
+    app.worker().drain()
+    sizes = sorted(task.size // 1000 for task in seen)
+    assert sizes == [0, 1, 1, 2, 3]
+
+
+def _all(waiting):
+    return [waiting.popleft() for _ in range(len(waiting))]
 
 
 def kill_backends(url: str, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.store.part import batch
 from holdfast.store.permits import place_of
@@ -109,7 +110,7 @@ def test_an_end_just_before_the_lease_is_over_counts(world, clock, claim):
 
 
 def test_an_end_of_a_run_that_isnt_there_is_refused(world, claim):
-    ghost = claim._replace(id="00000000-0000-7000-8000-000000000000")
+    ghost = replace(claim, id="00000000-0000-7000-8000-000000000000")
     assert world.store.attempts.end("w", [end_of(ghost), end_of(claim)]) == {end_of(claim).claim}
 
 

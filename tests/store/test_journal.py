@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import KeyConflict
 from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Withdraw, Write, Wrote
@@ -130,7 +131,7 @@ def test_a_checkpoint_that_another_claim_wrote_isnt_taken_for_ones_own(world, cl
     world.record("w", claim, 1)
     lose(world, claim, "taken over")
     (again,) = world.store.claims.owned("v")
-    assert world.record("v", claim._replace(fence=again.fence), 1) is LOST, "same number and key, another fence"
+    assert world.record("v", replace(claim, fence=again.fence), 1) is LOST, "same number and key, another fence"
     assert world.record("w", claim, 1) == Wrote('"value 1"'), "it was written while it was its own"
 
 

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from holdfast.database.sqlite import SqliteDatabase
+from holdfast.database.statements import Statement
 from tests.support.world import CANCELLED
 
 
@@ -171,3 +173,24 @@ def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
     listening.join()
     watch.close()
     assert stopped
+
+
+def test_a_watch_takes_its_own_process_for_another_only_now_and_then(tmp_path, monkeypatch):
+    ours = SqliteDatabase(str(tmp_path / "shared.db"))
+    theirs = SqliteDatabase(str(tmp_path / "shared.db"))
+    write = Statement("write", "create table if not exists t (n); insert into t values (1)", ())
+    watch, stop = ours.watch(), threading.Event()
+
+    def written(database: SqliteDatabase) -> bool:
+        database.line("commit").run(lambda connection: connection.execute(write, {}))
+        return watch.wait(0, stop)
+
+    monkeypatch.setattr("holdfast.database.sqlite.BUSY_LOOK_SECONDS", 3600)
+    assert watch.wait(0, stop)  # the first look only begins to watch
+    assert not written(ours)
+    assert written(theirs)
+    assert not written(ours)
+    monkeypatch.setattr("holdfast.database.sqlite.BUSY_LOOK_SECONDS", 0)
+    assert written(ours), "it may as well have been another's"
+    for database in (ours, theirs):
+        database.close()

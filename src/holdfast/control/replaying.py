@@ -192,7 +192,7 @@ class OneReplay:
 
     def _work(self, arguments: Arguments) -> None:
         try:
-            if self._attempt.on_loop:
+            if self._attempt.place == "loop":
                 with asyncio.Runner() as runner:
                     runner.get_loop().set_exception_handler(lambda *_: None)
                     self._replayed = runner.run(asyncio.wait_for(self._on_loop(arguments), self._timeout))

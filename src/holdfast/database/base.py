@@ -101,6 +101,8 @@ class Line:
         self._lock = threading.RLock()
         self._refused: tuple[float, StoreUnavailable] | None = None
         self._held = False
+        self.uses = 0
+        """Grows when somebody begins or ends to use it."""
 
     @contextmanager
     def hold(self) -> Iterator[Connection]:
@@ -108,12 +110,16 @@ class Line:
         that, and is not repeated."""
         with self._lock:
             connection = self._open()
-            with connection.transaction():
-                outer, self._held = self._held, True
-                try:
-                    yield connection
-                finally:
-                    self._held = outer
+            self.uses += 1
+            try:
+                with connection.transaction():
+                    outer, self._held = self._held, True
+                    try:
+                        yield connection
+                    finally:
+                        self._held = outer
+            finally:
+                self.uses += 1
 
     @contextmanager
     def hold_open(self) -> Iterator[Connection]:
@@ -137,6 +143,7 @@ class Line:
         with self._lock:
             while True:
                 connection = self._open()
+                self.uses += 1
                 try:
                     return work(connection)
                 except Conflict:
@@ -157,6 +164,8 @@ class Line:
                     if not self._held:
                         self.close()
                     raise
+                finally:
+                    self.uses += 1
 
     def _open(self) -> Connection:
         """The connection; after a refusal the next try is made no sooner than a second later."""

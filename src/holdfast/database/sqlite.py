@@ -28,6 +28,8 @@ from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
 LOOK_SECONDS = 0.005
+BUSY_LOOK_SECONDS = 0.05
+"""While this process writes itself, a change may be its own: then one counts only so long after the last that did."""
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
 LONGEST_TRANSACTION = 5.0
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
@@ -218,20 +220,25 @@ def _use_wal(connection: apsw.Connection) -> None:
 
 
 class SqliteWatch(Watch):
-    """Looks at `data_version`, which costs microseconds."""
+    """Looks at `data_version`, which costs microseconds. That tells of this process's own commits too; whether it may
+    have been one of those, says the use of the line on which it writes."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, writer: Line) -> None:
         self._line = line
+        self._writer = writer
+        self._used = 0
         self._seen: int | None = None
+        self._heard = 0.0
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         deadline = time.monotonic() + longest
         while True:
-            version = self._line.run(_data_version)
-            if version != self._seen:
-                self._seen = version
+            version, used, now = self._line.run(_data_version), self._writer.uses, time.monotonic()
+            ours, self._used = used != self._used, used
+            if version != self._seen and (not ours or now >= self._heard + BUSY_LOOK_SECONDS):
+                self._seen, self._heard = version, now
                 return True
-            if time.monotonic() >= deadline or stop.wait(LOOK_SECONDS):
+            if now >= deadline or stop.wait(LOOK_SECONDS):
                 return False
 
     def close(self) -> None:
@@ -322,7 +329,7 @@ class SqliteDatabase(Database):
         return self._holder == threading.get_ident()
 
     def watch(self) -> Watch:
-        return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"))
+        return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"), self.line("commit"))
 
     def _open(self, longest: float | None) -> SqliteConnection:
         if self._in_memory:

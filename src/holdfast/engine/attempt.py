@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
+from holdfast.engine.trying import ONCE
 from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.codec import decode, encode
@@ -30,8 +32,7 @@ from holdfast.telemetry.fields import Working, working
 if TYPE_CHECKING:
     from holdfast.engine.score import Score
     from holdfast.engine.watching import Watched
-
-NOTHING_KEPT = Kept()
+    from holdfast.task.options import Place
 
 Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
 """Why author code is told to stop. The last two it brought about itself: it waits, or asked to begin anew."""
@@ -49,61 +50,44 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One try. Ends once: by its author code, its timeout, its deadline, or the loss of its run."""
 
-    __slots__ = (
-        "begun",
-        "child",
-        "claim",
-        "durable",
-        "ended",
-        "handle",
-        "in_process",
-        "in_thread",
-        "kept",
-        "lock",
-        "on_loop",
-        "order",
-        "over",
-        "restart_args",
-        "retry",
-        "scheduled_for",
-        "score",
-        "session",
-        "signature",
-        "task",
-        "threads_over",
-        "timeout",
-        "timer",
-        "waits_for",
-        "watched",
-    )
+    claim: Claim
+    task: Task[..., Any]
+    session: str
+    kept: Kept | None = None
+    signature: Any = None
+    retry: Retry = ONCE
+    timeout: int | None = None
+    place: Place | None = None
+    """Where its author code runs."""
+    durable: bool = False
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    handle: asyncio.Task[None] | None = None
+    timer: Cancellable | None = None
+    child: Killable | None = None
+    order: Order | None = None
+    begun: bool = False
+    """Its coroutine runs: one that doesn't yet would be cancelled without a trace."""
+    ended: bool = False
+    """Its end was handed to the committer."""
+    over: bool = False
+    """Author code has stopped."""
+    score: Score | None = None
+    """Of a durable function that has begun."""
+    waits_for: Sequence[str] = ()
+    restart_args: str | None = None
+    threads_over: Callable[[], None] | None = None
+    """Called when the last thread of its steps has ended."""
+    scheduled_for: datetime | None = None
+    watched: Watched | None = None
+    """Where telemetry is on."""
 
-    def __init__(self, claim: Claim, task: Task[..., Any], session: str, kept: Kept | None = None) -> None:
-        self.claim = claim
-        self.kept = kept or NOTHING_KEPT
-        self.score: Score | None = None  # of a durable function that has begun
-        self.waits_for: list[str] = []
-        self.restart_args: str | None = None
-        self.threads_over: Callable[[], None] | None = None  # called when the last thread of its steps has ended
-        self.task = task
-        self.session = session
+    def __post_init__(self) -> None:
+        task, claim = self.task, self.claim
         self.durable = task.durable
-        self.signature, self.retry, self.timeout, place = task.part(claim.args)
-        self.on_loop = place == "loop"
-        self.in_thread = place == "thread"
-        self.in_process = place == "process"
-        self.lock = threading.Lock()
-        self.handle: asyncio.Task[None] | None = None
-        self.timer: Cancellable | None = None
-        self.child: Killable | None = None
-        self.order: Order | None = None
-        self.begun = False  # its coroutine runs: one that doesn't yet would be cancelled without a trace
-        self.ended = False  # its end was handed to the committer
-        self.over = False  # author code has stopped
-        self.scheduled_for: datetime | None = None
-        self.watched: Watched | None = None  # where telemetry is on
+        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:

@@ -23,7 +23,7 @@ from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
+from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote, payload_size
 from holdfast.store.waking import recorded_as
 from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Operation
@@ -96,7 +96,7 @@ class BlockingConductor(Player):
 
     def _ask(self, command: Command) -> Future[Answer]:
         answer: Future[Answer] = Future()
-        self._desk.submit(Ask(self.current, command, answer.set_result, on_loop=False))
+        self._desk.submit(Ask(self.current, command, _pass_on, False, answer, payload_size(command)))
         return answer
 
     def _wait_for(self, future: Future[Answer]) -> Answer:
@@ -266,6 +266,10 @@ class BlockingConductor(Player):
         if text is None:
             raise Unwind
         return ended
+
+
+def _pass_on(ask: Ask, answer: Answer) -> None:
+    ask.about.set_result(answer)
 
 
 def _no_coroutine(value: Any) -> Any:

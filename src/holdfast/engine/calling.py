@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.engine.desk import Desk
@@ -52,8 +52,7 @@ class Calls:
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
-        past = self._past
-        return Scope(self._run, True, self._generation, past.tried_as(key) if past.undone else key)
+        return Scope(self._run, True, self._generation, self._past.tried_as(key) if self._past.undone else key)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -76,7 +75,7 @@ class Calls:
         """A step with its retries."""
         tries: Tries | None = None
         under_way = None if step.callee.awaited else UnderWay()
-        started = time.monotonic()
+        started = monotonic_ns()
         token = scope.set(self._scope(key))
         tried: Tried | float | None = None
         watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
@@ -91,9 +90,10 @@ class Calls:
                 except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
                     tries = tries or Tries(step, step.retry, step.timeout)
                     tried = tries.failed(error)
-                if isinstance(tried, Tried):
-                    tried.took = int((time.monotonic() - started) * SECOND)
+                if type(tried) is Tried:
+                    tried.took = (monotonic_ns() - started) // 1000
                     return tried
+                assert isinstance(tried, float)
                 await asyncio.sleep(real_seconds(self._desk.store.clock, tried))
                 while (
                     under_way is not None and under_way.threads

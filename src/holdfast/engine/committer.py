@@ -15,6 +15,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from logging import DEBUG
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,7 +33,7 @@ from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
-from holdfast.store.commands import LOST, Record, payload_size, wants_to_be_alone
+from holdfast.store.commands import LOST, Record, wants_to_be_alone
 from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
@@ -48,25 +50,25 @@ class Over(NamedTuple):
 
     attempt: Attempt
     end: End | None
+    size: int = 0
+    """About how many bytes of payload the end has."""
 
 
 Task: TypeAlias = Over | Ask
 """What waits to be written."""
 
-
-def size_of(task: Task) -> int:
-    """About how many bytes of payload it has."""
-    if isinstance(task, Ask):
-        return payload_size(task.command)
-    return 0 if task.end is None else len(task.end.result or "") + len(task.end.error or "")
+_size_of = attrgetter("size")
+_is_on_loop = attrgetter("on_loop")
 
 
 def take_group(waiting: deque[Task]) -> list[Task]:
     """As many of them as fit into one group: so many, or so many bytes."""
     group = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_GROUP))]
+    if sum(map(_size_of, group)) <= LARGEST_BYTES:
+        return group
     size = 0
     for at, task in enumerate(group):
-        size += size_of(task)
+        size += task.size
         if at and size > LARGEST_BYTES:
             waiting.extendleft(reversed(group[at:]))
             return group[:at]
@@ -112,7 +114,7 @@ class Committer(Loop):
         self._loop_thread = get_ident()
 
     def end(self, attempt: Attempt, end: End) -> None:
-        self.submit(Over(attempt, end))
+        self.submit(Over(attempt, end, len(end.result or "") + len(end.error or "")))
 
     def let_go(self, attempt: Attempt) -> None:
         self.submit(Over(attempt, None))
@@ -165,39 +167,33 @@ class Committer(Loop):
     def _write(self, group: list[Task]) -> None:
         session = self._duty.session
         current = session.id if session else None
-        asks: list[Ask] = []
+        plain: list[Ask] = []
+        others: list[Ask] = []
         overs: list[Over] = []
         dropped: list[Attempt] = []
         for task in group:
-            if task.attempt.session != current:
-                if isinstance(task, Over):
-                    dropped.append(task.attempt)
-            elif isinstance(task, Ask):
-                asks.append(task)
-            else:
+            ours = task.attempt.session == current
+            if isinstance(task, Ask):
+                if ours:
+                    (plain if type(task.command) is Record and not task.command.waited else others).append(task)
+            elif ours:
                 overs.append(task)
+            else:
+                dropped.append(task.attempt)
         self._duty.remove(dropped)
         if current is None:
             return
-        if asks:
-            self._write_asks(current, asks)
+        self._write_asks(current, plain, others)
         self._write_overs(current, overs)
 
-    def _write_asks(self, session: str, asks: list[Ask]) -> None:
-        """What attempts say. The outcomes of waits go first: nobody waits for them to be durable, so nothing that came
-        after them may be before them."""
-        plain: list[Ask] = []
-        others: list[Ask] = []
-        alone: list[Ask] = []
-        for ask in asks:
-            command = ask.command
-            if type(command) is Record and not command.waited:
-                plain.append(ask)
-            else:
-                (alone if wants_to_be_alone(command) else others).append(ask)
+    def _write_asks(self, session: str, plain: list[Ask], others: list[Ask]) -> None:
+        """What attempts say: plain checkpoints, and others. The outcomes of waits go first: nobody waits for them to be
+        durable, so nothing that came after them may be before them."""
         journal = self._store.journal
-        if others:
-            self._write_halved(others, lambda some: journal.write(session, [ask.command for ask in some]))
+        alone = [ask for ask in others if wants_to_be_alone(ask.command)]
+        if len(others) > len(alone):
+            some = [ask for ask in others if not wants_to_be_alone(ask.command)] if alone else others
+            self._write_halved(some, lambda some: journal.write(session, [ask.command for ask in some]))
         if plain:
             self._write_halved(plain, lambda some: journal.record(session, [ask.command for ask in some]))
         for ask in alone:
@@ -220,31 +216,31 @@ class Committer(Loop):
         if LOST in answers:
             lost = {id(ask.attempt): ask.attempt for ask, answer in zip(asks, answers, strict=True) if answer is LOST}
             self._lost(list(lost.values()))
-        on_loop = [ask.on_loop for ask in asks]
-        if not all(on_loop):
-            for ask, answer in zip(asks, answers, strict=True):
+        told: Sequence[tuple[Ask, Answer]] = list(zip(asks, answers, strict=True))
+        if not all(map(_is_on_loop, asks)):
+            for ask, answer in told:
                 if not ask.on_loop:
-                    ask.answer(answer)
-        if any(on_loop) and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._tell_and_wake, asks, answers)
+                    ask.answer(ask, answer)
+            told = [each for each in told if each[0].on_loop]
+        if told and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tell_and_wake, told)
             self._pause = 0.0 if self._waiting else LOOP_SECONDS
 
-    def _tell_and_wake(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
+    def _tell_and_wake(self, told: Sequence[tuple[Ask, Answer]]) -> None:
         """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""
-        for ask, answer in zip(asks, answers, strict=True):
-            if ask.on_loop:
-                ask.answer(answer)
+        for ask, answer in told:
+            ask.answer(ask, answer)
         assert self._loop is not None
         self._loop.call_soon(self.wake)
 
     def _write_overs(self, current: str, ours: list[Over]) -> None:
-        ends = [(attempt, end) for attempt, end in ours if end is not None and end.kind != "crashed"]
+        ends = [(attempt, end) for attempt, end, _ in ours if end is not None and end.kind != "crashed"]
         if ends:
             self._write_ends(current, ends)
-        crashed = [(attempt, end) for attempt, end in ours if end is not None and end.kind == "crashed"]
+        crashed = [(attempt, end) for attempt, end, _ in ours if end is not None and end.kind == "crashed"]
         if crashed:
             self._write_crashes(current, crashed)
-        over = [attempt for attempt, end in ours if end is None]
+        over = [attempt for attempt, end, _ in ours if end is None]
         if over:
             self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
             self._duty.remove(over)
@@ -260,15 +256,18 @@ class Committer(Loop):
             else:
                 self._write_without_data(session, *ends[0], fault)
             return
+        whole, quiet = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
         for attempt, end in ends:
             self._told.add(id(attempt))
-            if end.claim in counted:
-                self._tell(attempt, end)
-            else:
+            if not whole and end.claim not in counted:
                 self._refused(attempt)
+            elif quiet and end.kind == "done" and end.drift is None:
+                self.ended += 1
+            else:
+                self._tell(attempt, end)
         for graph in counted.failed_with:
             self._failed(graph)
-        self._duty.remove(attempt for attempt, end in ends if not end.lingers)  # those stay until they are let go
+        self._duty.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
 
     def _write_crashes(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
         """Processes died; whether their runs are tried again is the store's to say."""

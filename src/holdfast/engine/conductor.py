@@ -21,7 +21,7 @@ from holdfast.engine.player import Player
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
-from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
+from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote, payload_size
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
 
@@ -31,6 +31,26 @@ if TYPE_CHECKING:
 
 class Conductor(Player):
     """One attempt of an `async def` durable function."""
+
+    __slots__ = (
+        "_branches",
+        "_busy",
+        "_calls",
+        "_closed",
+        "_deliveries",
+        "_desk",
+        "_futures",
+        "_have_written",
+        "_lingering",
+        "_loop",
+        "_open",
+        "_refusal",
+        "current",
+        "moves",
+        "score",
+        "stuck",
+        "task",
+    )
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
@@ -64,8 +84,9 @@ class Conductor(Player):
         if type(operation) is not Step or (key := self.score.new_step(operation)) is None:
             return await self._carry_out(self.score.plan(operation))
         # The plan of a new step, written out: of all that happens most is this, and it costs half as much
-        if self._deliveries.several:
-            self._deliveries.opened()
+        deliveries = self._deliveries
+        if deliveries.several:
+            deliveries.opened()
         self._busy += 1
         self.moves += 1
         try:
@@ -74,16 +95,21 @@ class Conductor(Player):
             self.finish()
             raise
         record = self.score.record(key, tried)
-        future = self._submit(record, record.n)
-        if self._deliveries.several:
-            self._deliveries.opened()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._futures.add(future)
+        deliveries.ask(record.n)
+        self._have_written(Ask(self.current, record, self._written, True, future, len(record.value or "")))
+        if deliveries.several:
+            deliveries.opened()
         try:
             await future
         finally:
-            self._settle(future)
-        if tried.text is None:
-            return self.score.recorded(operation, record, tried)
-        return operation.callee.decode(tried.text)
+            self._futures.discard(future)
+            self.moves += 1
+            if self._open:
+                self._consider()
+        text = tried.text
+        return self.score.recorded(operation, record, tried) if text is None else operation.callee.decode(text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
@@ -166,23 +192,21 @@ class Conductor(Player):
     def _written_soon(self, command: Command) -> asyncio.Future[Any]:
         """Have a command written; done when it is durable, and its turn has come."""
         self.begin()
-        return self._submit(command, getattr(command, "n", None))
-
-    def _submit(self, command: Command, n: int | None) -> asyncio.Future[Any]:
-        """The same, by one who has begun."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._futures.add(future)
+        future = self._future()
+        n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._have_written(Ask(self.current, command, partial(self._written, n, future), True))
+        self._have_written(Ask(self.current, command, self._written, True, future, payload_size(command)))
         return future
 
-    def _written(self, n: int | None, future: asyncio.Future[Any], answer: Answer) -> None:
+    def _written(self, ask: Ask, answer: Answer) -> None:
+        n: int | None = getattr(ask.command, "n", None)
+        future: asyncio.Future[Any] = ask.about
         self._busy -= 1
         self.moves += 1
         if self._open:
             self._consider()
-        if isinstance(answer, Wrote):
+        if type(answer) is Wrote:
             if n is not None:
                 self._deliveries.deliver(n, future, answer.value)
             elif not future.done():
@@ -197,7 +221,10 @@ class Conductor(Player):
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
         self.begin()
-        self._have_written(Ask(self.current, command, lambda _answer: self.finish(), on_loop=True))
+        self._have_written(Ask(self.current, command, self._told, True, None, payload_size(command)))
+
+    def _told(self, _ask: Ask, _answer: Answer) -> None:
+        self.finish()
 
     def begin(self) -> None:
         self._busy += 1
@@ -230,10 +257,11 @@ class Conductor(Player):
         """A turn later: of a branch that was cancelled before this call, what it withdraws is said first."""
         self._deliveries.ask(effect.wait.n)
         self.begin()
-        ask = Ask(self.current, effect.wait, partial(self._registered, effect, future), on_loop=True)
+        ask = Ask(self.current, effect.wait, self._registered, True, (effect, future))
         self._loop.call_soon(self._have_written, ask)
 
-    def _registered(self, effect: fx.Await, future: asyncio.Future[Any], answer: Answer) -> None:
+    def _registered(self, ask: Ask, answer: Answer) -> None:
+        effect, future = ask.about
         self.finish()
         n = effect.wait.n
         if isinstance(answer, Open):

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Reply | Exception
 
 
-class Ask(msgspec.Struct):
-    """A command that waits to be written, and who is told of it. On the loop answers are given there, in the order of
-    the commands; else right away, on the committer's thread."""
+class Ask(msgspec.Struct, gc=False):
+    """A command that waits to be written, and who is told of it, and of what it is about to him. On the loop answers
+    are given there, in the order of the commands; else right away, on the committer's thread."""
 
     attempt: Attempt
     command: Command
-    answer: Callable[[Answer], None]
+    answer: Callable[[Ask, Answer], None]
     on_loop: bool
+    about: Any = None
+    size: int = 0
+    """About how many bytes of payload the command has."""
 
 
 class Waiting(Protocol):

@@ -38,8 +38,9 @@ class Loop(ABC):
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the next tick begin now."""
-        self._woken.set()
+        """Let the next tick begin now. One that is woken already has still to begin its tick."""
+        if not self._woken.is_set():
+            self._woken.set()
 
     def stop(self, timeout: float | None = None) -> None:
         """Begin no further tick; wait for the one under way."""

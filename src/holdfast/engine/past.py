@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,21 @@ class Registered:
 class Past:
     """The kept outcomes of one run. Each is handed out once, to the first who asks for its key."""
 
-    def __init__(self, kept: Kept, held: Held) -> None:
+    __slots__ = (
+        "_new",
+        "_occurrences",
+        "_times_undone",
+        "held",
+        "last",
+        "numbers",
+        "open",
+        "settled",
+        "unasked",
+        "undone",
+        "withdrawn",
+    )
+
+    def __init__(self, kept: Kept | None, held: Held) -> None:
         self.held = held
         self.unasked: dict[str, Checkpoint] = {}
         """What is on record and nobody has asked for yet, by key. When there is nothing, nothing new can be a drift."""
@@ -34,13 +48,20 @@ class Past:
         self.undone: set[int] = set()
         self._times_undone: dict[str, int] = {}
         self._occurrences: dict[str, int] = {}
-        self.last = kept.checkpoints[-1].n if kept.checkpoints else 0
+        self.last = 0
         """The highest number that was given."""
         self._new: set[str] = set()
-        for item in kept.checkpoints:
-            self._remember(item)
         self.open: dict[str, KeptWait] = {}
         self.settled: list[Record] = []
+        self.numbers: Sequence[int] = ()
+        """Of what is on record, in their order."""
+        if kept is not None:
+            self._recall(kept)
+
+    def _recall(self, kept: Kept) -> None:
+        self.last = kept.checkpoints[-1].n if kept.checkpoints else 0
+        for item in kept.checkpoints:
+            self._remember(item)
         for wait in kept.waits:
             self.withdrawn.discard(wait.key)  # waited for again since then
             if wait.outcome is None:

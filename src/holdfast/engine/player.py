@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class Player:
     """Plays one attempt of a durable function."""
 
+    __slots__ = ()
+
     current: Attempt
 
     @property

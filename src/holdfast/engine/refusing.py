@@ -11,6 +11,8 @@ MOST_REFUSALS = 10_000
 class Refusal:
     """What the closed context of one attempt answers."""
 
+    __slots__ = ("_times",)
+
     def __init__(self) -> None:
         self._times = 0
 

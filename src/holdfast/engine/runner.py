@@ -101,11 +101,11 @@ class Runner:
         """Start attempts; each takes a slot until its author code is over. False when some had to be handed back."""
         with self._lock:
             self._taken += len(attempts)
-            self._in_processes += sum(attempt.in_process for attempt in attempts)
-        on_loop = [attempt for attempt in attempts if attempt.on_loop]
+            self._in_processes += sum(attempt.place == "process" for attempt in attempts)
+        on_loop = [attempt for attempt in attempts if attempt.place == "loop"]
         if on_loop:
             self.loop.call_soon_threadsafe(self._begin_on_loop, on_loop)
-        begun = [self._begin_beside(attempt) for attempt in attempts if not attempt.on_loop]
+        begun = [self._begin_beside(attempt) for attempt in attempts if attempt.place != "loop"]
         return all(begun)
 
     def _begin_on_loop(self, attempts: list[Attempt]) -> None:
@@ -117,7 +117,9 @@ class Runner:
         """Begin an attempt in a thread or a process; where no thread can be had it is handed back."""
         self._set_timer(attempt, self._alarms.set)
         try:
-            self._threads.run(partial(self._run_in_thread if attempt.in_thread else self._run_in_process, attempt))
+            self._threads.run(
+                partial(self._run_in_thread if attempt.place == "thread" else self._run_in_process, attempt)
+            )
         except RuntimeError as error:
             log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._over(attempt, attempt.handed_back(lingers=False))
@@ -244,23 +246,23 @@ class Runner:
         attempt.score = None  # which has the attempt: only the garbage collector could free the two
         with self._lock:
             self._taken -= 1
-            self._in_processes -= attempt.in_process
+            self._in_processes -= attempt.place == "process"
         self._slot_freed()
 
     def stop(self, attempts: Iterable[Attempt], order: Order) -> None:
         """Tell author code to stop, from any thread. Coroutines are cancelled, processes killed; threads can only be
         waited for."""
         told = [attempt for attempt in attempts if attempt.tell(order)]
-        on_loop = [attempt for attempt in told if attempt.on_loop]
+        on_loop = [attempt for attempt in told if attempt.place == "loop"]
         if on_loop:
             self.loop.call_soon_threadsafe(self._cancel, on_loop)
         for attempt in told:
             if attempt.child is not None:
                 attempt.child.kill()
-            if order in ("suspend", "restart") and attempt.in_thread:
+            if order in ("suspend", "restart") and attempt.place == "thread":
                 continue  # it is its own thread that ends now
-            if not attempt.on_loop and order != "hand back":  # a worker that stops says itself when it gives up
-                self._alarms.set(0.0 if attempt.in_thread else CLEAN_UP, partial(self.give_up, attempt))
+            if attempt.place != "loop" and order != "hand back":  # a worker that stops says itself when it gives up
+                self._alarms.set(0.0 if attempt.place == "thread" else CLEAN_UP, partial(self.give_up, attempt))
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:

@@ -34,6 +34,28 @@ from holdfast.task.current import scope
 class Score:
     """The plans of one attempt. `dry`: nothing new may happen."""
 
+    __slots__ = (
+        "_children",
+        "_clerk",
+        "_copied",
+        "_failures",
+        "_first",
+        "_graphs",
+        "_reader",
+        "_spawned",
+        "_unused",
+        "claim",
+        "dry",
+        "held",
+        "link",
+        "number",
+        "past",
+        "registered",
+        "undos",
+        "waited",
+        "without_undo",
+    )
+
     def __init__(self, claim: Claim, past: Past, clerk: Clerk, reader: Reader, *, dry: bool = False) -> None:
         self.claim = claim
         self.past = past
@@ -132,10 +154,11 @@ class Score:
 
     def record(self, key: str, tried: Tried, undo: int = 0) -> write.Record:
         """The checkpoint of a step or a transaction; with `undo`, of a step that has one."""
+        n = self.past.last = self.past.last + 1
         if tried.error is None:
-            return write.Record(*self.held, self.number(), key, "step", tried.kept, tried.took, undo)
+            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
         text = failure_text(tried.error, tried.exception)
-        return write.Record(*self.held, self.number(), key, "failed", text, tried.took)
+        return write.Record(*self.held, n, key, "failed", text, tried.took)
 
     def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
         """What a step or transaction that failed for good gives its caller in a replay."""

@@ -265,7 +265,9 @@ class Worker:
         crew.wait_until(lambda: not (crew.unfinished() or crew.poller.busy), crew.settings.grace, self._hurried)
         crew.poller.give_up()
         crew.runner.stop(crew.unfinished(), "hand back")
-        crew.wait_until(lambda: all(attempt.in_thread for attempt in crew.unfinished()), CLEAN_UP, self._hurried)
+        crew.wait_until(
+            lambda: all(attempt.place == "thread" for attempt in crew.unfinished()), CLEAN_UP, self._hurried
+        )
 
     def _write_and_tell(self) -> None:
         """What has ended is durable, and failure hooks know of it, before the stop hooks run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -50,6 +51,10 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     rows = ids(admitted)
     claimed = do("claim_limited", session=session, rows=rows, at=at)
     return claimed if returning else do("claimed_limited", rows=rows)
+
+
+_PLACE = attrgetter("turn", "seq")
+_PRIORITY = attrgetter("priority")
 
 
 class Place(msgspec.Struct):
@@ -148,10 +153,11 @@ class Claims(Part):
 
     def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
         claimed = [Claim(*row) for row in rows]
-        for at, claim in enumerate(claimed):
-            if claim.args.startswith("~"):
-                claimed[at] = claim._replace(args=self._ground.payloads.unpack(claim.args))
-        claimed.sort(key=lambda claim: (-claim.priority, claim.turn, claim.seq))
+        for claim in claimed:
+            if claim.args[:1] == "~":
+                claim.args = self._ground.payloads.unpack(claim.args)
+        claimed.sort(key=_PLACE)
+        claimed.sort(key=_PRIORITY, reverse=True)  # equal ones stay as they are
         return claimed
 
     def any_ready(self, lanes: Collection[int]) -> bool:

@@ -23,7 +23,7 @@ class Held(NamedTuple):
     generation: int
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, gc=False):
     """A checkpoint, flat, so that statements take it as it is. `waited`: it is the outcome of a wait, which is over
     with it."""
 

@@ -59,7 +59,7 @@ class NewGraph(msgspec.Struct):
                 yield from node.graph.runs()
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, gc=False):
     """A run that became ours: what a worker needs to try it."""
 
     id: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast.database import Row
 from holdfast.model.run import RunState
 from holdfast.store.family import chunks
@@ -255,7 +257,7 @@ class Views(Part):
     def _claim(self, row: Row) -> Claim:
         claim = Claim(*row)
         parent = None if claim.parent is None else str(claim.parent)
-        return claim._replace(id=str(claim.id), parent=parent, args=self.plain(claim.args) or "")
+        return replace(claim, id=str(claim.id), parent=parent, args=self.plain(claim.args) or "")
 
     def plain(self, text: str | None) -> str | None:
         """A stored payload as JSON."""

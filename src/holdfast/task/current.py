@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import TaskError
 
 
-class Scope(msgspec.Struct, frozen=True):
+class Scope(msgspec.Struct, frozen=True, gc=False):
     """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
 
     run: str

@@ -161,6 +161,8 @@ class Signature:
         singles = [*self._positional, *of[_Kind.KEYWORD_ONLY]]
         self._required = frozenset(p.name for p in singles if p.default is inspect.Parameter.empty)
         self._ordered = [*singles, *of[_Kind.VAR_POSITIONAL], *of[_Kind.VAR_KEYWORD]]
+        self._only_positional = len(self._ordered) == len(self._positional)
+        self._least = max((at for at, name in enumerate(self._names, 1) if name in self._required), default=0)
 
     def _resolve(self) -> None:
         """Build the decoders: of the arguments, a struct with a field per parameter; of the result."""
@@ -248,14 +250,13 @@ class Signature:
     def _is_parameter(self, name: str) -> bool:
         return name in self._names or name in self._keyword_only or name == self._var_positional
 
-    def _call(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _call(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         count = len(self._positional)
         positional = values[:count]
-        kwargs: dict[str, Any] = {}
-        if _UNSET in positional:
-            args, kwargs = self._with_gaps(positional)
-        else:
-            args = list(positional)
+        first = positional.index(_UNSET) if _UNSET in positional else count
+        if self._only_positional and first >= self._least and positional.count(_UNSET) == count - first:
+            return positional[:first], {}  # as it is nearly always: what is missing stands at the end, and has defaults
+        args, kwargs = self._with_gaps(positional)
         at = count
         for name in self._keyword_only:
             if values[at] is not _UNSET:

@@ -93,6 +93,7 @@ class Task(Generic[P, R_co]):
         self.declaration = declaration
         self.signature = signature
         self.fn = fn
+        self._part = Part(signature, declaration.retry, declaration.timeout, declaration.run_in)
         self._enqueuer = enqueuer
         self._options = NO_OPTIONS
 
@@ -103,8 +104,7 @@ class Task(Generic[P, R_co]):
 
     def part(self, _args: str) -> Part:
         """What the engine needs to run it with these kept arguments."""
-        declared = self.declaration
-        return Part(self.signature, declared.retry, declared.timeout, declared.run_in)
+        return self._part
 
     @property
     def request_options(self) -> Options:
