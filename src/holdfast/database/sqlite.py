@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
+from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error
 from holdfast.database.fork import abandon, watch_over
@@ -222,7 +222,7 @@ class SqliteWatch(Watch):
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._seen: int | None = None
+        self._seen: tuple[Connection, int] | None = None
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         deadline = time.monotonic() + longest
@@ -238,9 +238,10 @@ class SqliteWatch(Watch):
         self._line.close()
 
 
-def _data_version(connection: Connection) -> int:
+def _data_version(connection: Connection) -> tuple[Connection, int]:
+    """Each connection counts for itself: what another one counted says nothing about this one."""
     assert isinstance(connection, SqliteConnection)
-    return connection.data_version()
+    return connection, connection.data_version()
 
 
 class SqliteTransaction:
@@ -279,7 +280,7 @@ class SqliteDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
-        apart = purpose in ("heartbeat", "watch") or (purpose == "read" and not self.in_callers_transaction())
+        apart = purpose.startswith(("heartbeat", "watch")) or (purpose == "read" and not self.in_callers_transaction())
         name = "all" if self._in_memory else purpose if apart else "write"
         longest = self.read_seconds if name == "read" else None
         return self._line(name, lambda: self._open(longest))
@@ -321,8 +322,8 @@ class SqliteDatabase(Database):
     def in_callers_transaction(self) -> bool:
         return self._holder == threading.get_ident()
 
-    def watch(self) -> Watch:
-        return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"))
+    def watch(self, news: News = "work") -> Watch:
+        return _NoWatch() if self._in_memory else SqliteWatch(self.line(f"watch {news}"))
 
     def _open(self, longest: float | None) -> SqliteConnection:
         if self._in_memory:
@@ -382,6 +383,8 @@ class SqliteDatabase(Database):
 
 class _NoWatch(Watch):
     """A database in memory has no other processes; its own enqueues wake the worker directly."""
+
+    deaf = True
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         return not stop.wait(min(longest, 10 * LOOK_SECONDS))
