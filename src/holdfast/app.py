@@ -329,11 +329,11 @@ class Holdfast(Scheduling):
     def close(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
         refuse_in_loop("close")
-        self.store.close()
+        self._client.close()
 
     async def aclose(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        await in_thread(self.store.close)
+        await in_thread(self._client.close)
 
     def __enter__(self) -> Self:
         return self

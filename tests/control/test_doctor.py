@@ -149,10 +149,14 @@ def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_
 def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
     postgres.session("w", lease=1e6)
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
+    ends = postgres.store.database.watch("ends")
+    ends.wait(0.01, threading.Event())
+    assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}, "a client is no worker"
     watch = postgres.store.database.watch()
     watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())
     watch.close()
+    ends.close()
 
 
 @pytest.mark.parametrize("name", ["shop", "holdfast listener"])

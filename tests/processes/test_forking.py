@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import os, sys, threading
+import os, sys, threading, time
 from holdfast import Holdfast
 
 app = Holdfast(sys.argv[1])
@@ -62,6 +62,38 @@ with Holdfast(sys.argv[1]) as another:
 os.write(write, b"x")
 ended_well(pid)
 assert len(app.runs()) == 2
+""",
+    "who waits hears of ends, the child by a listener of its own": """
+from holdfast import RunCancelled
+from holdfast.client import ends
+ends.FIRST_LOOK = ends.LONGEST_LOOK = ends.LONGEST_WHILE_HEARING = 3600.0
+def listens():
+    while not app._client._ends._hearing.listens:
+        time.sleep(0.001)
+def is_cancelled(run):
+    try:
+        run.result(timeout=300)
+    except RunCancelled:
+        return
+    raise AssertionError
+runs = [double.enqueue(n) for n in range(2)]
+waiting = threading.Thread(target=is_cancelled, args=(runs[0],))
+waiting.start()
+listens()
+read, write = os.pipe()
+def wait_too():
+    threading.Thread(target=lambda: (listens(), os.write(write, b"x"))).start()
+    is_cancelled(runs[1])
+    assert len([thread for thread in threading.enumerate() if thread.name == "holdfast-ends"]) == 1
+    app.close()
+pid = in_child(wait_too)
+os.read(read, 1)
+with Holdfast(sys.argv[1]) as another:
+    another.get_run(runs[1].id).cancel()
+    ended_well(pid)
+    assert waiting.is_alive()
+    another.get_run(runs[0].id).cancel()
+    waiting.join()
 """,
     "forks in the middle of other threads' work lose nothing": """
 threads = [threading.Thread(target=lambda: [double.enqueue(n) for n in range(50)]) for _ in range(4)]

@@ -28,7 +28,7 @@ SIZED = {"claim", "claim_on", "limited_candidates"} | {name for name in HOT if n
 COMPARING = {
     "find_keys", "point_keys", "joined_keys", "return_messages", "give_back", "settle_children", "fitting_runs",
 }  # fmt: skip
-SMALL_TABLES = {"workers", "queues", "lanes", "limit_settings"}
+SMALL_TABLES = {"workers", "watchers", "queues", "lanes", "limit_settings"}
 # Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
 SMALL_INDEXES = {"holdfast_runs_owned", "holdfast_runs_held", "holdfast_events_more", "holdfast_limits_look"}
 

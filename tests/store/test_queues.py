@@ -185,12 +185,12 @@ def test_a_watch_takes_its_own_process_for_another_only_now_and_then(tmp_path, m
         database.line("commit").run(lambda connection: connection.execute(write, {}))
         return watch.wait(0, stop)
 
-    monkeypatch.setattr("holdfast.database.sqlite.BUSY_LOOK_SECONDS", 3600)
+    monkeypatch.setattr("holdfast.database.sqlite_watch.BUSY_LOOK_SECONDS", 3600)
     assert watch.wait(0, stop)  # the first look only begins to watch
     assert not written(ours)
     assert written(theirs)
     assert not written(ours)
-    monkeypatch.setattr("holdfast.database.sqlite.BUSY_LOOK_SECONDS", 0)
+    monkeypatch.setattr("holdfast.database.sqlite_watch.BUSY_LOOK_SECONDS", 0)
     assert written(ours), "it may as well have been another's"
     for database in (ours, theirs):
         database.close()

@@ -11,10 +11,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.client.ends import Ends, Looks
+from holdfast.client.ends import LONGEST_LOOK, Ends, Looks
 from holdfast.client.gathering import Gathering, can_wait_for_others
 from holdfast.client.graphs import Graphs
 from holdfast.client.handle import Run
+from holdfast.client.hearing import Hearing
 from holdfast.database import Row
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
 from holdfast.errors import (
@@ -62,16 +63,25 @@ class Client:
         self._telemetry = telemetry
         self._registry = registry
         self._keep = keep
-        self.bind(store)
+        self._use(store)
 
     def bind(self, store: Store) -> None:
         """Go on with this store, for tasks and handles too. Not while calls are under way."""
+        self._ends.close()
+        self._use(store)
+
+    def close(self) -> None:
+        """Close the connections. They are opened again when they are needed."""
+        self._ends.close()
+        self.store.close()
+
+    def _use(self, store: Store) -> None:
         self.store = store
         self._declared: set[Limit] = set()
         self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
         self.graphs = Graphs(store, self._reader, self._keep, self.new_run)
         self._gathering = Gathering(self._add)
-        self._ends = Ends(store.views.ends)
+        self._ends = Ends(store.views.ends, Hearing(store))
 
     # Making runs
 
@@ -248,10 +258,10 @@ class Client:
     # Waiting for the end
 
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        looks = Looks(id, timeout)
-        while not isinstance(end := self.look(id, task), Finished):
-            time.sleep(looks.pause(end))
-        return end.result
+        with self._ends.sleeping(id, timeout) as sleeper:
+            while not isinstance(end := self.look(id, task), Finished):
+                sleeper.sleep(end)
+            return end.result
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         row = await self._ends.wait(id, timeout)
@@ -326,7 +336,7 @@ class Client:
                 after = chunks[-1].seq
                 looks = Looks(id, None)
             else:
-                time.sleep(looks.pause(""))
+                time.sleep(looks.pause("", LONGEST_LOOK))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
         import asyncio
@@ -342,7 +352,7 @@ class Client:
                 after = chunks[-1].seq
                 looks = Looks(id, None)
             else:
-                await asyncio.sleep(looks.pause(""))
+                await asyncio.sleep(looks.pause("", LONGEST_LOOK))
 
     def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
         """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a

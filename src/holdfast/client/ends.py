@@ -1,19 +1,24 @@
-"""Waits for the ends of runs on behalf of coroutines: one look at the database for all of a loop that wait.
+"""Waits for the ends of runs on behalf of coroutines, one look at the database for all of a loop that wait, and of
+threads, which look for themselves.
 
-Looks come at ever longer intervals, and at once when a worker of this process has written something. For other
-processes looking is all there is, so it never stops.
+Looks come at ever longer intervals, and at once when a worker of this process has written something. Who has waited for
+a moment also hears of ends in other processes (`hearing.py`), and then looks less often by itself. But a hint may get
+lost, so that never stops.
 """
 
 from __future__ import annotations
 
 import contextvars
+import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
+from holdfast.client.hearing import Hearing, rest_after
 from holdfast.database import Row
+from holdfast.database.fork import watch_over
 from holdfast.errors import ResultTimeout
 from holdfast.model.blocking import in_thread
 from holdfast.model.clock import SECOND, Duration, to_micros
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
 
 FIRST_LOOK = 0.002
 LONGEST_LOOK = 0.25
+LONGEST_WHILE_HEARING = 1.0
+HEARING_FROM = 0.02
+"""Who waits for so many seconds before the next look wants to hear of ends: shorter waits aren't worth a connection."""
 
 Look: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
 """States and what follows them, by id, of those runs that exist. Blocking."""
@@ -38,9 +46,9 @@ class Looks:
         self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
         self._pause = FIRST_LOOK
 
-    def pause(self, state: str) -> float:
+    def pause(self, state: str, longest: float) -> float:
         """How long to wait before the next look at a run in that state; ResultTimeout when there is no time left."""
-        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_LOOK)
+        pause, self._pause = self._pause, min(self._pause * 1.5, longest)
         if self._deadline is None:
             return pause
         left = self._deadline - time.monotonic()
@@ -60,15 +68,15 @@ class Waiter:
         self.looks = looks
         self.end = end
 
-    def see(self, row: Row | None) -> float | None:
-        """Look at what is there: the seconds until the next look, None when there is none."""
+    def see(self, row: Row | None, longest: float) -> float | None:
+        """Look at what is there: the seconds until the next look, at most `longest`; None when there is none."""
         if self.end.done():  # cancelled
             return None
         if row is None or row[0] in FINAL:
             self.end.set_result(row)
             return None
         try:
-            return self.looks.pause(row[0])
+            return self.looks.pause(row[0], longest)
         except ResultTimeout as error:
             self.end.set_exception(error)
             return None
@@ -77,12 +85,13 @@ class Waiter:
 class Watch:
     """Those who wait on one event loop."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, ends: Ends) -> None:
         import asyncio
 
-        self._look = look
+        self._ends = ends
         self.waiters: list[Waiter] = []
         self.soon = asyncio.Event()
+        self._heard = self._resting = False
 
     async def run(self) -> None:
         """Look until nobody waits any more."""
@@ -91,18 +100,33 @@ class Watch:
         try:
             while self.waiters:
                 self.soon.clear()
+                self._heard, self._resting = False, True
+                began = time.monotonic()
                 pause = await self._look_once()
+                rested = asyncio.get_running_loop().call_later(rest_after(time.monotonic() - began), self._rested)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self.soon.wait()
+                rested.cancel()
         finally:
             for waiter in self.waiters:  # the loop is ending
                 waiter.end.cancel()
 
+    def hear(self) -> None:
+        """Something has ended in another process: look, now or when the watch has rested from its last look."""
+        self._heard = True
+        if not self._resting:
+            self.soon.set()
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self._heard:
+            self.soon.set()
+
     async def _look_once(self) -> float:
         looked, self.waiters = self.waiters, []
         try:
-            rows = await in_thread(self._look, {waiter.id for waiter in looked})
+            rows = await in_thread(self._ends.look, {waiter.id for waiter in looked})
         except Exception as error:
             for waiter in looked:
                 if not waiter.end.done():
@@ -111,18 +135,47 @@ class Watch:
         except BaseException:
             self.waiters += looked
             raise
-        pauses = {waiter: pause for waiter in looked if (pause := waiter.see(rows.get(waiter.id))) is not None}
+        longest = self._ends.longest()
+        seen = ((waiter, waiter.see(rows.get(waiter.id), longest)) for waiter in looked)
+        pauses = {waiter: pause for waiter, pause in seen if pause is not None}
         self.waiters += pauses
-        return min(pauses.values(), default=0.0)
+        pause = min(pauses.values(), default=0.0)
+        self._ends.will_wait(pause)
+        return pause
+
+
+class Sleeper:
+    """A thread that waits for an end."""
+
+    __slots__ = ("_ends", "_looks", "_soon", "id")
+
+    def __init__(self, id: UUID, looks: Looks, ends: Ends) -> None:
+        self.id = str(id)
+        self._looks = looks
+        self._ends = ends
+        self._soon = threading.Event()
+
+    def sleep(self, state: str) -> None:
+        """Until the next look at the run, which was in that state at the last one."""
+        pause = self._looks.pause(state, self._ends.longest())
+        self._ends.will_wait(pause)
+        self._soon.wait(pause)
+        self._soon.clear()
+
+    def wake(self) -> None:
+        self._soon.set()
 
 
 class Ends:
-    """All who wait, each loop for itself."""
+    """All who wait, each loop and each thread for itself."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, look: Look, hearing: Hearing | None = None) -> None:
+        self.look = look
+        self._hearing = hearing
+        self._sleepers: set[Sleeper] = set()
         self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+        watch_over(self)
 
     async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
         """How a run ended; None when there is no such run."""
@@ -132,7 +185,7 @@ class Ends:
         waiter = Waiter(id, Looks(id, timeout), loop.create_future())
         watch = self._watches.get(loop)
         if watch is None:
-            self._watches[loop] = watch = Watch(self._look)
+            self._watches[loop] = watch = Watch(self)
             task = loop.create_task(self._run(loop, watch), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -144,7 +197,51 @@ class Ends:
         try:
             await watch.run()
         finally:  # in the same turn as nobody waited any more
-            del self._watches[loop]
+            self._watches.pop(loop, None)
+
+    @contextmanager
+    def sleeping(self, id: UUID, timeout: Duration | None) -> Iterator[Sleeper]:
+        """While this thread waits for a run: between its looks it sleeps by what this gives."""
+        sleeper = Sleeper(id, Looks(id, timeout), self)
+        self._sleepers.add(sleeper)  # before its first look: what ends after that is told to it
+        try:
+            yield sleeper
+        finally:
+            self._sleepers.discard(sleeper)
+
+    def longest(self) -> float:
+        """The longest pause between two looks, for now."""
+        return LONGEST_WHILE_HEARING if self._hearing is not None and self._hearing.listens else LONGEST_LOOK
+
+    def will_wait(self, pause: float) -> None:
+        """Somebody looks again after so many seconds, or when something is heard."""
+        if self._hearing is not None and pause >= HEARING_FROM:
+            self._hearing.want(pause, self.heard)
+
+    def heard(self) -> None:
+        """Something has ended in another process, perhaps. Threads are woken only if it concerns them. Blocking."""
+        for loop, watch in list(self._watches.items()):
+            with suppress(RuntimeError):  # it is closed by now
+                loop.call_soon_threadsafe(watch.hear)
+        sleepers = list(self._sleepers)
+        if sleepers:
+            rows = self.look({sleeper.id for sleeper in sleepers})
+            for sleeper in sleepers:
+                row = rows.get(sleeper.id)
+                if row is None or row[0] in FINAL:
+                    sleeper.wake()
+
+    def before_fork(self) -> None:
+        """Nothing."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # where those who wait aren't
+            self._sleepers, self._watches = set(), {}
+
+    def close(self) -> None:
+        """Hear nothing more; who still waits goes on."""
+        if self._hearing is not None:
+            self._hearing.close()
 
     def hurry(self) -> None:
         """Something has ended, perhaps: look now. From any thread."""

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
 from holdfast.database.faults import Conflict, ConnectionLost
@@ -17,6 +17,8 @@ from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
+News: TypeAlias = Literal["work", "ends"]
+"""What a watch is for: new work, which workers hear of, or ends of runs, which those who wait for them do."""
 
 PATIENCE = 20.0
 RECONNECT_PAUSE = 1.0
@@ -212,7 +214,10 @@ def cut_if_stuck(connection: Connection | None, longest: float) -> bool:
 
 
 class Watch(ABC):
-    """Learns that another process may have made new work. A hint only: whoever uses it polls as well."""
+    """Learns that another process may have made news. A hint only: whoever uses it polls as well."""
+
+    deaf = False
+    """Whether it never hears anything, so that only polling is left."""
 
     @abstractmethod
     def wait(self, longest: float, stop: threading.Event) -> bool:
@@ -254,7 +259,8 @@ class Database(ABC):
             return self._lines.setdefault(name, Line(connect))
 
     @abstractmethod
-    def watch(self) -> Watch: ...
+    def watch(self, news: News = "work") -> Watch:
+        """A watch for such news. The first wait opens what it needs, and returns as soon as it listens."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:

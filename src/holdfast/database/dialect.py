@@ -19,6 +19,7 @@
 | `{limit}` | the size that a statement is asked for, as a literal |
 | `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
 | `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
+| `{end_hint}` | a value that tells client processes that runs have ended; costs nothing while none waits for one |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
 """
 
@@ -41,6 +42,8 @@ class Dialect(ABC):
     """Fills the fragments of a statement's text."""
 
     name: str
+    notifies: bool
+    """Whether `{hint}` and `{end_hint}` tell anyone."""
     writing_ctes: bool
     """Whether one statement can change several tables (`WITH x AS (UPDATE …)`)."""
 
@@ -75,6 +78,7 @@ class PostgresDialect(Dialect):
     """PostgreSQL 14 and later."""
 
     name = "postgres"
+    notifies = True
     writing_ctes = True
 
     _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000 as bigint))"
@@ -92,6 +96,10 @@ class PostgresDialect(Dialect):
         "(select cast(pg_notify('{channel}', '') as text)"
         " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}))"
     )
+    _end_hint = (
+        "(select cast(pg_notify('{ends_channel}', '') as text)"
+        " where exists (select 1 from {schema}watchers where expires_at > {now}))"
+    )
 
     def __init__(self, schema: str) -> None:
         if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
@@ -102,8 +110,10 @@ class PostgresDialect(Dialect):
             )
         self.schema = schema
         self.channel = f"holdfast_{schema}"
+        self.ends_channel = f"ends.{schema}"  # a dot, which no schema has: it is nobody's channel of work
         self._schema = self._in_schema = f'"{schema}".'
         self._channel = self.channel
+        self._ends_channel = self.ends_channel
 
     @staticmethod
     def _each(argument: str) -> str:
@@ -148,6 +158,7 @@ class SqliteDialect(Dialect):
     """SQLite, as apsw brings it. Its own tables have a prefix, because they may share a file with the user's."""
 
     name = "sqlite"
+    notifies = False
     writing_ctes = False
 
     _schema = "holdfast_"
@@ -160,7 +171,7 @@ class SqliteDialect(Dialect):
     _run_key = "seq integer primary key autoincrement, id text not null unique"
     _clustered = "without rowid"
     _old_snapshot = "1 = 0"
-    _hint = "null"
+    _hint = _end_hint = "null"
 
     @staticmethod
     def _each(argument: str) -> str:

@@ -22,7 +22,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
-from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch, cut_if_stuck
+from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, driver_error
 from holdfast.database.fork import abandon, watch_over
@@ -194,25 +194,26 @@ class PostgresWatch(Watch):
     """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives. Behind a
     pooler nothing would be heard, so that the others only poll."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, purpose: str, channel: str) -> None:
         self._database = database
+        self._purpose = purpose
+        self._channel = channel
         self._connection: PostgresConnection | None = None
         self._checked = 0.0
         self._bell: tuple[socket.socket, socket.socket] | None = None  # a byte into the second ends a wait on the first
-        self._deaf = False
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
-        if self._deaf:
+        if self.deaf:
             stop.wait(longest)
             return False
         try:
             if self._connection is None:
-                self._connection = self._database.connect("listener", PATIENCE)
+                self._connection = self._database.connect(self._purpose, PATIENCE)
                 if self._connection.pooled:
-                    self._deaf = True
+                    self.deaf = True
                     self._hang_up()
                     return False
-                self._connection.listen(self._database.dialect.channel)
+                self._connection.listen(self._channel)
                 self._checked = time.monotonic()
                 return True  # what came before the LISTEN was not heard
             return self._listen(longest, stop)
@@ -230,7 +231,7 @@ class PostgresWatch(Watch):
                 self._checked = time.monotonic()
                 return True
             if time.monotonic() - self._checked > LISTENER_CHECK_SECONDS:
-                connection.listen(self._database.dialect.channel)  # once more changes nothing, and tells the doctor
+                connection.listen(self._channel)  # once more changes nothing, and tells the doctor
                 self._checked = time.monotonic()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
@@ -282,8 +283,10 @@ class PostgresDatabase(Database):
         name = "client" if purpose == "read" and self.read_seconds is None else purpose
         return self._line(name, lambda: self.connect(name, patience))
 
-    def watch(self) -> Watch:
-        watch = PostgresWatch(self)
+    def watch(self, news: News = "work") -> Watch:
+        of_work = news == "work"
+        channel = self.dialect.channel if of_work else self.dialect.ends_channel
+        watch = PostgresWatch(self, "listener" if of_work else "ends", channel)
         self._watches.add(watch)
         return watch
 

@@ -18,18 +18,16 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast.database.base import PATIENCE, Connection, Database, Line, Row, Watch
+from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch
 from holdfast.database.dialect import SqliteDialect
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.memory import Memory
+from holdfast.database.sqlite_watch import LOOK_SECONDS, NoWatch, SqliteWatch
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
-LOOK_SECONDS = 0.005
-BUSY_LOOK_SECONDS = 0.05
-"""While this process writes itself, a change may be its own: then one counts only so long after the last that did."""
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
 LONGEST_TRANSACTION = 5.0
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
@@ -219,37 +217,6 @@ def _use_wal(connection: apsw.Connection) -> None:
             time.sleep(0.01)
 
 
-class SqliteWatch(Watch):
-    """Looks at `data_version`, which costs microseconds. That tells of this process's own commits too; whether it may
-    have been one of those, says the use of the line on which it writes."""
-
-    def __init__(self, line: Line, writer: Line) -> None:
-        self._line = line
-        self._writer = writer
-        self._used = 0
-        self._seen: int | None = None
-        self._heard = 0.0
-
-    def wait(self, longest: float, stop: threading.Event) -> bool:
-        deadline = time.monotonic() + longest
-        while True:
-            version, used, now = self._line.run(_data_version), self._writer.uses, time.monotonic()
-            ours, self._used = used != self._used, used
-            if version != self._seen and (not ours or now >= self._heard + BUSY_LOOK_SECONDS):
-                self._seen, self._heard = version, now
-                return True
-            if now >= deadline or stop.wait(LOOK_SECONDS):
-                return False
-
-    def close(self) -> None:
-        self._line.close()
-
-
-def _data_version(connection: Connection) -> int:
-    assert isinstance(connection, SqliteConnection)
-    return connection.data_version()
-
-
 class SqliteTransaction:
     """What `with app.transaction() as connection:` gives: SQL for the caller's own tables."""
 
@@ -286,7 +253,7 @@ class SqliteDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
-        apart = purpose in ("heartbeat", "watch") or (purpose == "read" and not self.in_callers_transaction())
+        apart = purpose.startswith(("heartbeat", "watch")) or (purpose == "read" and not self.in_callers_transaction())
         name = "all" if self._in_memory else purpose if apart else "write"
         longest = self.read_seconds if name == "read" else None
         return self._line(name, lambda: self._open(longest))
@@ -328,8 +295,8 @@ class SqliteDatabase(Database):
     def in_callers_transaction(self) -> bool:
         return self._holder == threading.get_ident()
 
-    def watch(self) -> Watch:
-        return _NoWatch() if self._in_memory else SqliteWatch(self.line("watch"), self.line("commit"))
+    def watch(self, news: News = "work") -> Watch:
+        return NoWatch() if self._in_memory else SqliteWatch(self.line(f"watch {news}"), self.line("commit"))
 
     def _open(self, longest: float | None) -> SqliteConnection:
         if self._in_memory:
@@ -385,16 +352,6 @@ class SqliteDatabase(Database):
 
     def cut_stuck(self, longest: float) -> int:
         return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))
-
-
-class _NoWatch(Watch):
-    """A database in memory has no other processes; its own enqueues wake the worker directly."""
-
-    def wait(self, longest: float, stop: threading.Event) -> bool:
-        return not stop.wait(min(longest, 10 * LOOK_SECONDS))
-
-    def close(self) -> None:
-        pass
 
 
 def _version() -> tuple[int, ...]:

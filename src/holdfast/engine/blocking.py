@@ -44,7 +44,6 @@ class BlockingConductor(Player):
     def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
         self.current = attempt
         self.score = score
-        self.task = attempt.task
         self.stuck: list[str] = []
         self._desk = desk
         self._closed = False

@@ -33,29 +33,13 @@ class Conductor(Player):
     """One attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_branches",
-        "_busy",
-        "_calls",
-        "_closed",
-        "_deliveries",
-        "_desk",
-        "_futures",
-        "_have_written",
-        "_lingering",
-        "_loop",
-        "_open",
-        "_refusal",
-        "current",
-        "moves",
-        "score",
-        "stuck",
-        "task",
-    )
+        "_branches", "_busy", "_closed", "_deliveries", "_desk", "_futures", "_have_written", "_lingering",
+        "_loop", "_open", "_refusal", "calls", "current", "moves", "score", "stuck",
+    )  # fmt: skip
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
         self.score = score
-        self.task = attempt.task
         self._desk = desk
         self._have_written = desk.submit
         self._loop = loop
@@ -69,7 +53,7 @@ class Conductor(Player):
         self._refusal = Refusal()
         self._lingering = Lingering()
         self.stuck: list[str] = []
-        self._calls = Calls(attempt, score.past, desk, loop)
+        self.calls = Calls(attempt, score.past, desk, loop)
         for record in [] if score.dry else score.past.settled:
             self._tell(record)
 
@@ -90,7 +74,7 @@ class Conductor(Player):
         self._busy += 1
         self.moves += 1
         try:
-            tried = await self._calls.run(self, operation, key)
+            tried = await self.calls.run(self, operation, key)
         except BaseException:
             self.finish()
             raise
@@ -104,10 +88,7 @@ class Conductor(Player):
         try:
             await future
         finally:
-            self._futures.discard(future)
-            self.moves += 1
-            if self._open:
-                self._consider()
+            self._settle(future)
         text = tried.text
         return self.score.recorded(operation, record, tried) if text is None else operation.callee.decode(text)
 
@@ -132,11 +113,6 @@ class Conductor(Player):
     async def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
         return await self._awaited(self._written_soon(command))
-
-    @property
-    def threads(self) -> int:
-        """How many functions of steps run in threads just now."""
-        return self._calls.threads
 
     @property
     def quiet(self) -> bool:
@@ -200,8 +176,7 @@ class Conductor(Player):
         return future
 
     def _written(self, ask: Ask, answer: Answer) -> None:
-        n: int | None = getattr(ask.command, "n", None)
-        future: asyncio.Future[Any] = ask.about
+        n, future = getattr(ask.command, "n", None), ask.about
         self._busy -= 1
         self.moves += 1
         if self._open:
@@ -221,16 +196,13 @@ class Conductor(Player):
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
         self.begin()
-        self._have_written(Ask(self.current, command, self._told, True, None, payload_size(command)))
-
-    def _told(self, _ask: Ask, _answer: Answer) -> None:
-        self.finish()
+        self._have_written(Ask(self.current, command, self.finish, True, None, payload_size(command)))
 
     def begin(self) -> None:
         self._busy += 1
         self.moves += 1
 
-    def finish(self) -> None:
+    def finish(self, *_told: Any) -> None:
         self._busy -= 1
         self.moves += 1
         if self._open:
@@ -238,7 +210,7 @@ class Conductor(Player):
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """A blocking look at the database."""
-        return await self._under_way(self._calls.in_thread(read))
+        return await self._under_way(self.calls.in_thread(read))
 
     # Waiting
 
@@ -388,7 +360,7 @@ class Conductor(Player):
 
     def run_step(self, effect: fx.Try) -> Coroutine[Any, Any, fx.Tried]:
         """Author code, with its retries."""
-        return self._under_way(self._calls.run(self, effect.step, effect.key))
+        return self._under_way(self.calls.run(self, effect.step, effect.key))
 
     def given_up(self, key: str, tried: fx.Tried) -> None:
         """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
@@ -406,10 +378,10 @@ class Conductor(Player):
             self.finish()
 
     async def _transact(self, effect: fx.Transact) -> fx.Tried:
-        given = self.score, self._deliveries, self._loop, self._desk.store.payloads
-        transacting = Transacting(effect.operation, effect.key, *given)
+        payloads = self._desk.store.payloads
+        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop, payloads)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
-        tried = await transacting.ended(self._under_way(self._calls.run_in_thread(transact, effect.key)))
+        tried = await transacting.ended(self._under_way(self.calls.run_in_thread(transact, effect.key)))
         if tried.error is None:
             if tried.text is None:
                 return await self._never()

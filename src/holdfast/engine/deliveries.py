@@ -27,17 +27,8 @@ class Deliveries:
     """The results of one run on their way to its code. `several` says whether more than one task is at it."""
 
     __slots__ = (
-        "_asked",
-        "_expected",
-        "_given_up",
-        "_gone",
-        "_lone",
-        "_loop",
-        "_pumping",
-        "_quiet",
-        "_ready",
-        "several",
-    )
+        "_asked", "_expected", "_given_up", "_gone", "_lone", "_loop", "_pumping", "_quiet", "_ready", "several",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
         self._loop = loop

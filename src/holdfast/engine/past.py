@@ -26,18 +26,9 @@ class Past:
     """The kept outcomes of one run. Each is handed out once, to the first who asks for its key."""
 
     __slots__ = (
-        "_new",
-        "_occurrences",
-        "_times_undone",
-        "held",
-        "last",
-        "numbers",
-        "open",
-        "settled",
-        "unasked",
-        "undone",
+        "_new", "_occurrences", "_times_undone", "held", "last", "numbers", "open", "settled", "unasked", "undone",
         "withdrawn",
-    )
+    )  # fmt: skip
 
     def __init__(self, kept: Kept | None, held: Held) -> None:
         self.held = held

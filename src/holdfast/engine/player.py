@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
+    from holdfast.task.task import Task
 
 
 class Player:
@@ -16,6 +17,10 @@ class Player:
     __slots__ = ()
 
     current: Attempt
+
+    @property
+    def task(self) -> Task[..., Any]:
+        return self.current.task
 
     @property
     def run_id(self) -> UUID:

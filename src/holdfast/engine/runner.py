@@ -151,7 +151,7 @@ class Runner:
                 end = attempt.failed(error)
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if conductor is not None and conductor.threads:
+        if conductor is not None and conductor.calls.threads:
             self._report_and_wait(attempt, end)
         else:
             self._over(attempt, end)

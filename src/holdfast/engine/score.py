@@ -35,26 +35,9 @@ class Score:
     """The plans of one attempt. `dry`: nothing new may happen."""
 
     __slots__ = (
-        "_children",
-        "_clerk",
-        "_copied",
-        "_failures",
-        "_first",
-        "_graphs",
-        "_reader",
-        "_spawned",
-        "_unused",
-        "claim",
-        "dry",
-        "held",
-        "link",
-        "number",
-        "past",
-        "registered",
-        "undos",
-        "waited",
-        "without_undo",
-    )
+        "_children", "_clerk", "_copied", "_failures", "_first", "_graphs", "_reader", "_spawned", "_unused", "claim",
+        "dry", "held", "link", "number", "past", "registered", "undos", "waited", "without_undo",
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, past: Past, clerk: Clerk, reader: Reader, *, dry: bool = False) -> None:
         self.claim = claim

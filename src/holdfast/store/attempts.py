@@ -79,7 +79,7 @@ class Attempts(Part):
                     str(id), n, "crashed", attempt, fence=fence, session=session, since=since,
                     data=errors[str(id), fence],
                 )
-                for id, n, attempt, fence, since, _, _ in crashed
+                for id, n, attempt, fence, since, *_ in crashed
             ]  # fmt: skip
             do("add_history", rows=batch(records))
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
@@ -106,7 +106,7 @@ class Attempts(Part):
 
 
 def _claims(rows: Iterable[Row]) -> set[ClaimKey]:
-    return {(str(id), fence) for id, fence in rows}
+    return {(str(row[0]), row[1]) for row in rows}
 
 
 class _SomeLost(Exception):
@@ -159,7 +159,7 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
 
 def _records(end: End, session: str, row: Sequence[Any], attempt: int) -> list[dict[str, Any]]:
     """What is written down of an end of this attempt: what drifted, and how it ended."""
-    _, last, claimed_at, error, _ = row
+    _, last, claimed_at, error, *_ = row
     entries = []
     if end.drift is not None:
         entries.append(record(end.id, last - 1, "drift", attempt, session=session, data=end.drift))

@@ -162,7 +162,7 @@ def _end_from_outside(do: Do, runs: dict[str, HeldRun], kind: str, error: str, *
     under way."""
     rows = do("end_runs", rows=ids(runs), state=kind, error=error, overdue=int(overdue))
     records, ends = [], []
-    for id, n, attempt, session, claimed_at, final, _ in rows:
+    for id, n, attempt, session, claimed_at, final, *_ in rows:
         run = runs[str(id)]
         what = kind if final else "undoing"
         since = claimed_at if run.state == "running" else None

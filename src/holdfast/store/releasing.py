@@ -260,7 +260,7 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
             for each in some
         ]
         records = []
-        for id, n, _ in do("finish_runs", rows=batch(rows)):
+        for id, n, *_ in do("finish_runs", rows=batch(rows)):
             each = by_id[str(id)]
             entry = dict(each.entry or {})
             kind = entry.pop("kind", each.state)

@@ -28,6 +28,7 @@ from holdfast.store.transactions import Transactions
 from holdfast.store.triggers import Triggers
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.views import Views
+from holdfast.store.watchers import Watchers
 from holdfast.store.workers import Workers
 
 
@@ -55,6 +56,7 @@ class Store:
         self.events = Events(ground)
         self.forks = Forks(ground)
         self.workers = Workers(ground)
+        self.watchers = Watchers(ground)
         self.timers = Timers(ground)
         self.schedules = Schedules(ground, self.lanes)
         self.triggers = Triggers(ground)

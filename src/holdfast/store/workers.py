@@ -76,7 +76,7 @@ class Workers(Part):
         """Runs of the dead go back to ready, or fail; which failed, and which graphs by it."""
         crashed = do("recover_lost", rows=ids(running), error=error)
         records, ends = [], []
-        for id, n, attempt, since, state, ending, _ in crashed:
+        for id, n, attempt, since, state, ending, *_ in crashed:
             run = held[str(id)]
             dies = state == "failed" or ending != run.ending
             data = error if dies else None

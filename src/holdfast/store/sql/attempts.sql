@@ -39,7 +39,7 @@ ended as (
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
 select id, records, {now}, kind, attempt, fence, :session, claimed_at, error from ended
-returning run, fence
+returning run, fence, case when kind in ('done', 'failed') then {end_hint} end
 
 -- name: end_attempts
 -- only: sqlite
@@ -89,7 +89,8 @@ set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
 from {each(:rows, id uuid, fence bigint, error text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state = 'running'
-returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint}
+returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint},
+    case when finished_at is not null then {end_hint} end
 
 -- name: recorded_ends
 -- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.

@@ -54,7 +54,7 @@ set state = case
     expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}
+returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}, case when finished_at is not null then {end_hint} end
 
 -- name: end_runs
 -- Unfinished runs end cancelled or failed, or only those of them that are overdue, for everyone but the worker that may still be at them:
@@ -74,7 +74,8 @@ set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     expires_at = case when undos = 0 and parent is null then {now} + keep end
 where id {among(:rows, id uuid)} and finished_at is null and ending is null
 and (cast(:overdue as int) = 0 or coalesce(deadline, {now} + 1) <= {now})
-returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint}
+returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint},
+    case when finished_at is not null then {end_hint} end
 
 -- name: unfinished_children
 -- The unfinished children of runs, in the order of arrival, locked.

@@ -119,7 +119,7 @@ set state = each.state, result = each.result, error = each.error, cause = null, 
     finished_at = {now}, expires_at = case when parent is null then {now} + keep end
 from {each(:rows, id uuid, state text, result text, error text, plan text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
-returning {schema}runs.id, records, {hint}
+returning {schema}runs.id, records, {hint}, {end_hint}
 
 -- name: bad_nodes
 -- How many nodes of a graph failed or were cancelled, and the first of them.

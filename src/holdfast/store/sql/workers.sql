@@ -69,7 +69,7 @@ set state = case when crashes >= max_crashes and (undos = 0 or ending is not nul
     finished_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
     expires_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
 where id {among(:rows, id uuid)} and state = 'running'
-returning id, records, attempt, claimed_at, state, ending, {hint}
+returning id, records, attempt, claimed_at, state, ending, {hint}, case when finished_at is not null then {end_hint} end
 
 -- name: release_lost
 -- Runs that had ended for everyone else while a dead session still worked on them are free now.

@@ -1,0 +1,213 @@
+"""Who ends runs tells those who wait for ends, and only while somebody does."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from holdfast.store.gates import completed
+from tests.support.graph_world import gate, node, submit
+from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, World, end_of
+
+
+class Ear:
+    """Listens as another program might, and hears in the order of commits."""
+
+    def __init__(self, world: World) -> None:
+        self._channel = world.store.database.dialect.ends_channel
+        self._connection = psycopg.connect(world.url, autocommit=True)
+        self._connection.execute(f'listen "{self._channel}"')
+
+    def heard(self) -> int:
+        """How many notifications have come since the last call: what this one sends itself is the last of them."""
+        with psycopg.connect(self._connection.info.dsn, autocommit=True) as other:
+            other.execute("select pg_notify(%s, 'last')", [self._channel])
+        for count, notification in enumerate(self._connection.notifies(timeout=60)):
+            if notification.payload == "last":
+                return count
+        raise AssertionError("what was sent never came")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def postgres(postgres_url):
+    world = World(postgres_url)
+    world.session("w", lease=3600)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def ear(postgres):
+    ear = Ear(postgres)
+    yield ear
+    ear.close()
+
+
+def done(world):
+    assert world.end("w", world.running("w"))
+
+
+def done_in_a_batch(world):
+    world.add_many(16)
+    claims = world.claim("w", 16)
+    assert len(world.store.attempts.end("w", [end_of(claim) for claim in claims])) == 16
+
+
+def failed(world):
+    assert world.end("w", world.running("w"), "failed")
+
+
+def limited(world):
+    world.store.limits.declare([("few", 5, None)])
+    world.add(limits='["[\\"few\\",null]"]')
+    (claim,) = world.store.claims.claim_limited("w", [world.lane()], 1)
+    assert world.end("w", claim, limits=claim.limits)
+
+
+def family(world):
+    assert world.end("w", world.running("w"), family=True)
+
+
+def undone(world):
+    claim = world.running("w")
+    assert world.end("w", claim, "undoing", family=True)
+    (claim,) = world.claim("w")
+    assert world.end("w", claim, "undone", state="failed", family=True)
+
+
+def crashed(world):
+    claim = world.running("w", max_crashes=0)
+    _, ended = world.store.attempts.crash("w", [end_of(claim, "failed", error=CRASHED)])
+    assert ended == [claim.id]
+
+
+def recovered(world):
+    world.session("dead", lease=1)
+    claim = world.running("dead", max_crashes=0)
+    world.clock.advance(2)
+    assert world.recover("dead").failed == [claim.id]
+
+
+def cancelled(world):
+    assert world.store.operators.cancel(world.add(), CANCELLED)
+
+
+def overdue(world):
+    id = world.add(deadline_in=SECOND)
+    world.clock.advance(2)
+    assert world.store.timers.fail_overdue(OVERDUE) == [id]
+
+
+def graph(world):
+    made = submit(world, node(world, "only"))
+    (claim,) = world.claim("w")
+    assert world.end("w", claim, family=True)
+    assert world.state(made.id) == "done"
+
+
+def gate_opened(world):
+    made = submit(world, gate("ok"))
+    world.store.graphs.conclude(made.id, "ok", completed("ok", "yes", None))
+    assert world.state(made.id) == "done"
+
+
+ENDS = [
+    done, done_in_a_batch, failed, limited, family, undone, crashed, recovered, cancelled, overdue, graph, gate_opened,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_kind_of_end_tells_those_who_wait_and_nobody_else(postgres, ear, end):
+    end(postgres)
+    assert ear.heard() == 0, "nobody waits"
+    postgres.store.watchers.add("client", 60 * SECOND)
+    end(postgres)
+    assert 1 <= ear.heard() <= 3, "once for each transaction, however many end in it"
+    postgres.store.watchers.drop("client")
+    end(postgres)
+    assert ear.heard() == 0, "it waits no more"
+
+
+def test_a_batch_of_ends_is_told_once(postgres, ear):
+    postgres.store.watchers.add("client", 60 * SECOND)
+    done_in_a_batch(postgres)
+    assert ear.heard() == 1
+
+
+@pytest.mark.parametrize("kind", ["retrying", "timed_out", "handed_back", "waiting", "restarted"])
+def test_attempts_that_end_without_the_run_are_not_told(postgres, ear, kind):
+    postgres.store.watchers.add("client", 60 * SECOND)
+    family = kind in ("waiting", "restarted")
+    assert postgres.end("w", postgres.running("w"), kind, family=family)
+    postgres.add()
+    assert ear.heard() == 0
+
+
+def test_who_was_not_heard_of_for_long_is_told_no_more_until_it_says_so_again(postgres, ear):
+    postgres.store.watchers.add("client", 30 * SECOND)
+    postgres.clock.advance(20)
+    postgres.store.watchers.renew("client", 30 * SECOND)
+    postgres.clock.advance(20)
+    done(postgres)
+    assert ear.heard() == 1
+    postgres.clock.advance(20)
+    done(postgres)
+    assert ear.heard() == 0
+    postgres.store.watchers.renew("client", 30 * SECOND)
+    done(postgres)
+    assert ear.heard() == 1
+
+
+def test_the_rows_of_those_who_died_dont_pile_up(postgres):
+    for n in range(5):
+        postgres.store.watchers.add(f"client {n}", 30 * SECOND)
+        postgres.clock.advance(20)
+    assert postgres.rows("watchers") == 2
+    postgres.store.watchers.drop("client 4")
+    assert postgres.sql("select id from {schema}watchers") == [("client 3",)]
+
+
+def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
+    """There a watch sees all commits, and would see its own."""
+    world = World(sqlite_url)
+    watch = world.store.database.watch("ends")
+    stop = threading.Event()
+    assert watch.wait(0, stop), "the first look only begins to watch"
+    world.store.watchers.add("client", SECOND)
+    world.store.watchers.renew("client", SECOND)
+    world.store.watchers.drop("client")
+    assert not watch.wait(0, stop)
+    world.close()
+
+
+def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
+    postgres.store.watchers.add("client", 60 * SECOND)
+    postgres.store.workers.mark_idle("w", True)
+    ends, work = (postgres.store.database.watch(news) for news in ("ends", "work"))
+    stop = threading.Event()
+    assert ends.wait(0, stop)
+    assert work.wait(0, stop)
+    claim = postgres.running("w")
+    assert work.wait(60, stop)
+    assert not ends.wait(0.01, stop)
+    postgres.end("w", claim)
+    assert ends.wait(60, stop)
+    ends.close()
+    work.close()
+
+
+def test_closing_one_watch_of_a_file_doesnt_close_the_other(sqlite_url):
+    world = World(sqlite_url)
+    ends, work = (world.store.database.watch(news) for news in ("ends", "work"))
+    stop = threading.Event()
+    for watch in (ends, work):
+        assert watch.wait(0, stop)
+    ends.close()
+    assert ends._line._connection is None
+    assert work._line._connection is not None
+    world.close()
