@@ -106,8 +106,11 @@ def _early_look() -> Iterator[None]:
 ALIVE = "lease_until > {moment}"
 
 BUGS = (
-    sql("claim-dead", "a session claims after its lease", "claimable", ALIVE, "lease_until > 0"),
-    sql("claim-held", "runs that are held are claimed", "claimable", " and x.held is null", ""),
+    sql("claim-dead", "a session claims after its lease", "claim", ALIVE, "lease_until > 0"),
+    Bug(
+        "claim-held", "runs that are held are claimed",
+        {"claimable": ((" and x.held is null", ""),), "claim": ((" and held is null", ""),)},
+    ),
     sql(
         "claim-order", "the last come first", "claimable",
         "order by x.priority desc, x.turn, x.seq", "order by x.seq desc",

@@ -255,3 +255,66 @@ def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
     assert not world.store.claims.any_ready([lane])
     watch.now += 9
     assert world.store.claims.any_ready([lane])
+
+
+class TestPickingWithoutALock:
+    """On SQLite runs are picked before the lock is taken, and others may come in between."""
+
+    @pytest.fixture
+    def world(self, sqlite_url):
+        world = World(sqlite_url)
+        yield world
+        world.close()
+
+    @pytest.fixture
+    def between(self, world, monkeypatch):
+        """A function that has something happen between the pick and the lock of the next claim."""
+
+        def let(happen):
+            real = world.store.claims._one
+            calls = []
+
+            def one(purpose, name, /, **given):
+                found = real(purpose, name, **given)
+                if name == "claimable" and not calls:
+                    calls.append(name)
+                    happen()
+                return found
+
+            monkeypatch.setattr(world.store.claims, "_one", one)
+
+        return let
+
+    def test_what_another_process_took_meanwhile_isnt_claimed_twice(self, world, between):
+        world.session("w")
+        world.session("v")
+        ids = [world.add() for _ in range(5)]
+        other = world.another_store().claims
+        between(lambda: taken.extend(other.claim("v", [world.lane()], 3)))
+        taken = []
+        assert [claim.id for claim in world.claim("w", 4)] == ids[3:4], "the one of those it picked that is left"
+        assert [claim.id for claim in taken] == ids[:3]
+        assert [claim.id for claim in world.claim("w", 8)] == ids[4:]
+        assert [world.row(id)["fence"] for id in ids] == [1] * 5
+
+    def test_where_all_was_taken_the_next_are_picked_under_the_lock(self, world, between):
+        world.session("w")
+        world.session("v")
+        ids = [world.add() for _ in range(5)]
+        other = world.another_store().claims
+        between(lambda: other.claim("v", [world.lane()], 2))
+        assert [claim.id for claim in world.claim("w", 2)] == ids[2:4]
+
+    @pytest.mark.parametrize("happens", ["pause", "cancel", "close"])
+    def test_what_may_not_begin_any_more_isnt_claimed(self, world, between, happens):
+        world.session("w")
+        id = world.add()
+        between(
+            {
+                "pause": lambda: world.store.queues.pause(["default"]),
+                "cancel": lambda: world.store.operators.cancel(id, CANCELLED),
+                "close": lambda: world.store.workers.close("w"),
+            }[happens]
+        )
+        assert world.claim("w", 8) == []
+        assert (world.row(id)["session"], world.row(id)["fence"]) == (None, 0)

@@ -21,6 +21,8 @@ RARELY = 9
 """After a slow one, claims go on from where they ended for so many times as long."""
 TOO_SLOW = 0.25
 """After one that took so long, that is so even where there is nothing to go on with."""
+CONTENDED = 1.0
+"""After another process took what we had picked: so many seconds are runs picked under the lock."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -33,13 +35,13 @@ def claim_size(wanted: int) -> int:
 
 
 def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
-    """On SQLite: pick, take, and read, with few calls."""
-    picked = do("claimable", size=size, session=session, lanes=lanes)
+    """On SQLite, in one transaction: pick, take, and read."""
+    picked = do("claimable", size=size, lanes=lanes)
     if not picked:
         return []
     seqs = batch(picked)
     do("claim", session=session, seqs=seqs)
-    return do("claimed", seqs=seqs)
+    return do("claimed", session=session, seqs=seqs)
 
 
 def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bool) -> list[Row]:
@@ -99,6 +101,7 @@ class Claims(Part):
         self._reached: dict[int, Reached] = {}
         self._go_on_until = 0.0  # rather than begin at the front
         self._keep_off_until = 0.0  # the front, whatever there may be
+        self._contended_until = 0.0  # others take what we pick
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
@@ -107,10 +110,23 @@ class Claims(Part):
             return []
         if self._ground.database.dialect.writing_ctes:
             return self._claim_at_once(session, lanes, claim_size(wanted))
+        return self._in_order(self._claim_picked(session, lanes, min(wanted, LARGEST)))
+
+    def _claim_picked(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
+        """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
+        another process was faster, the next are picked under the lock for a while."""
         rows = batch({"lane": lane} for lane in lanes)
-        if self._one("read", "any_ready", lanes=rows):
-            return self._in_order(self._together("claim", lambda do: _claim(do, session, rows, min(wanted, LARGEST))))
-        return []
+        picked = self._one("read", "claimable", size=size, lanes=rows)
+        if not picked:
+            return []
+        if self._monotonic() >= self._contended_until:
+            seqs = batch(picked)
+            ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs)
+            if taken < len(picked):
+                self._contended_until = self._monotonic() + CONTENDED
+            if taken:
+                return self._one("read", "claimed", session=session, seqs=seqs)
+        return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
         """On PostgreSQL: from the front; or, where that was slow a moment ago, on from where the last claim ended, so

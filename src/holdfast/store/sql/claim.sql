@@ -75,32 +75,35 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {n
 -- name: claimable
 -- only: sqlite
 -- packed
--- The first ready runs of the lanes, for a session whose lease is alive.
+-- The first ready runs of the lanes.
 select json_group_array(json_array(seq)) from (
     select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
         order by x.priority desc, x.turn, x.seq limit :size
     )
-    and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
     order by r.priority desc, r.turn, r.seq limit :size
 )
 
 -- name: claim
 -- only: sqlite
--- Those runs become the session's, in the same transaction.
+-- counted
+-- Those of these runs that still are ready become the session's. They were looked for before, without a lock: so this is the one
+-- statement that keeps others from writing (bench jobs).
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where seq in (select value ->> 0 from json_each(:seqs)) and limits is null
+where seq in (select value ->> 0 from json_each(:seqs)) and state = 'ready' and held is null and limits is null
+and lane not in (select id from {schema}paused_lanes)
+and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
 
 -- name: claimed
 -- only: sqlite
 -- packed
--- What their worker needs to know.
+-- Those of these runs that have become the session's: what it needs to know.
 select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
     tenant, parent, spent, undos, ending))
-from {schema}runs where seq in (select value ->> 0 from json_each(:seqs)) and limits is null
+from {schema}runs where seq in (select value ->> 0 from json_each(:seqs)) and coalesce(session, '') = :session and state = 'running'
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused. Written so that no statistics can make the planner walk the table.
