@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.client.ends import LONGEST_LOOK, Ends, Looks
 from holdfast.client.gathering import Gathering, can_wait_for_others
@@ -100,7 +101,7 @@ class Client:
     async def _amake(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._borrowed(requests)
         if borrowed is None:
-            new = [self.new_run(request) for request in requests]
+            new = self._new_runs(requests)
             ids = await (self._gathering.add(new) if can_wait_for_others(new) else in_thread(self._add, new))
             return self._handles(ids, requests)
         if isinstance(borrowed, Borrowed):
@@ -108,7 +109,7 @@ class Client:
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
         await in_thread(self.declare_limits)
-        ids = await self.store.intake.aadd_on(borrowed, [self.new_run(request) for request in requests])
+        ids = await self.store.intake.aadd_on(borrowed, self._new_runs(requests))
         return self._handles(ids, requests)
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
@@ -144,7 +145,7 @@ class Client:
         borrowed = self._borrowed(requests)
         if isinstance(borrowed, BorrowedAsync):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
-        new = [self.new_run(request) for request in requests]
+        new = self._new_runs(requests)
         if borrowed is None:
             return self._handles(self._add(new), requests)
         self.declare_limits()
@@ -189,6 +190,19 @@ class Client:
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)
+
+    def _new_runs(self, requests: Sequence[Request[Any]]) -> list[NewRun]:
+        """The rows of requests. Those that ask the same of one task, as a bulk does, differ only in their arguments."""
+        made: list[NewRun] = []
+        like: Request[Any] | None = None
+        for request in requests:
+            if like is not None and request.declaration is like.declaration and request.options is like.options:
+                args = self.store.payloads.pack(request.args, "the arguments of task", request.declaration.name)
+                made.append(replace(made[-1], id=new_id_text(), args=args))
+            else:
+                made.append(self.new_run(request))
+                like = request if made[-1].key is None and made[-1].limits is None else None
+        return made
 
     def new_run(self, request: Request[Any], waiting: Iterable[str] = ()) -> NewRun:
         """The row of a request, with an id of its own. `waiting`: parameters that are filled in later."""

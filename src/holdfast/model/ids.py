@@ -39,5 +39,7 @@ def new_id_text() -> str:
     with _lock:
         _last = now = max(now, _last + 1)
         random = _random.getrandbits(62)
-    text = f"{(now >> 12) << 80 | 0x7 << 76 | (now & 0xFFF) << 64 | 0b10 << 62 | random:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return (
+        f"{now >> 28:08x}-{now >> 12 & 0xFFFF:04x}-7{now & 0xFFF:03x}"
+        f"-{0x8000 | random >> 48:04x}-{random & 0xFFFF_FFFF_FFFF:012x}"
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -36,6 +37,8 @@ BATCH_BYTES = 8 * 1024 * 1024
 UNIQUE_TRIES = 10
 
 _OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
+_optional = attrgetter(*_OPTIONAL)
+_NONE_GIVEN = (None,) * len(_OPTIONAL)
 
 
 def scope_of(run: NewRun) -> str:
@@ -263,10 +266,9 @@ def new_row(run: NewRun, lanes: Mapping[Pair, int]) -> dict[str, Any]:
         "keep": run.keep,
         "args": run.args,
     }
-    for name in _OPTIONAL:
-        value = getattr(run, name)
-        if value is not None:
-            row[name] = value
+    optional = _optional(run)
+    if optional != _NONE_GIVEN:
+        row.update((name, value) for name, value in zip(_OPTIONAL, optional, strict=True) if value is not None)
     if run.unique is not None:
         row["unique_name"] = unique_name_of(run)
     if run.turn:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
+
+import msgspec
 
 from holdfast.errors import BadArguments, ConfigError, HoldfastError, TaskError
 from holdfast.model.clock import Duration
@@ -30,8 +31,7 @@ R_co = TypeVar("R_co", covariant=True)
 NO_OPTIONS = Options()
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[R_co]):
+class Request(msgspec.Struct, Generic[R_co], frozen=True):
     """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
 
     declaration: Declaration
