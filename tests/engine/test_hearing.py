@@ -242,9 +242,11 @@ async def test_closing_in_a_coroutine_ends_it_too(app, work, rare_looks, told):
     run = await work.aenqueue(2)
     result = asyncio.ensure_future(run.aresult(FOREVER))
     await asyncio.to_thread(wait_until, lambda: ends_of(app) in told)
+    result.cancel()  # who goes on waiting would want a listener again
+    await asyncio.wait([result])
+    assert listening_threads(), "it lingers"
     await app.aclose()
     assert not listening_threads()
-    result.cancel()
 
 
 def test_another_store_has_another_listener(app, work, other, rare_looks, told, threads):
