@@ -257,6 +257,18 @@ def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
     assert world.store.claims.any_ready([lane])
 
 
+def test_what_another_worker_is_at_is_passed_over_and_the_next_are_taken(postgres_url):
+    world = World(postgres_url)
+    world.session("w")
+    ids = [world.add() for _ in range(9)]
+    with psycopg.connect(postgres_url) as other:
+        first = "(select seq from holdfast.runs order by seq limit 4)"
+        other.execute(f"select 1 from holdfast.runs where seq in {first} for no key update")
+        assert [claim.id for claim in world.claim("w", 4)] == ids[4:8], "as many as were wanted, and no more"
+    assert [claim.id for claim in world.claim("w", 8)] == [*ids[:4], ids[8]]
+    world.close()
+
+
 class TestPickingWithoutALock:
     """On SQLite runs are picked before the lock is taken, and others may come in between."""
 

@@ -17,6 +17,7 @@
 | `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
 | `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
 | `{limit}` | the size that a statement is asked for, as a literal |
+| `{reach}` | twice that: how far to look where others may be faster |
 | `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
 | `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
 | `{end_hint}` | a value that tells client processes that runs have ended; costs nothing while none waits for one |
@@ -52,10 +53,10 @@ class Dialect(ABC):
 
         def replace(match: re.Match[str]) -> str:
             name, argument = match.groups()
-            if name == "limit":
+            if name in ("limit", "reach"):
                 if limit is None:
-                    raise LookupError("a statement with {limit} needs a size")
-                return str(limit)
+                    raise LookupError(f"a statement with {{{name}}} needs a size")
+                return str(limit if name == "limit" else 2 * limit)
             fragment: str | Callable[[str], str] = getattr(self, f"_{name}")
             return fragment(argument) if callable(fragment) else fragment
 

@@ -10,7 +10,8 @@ limit 1
 
 -- name: claim
 -- only: postgres
--- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key.
+-- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key: twice
+-- as many are read as wanted, because another worker may be at the first ones, and no more are locked (bench jobs with two workers).
 -- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs).
 -- Runs with limits aren't claimed so: their lane wasn't known to have any. Limits of rows are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
@@ -21,20 +22,21 @@ candidates as materialized (
     from alive cross join {each(:lanes, lane bigint)} cross join lateral (
         select r.id, r.priority, r.turn, r.seq from {schema}runs r
         where r.lane = each.lane and r.state = 'ready' and r.held is null
-        order by r.priority desc, r.turn, r.seq limit {limit}
+        order by r.priority desc, r.turn, r.seq limit {reach}
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.turn, ready.seq limit {limit}
+    order by ready.priority desc, ready.turn, ready.seq limit {reach}
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id {lock_free}
+        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id offset 0 {lock_free}
     ) r
+    where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where ctid = any(array(select place from locked where state = 'ready' and held is null and limits is null))
+where ctid = any(array(select place from locked))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
 -- name: claim_on
@@ -50,26 +52,27 @@ candidates as materialized (
         (
             select r.id, r.priority, r.turn, r.seq from {schema}runs r
             where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
-            order by r.priority desc, r.turn, r.seq limit {limit}
+            order by r.priority desc, r.turn, r.seq limit {reach}
         ) union all (
             select r.id, r.priority, r.turn, r.seq from {schema}runs r
             where r.lane = each.lane and r.state = 'ready' and r.held is null
             and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
-            order by r.turn, r.seq limit {limit}
+            order by r.turn, r.seq limit {reach}
         )
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.turn, ready.seq limit {limit}
+    order by ready.priority desc, ready.turn, ready.seq limit {reach}
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id {lock_free}
+        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id offset 0 {lock_free}
     ) r
+    where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where ctid = any(array(select place from locked where state = 'ready' and held is null and limits is null))
+where ctid = any(array(select place from locked))
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
 
 -- name: claimable
