@@ -55,4 +55,4 @@ def step_aside(connection: Any, **_: Any) -> None:
 
     app = made()
     if connection.alias == NO_DB_ALIAS and app is not None:
-        app.store.close()
+        app.close()
