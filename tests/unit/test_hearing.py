@@ -93,7 +93,7 @@ def test_it_leaves_when_it_isnt_wanted_any_more(listener, database, wanted):
     listener.tick()
     wanted[0] = False
     listener.tick()
-    assert database.log == ["wait", "add", "heard", "drop", "close"]
+    assert database.log == ["wait", "add", "heard", "close", "drop"]
     assert not listener.listens
     assert listener._stopping.is_set()
 
@@ -101,9 +101,21 @@ def test_it_leaves_when_it_isnt_wanted_any_more(listener, database, wanted):
 def test_stopped_from_outside_it_leaves_too_and_only_once(listener, database, wanted):
     listener.tick()
     listener.stop()
-    assert database.log[-2:] == ["drop", "close"]
+    assert database.log[-2:] == ["close", "drop"]
     listener.stop()
     assert database.log.count("drop") == 1
+
+
+def test_who_doesnt_wait_for_its_end_leaves_that_to_its_thread(listener, database, monkeypatch):
+    listening, go = threading.Event(), threading.Event()
+    monkeypatch.setattr(database, "wait", lambda longest, stop: (listening.set(), go.wait(60))[1])
+    listener.start()
+    assert listening.wait(60)
+    listener.stop(0)
+    assert database.log == []
+    go.set()
+    listener._thread.join(60)
+    assert database.log == ["close"]
 
 
 def test_a_database_in_trouble_is_left_in_peace_and_told_of_us_anew(listener, database):

@@ -73,8 +73,10 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. They are opened again when they are needed."""
-        self._ends.close()
-        self.store.close()
+        try:
+            self._ends.close()
+        finally:
+            self.store.close()
 
     def _use(self, store: Store) -> None:
         self.store = store

@@ -1,9 +1,9 @@
 """Waits for the ends of runs on behalf of coroutines, one look at the database for all of a loop that wait, and of
 threads, which look for themselves.
 
-Looks come at ever longer intervals, and at once when a worker of this process has written something. Who has waited for
-a moment also hears of ends in other processes (`hearing.py`), and then looks less often by itself. But a hint may get
-lost, so that never stops.
+Looks come at ever longer intervals; those of coroutines at once when a worker of this process has written something.
+Who has waited for a moment also hears of ends in other processes (`hearing.py`), and then looks less often by itself.
+But a hint may get lost, so that never stops.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Watch:
         self.waiters: list[Waiter] = []
         self.soon = asyncio.Event()
         self._heard = self._resting = False
+        self.told = False
+        """Its loop will hear of something: one that stands still must not be told again and again."""
 
     async def run(self) -> None:
         """Look until nobody waits any more."""
@@ -114,7 +116,7 @@ class Watch:
 
     def hear(self) -> None:
         """Something has ended in another process: look, now or when the watch has rested from its last look."""
-        self._heard = True
+        self.told, self._heard = False, True
         if not self._resting:
             self.soon.set()
 
@@ -221,8 +223,10 @@ class Ends:
     def heard(self) -> None:
         """Something has ended in another process, perhaps. Threads are woken only if it concerns them. Blocking."""
         for loop, watch in list(self._watches.items()):
-            with suppress(RuntimeError):  # it is closed by now
-                loop.call_soon_threadsafe(watch.hear)
+            if not watch.told:
+                watch.told = True
+                with suppress(RuntimeError):  # it is closed by now
+                    loop.call_soon_threadsafe(watch.hear)
         sleepers = list(self._sleepers)
         if sleepers:
             rows = self.look({sleeper.id for sleeper in sleepers})

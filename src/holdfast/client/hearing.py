@@ -99,6 +99,10 @@ class Listener(Loop):
         self._said_at = now
         return new
 
+    def _run(self) -> None:
+        super()._run()
+        self._leave()
+
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
         self._watch.ring()
@@ -107,11 +111,12 @@ class Listener(Loop):
             self._leave()
 
     def _leave(self) -> None:
+        """The connection first: who wants to drop the database waits for that. Once more does nothing."""
         said_at, self._said_at, self.listens = self._said_at, None, False
+        self._watch.close()
         if said_at is not None:
             with suppress(StoreError):  # then it is over by itself
                 self._watchers.drop(self._id)
-        self._watch.close()
 
 
 class Hearing:

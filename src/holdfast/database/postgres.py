@@ -240,9 +240,10 @@ class PostgresWatch(Watch):
         return False
 
     def ring(self) -> None:
-        if self._bell is not None:
+        bell = self._bell
+        if bell is not None:
             with suppress(OSError):  # closed: then nobody waits
-                self._bell[1].send(b"!")
+                bell[1].send(b"!")
 
     def cut_if_stuck(self, longest: float) -> bool:
         return cut_if_stuck(self._connection, longest)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.005
 BUSY_LOOK_SECONDS = 0.05
-"""While this process writes itself, a change may be its own: then one counts only so long after the last that did."""
+"""While this process writes without a pause, any change may be its own: then one counts only so often."""
 
 
 class SqliteWatch(Watch):

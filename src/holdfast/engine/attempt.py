@@ -96,6 +96,9 @@ class Attempt(msgspec.Struct, eq=False):
             except Exception as error:  # written by other code: then the declaration holds
                 log.options_unreadable(claim.id, task.name, claim.attempt, error)
 
+    def __repr__(self) -> str:
+        return f"<attempt {self.claim.attempt} of {self.label}>"  # without the arguments: they may be secret
+
     def _apply(self, options: dict[str, Any]) -> None:
         """What was asked for at enqueue comes before the task's declaration."""
         if "retry" in options:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Reply | Exception
 
 
-class Ask(msgspec.Struct, gc=False):
+class Ask(msgspec.Struct):
     """A command that waits to be written, and who is told of it, and of what it is about to him. On the loop answers
     are given there, in the order of the commands; else right away, on the committer's thread."""
 

@@ -116,7 +116,7 @@ class Claims(Part):
         """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
         another process was faster, the next are picked under the lock for a while."""
         rows = batch({"lane": lane} for lane in lanes)
-        picked = self._one("read", "claimable", size=size, lanes=rows)
+        picked = self._one("pick", "claimable", size=size, lanes=rows)
         if not picked:
             return []
         if self._monotonic() >= self._contended_until:
@@ -125,7 +125,7 @@ class Claims(Part):
             if taken < len(picked):
                 self._contended_until = self._monotonic() + CONTENDED
             if taken:
-                return self._one("read", "claimed", session=session, seqs=seqs)
+                return self._one("pick", "claimed", session=session, seqs=seqs)
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
