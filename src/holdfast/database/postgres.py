@@ -112,7 +112,8 @@ class PostgresConnection(Connection):
         try:
             cursor = self._cursor
             cursor.execute(statement.sql, statement.texts(values))
-            return cursor.fetchall() if cursor.description else []
+            result = cursor.pgresult  # asked for its columns, the cursor would describe them all
+            return cursor.fetchall() if result is not None and result.nfields else []
         except psycopg.Error as error:
             raise _as_ours(error, f"{self._what} ({statement.name})") from error
         finally:
