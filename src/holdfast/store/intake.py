@@ -34,6 +34,8 @@ Plan: TypeAlias = Generator[Call, list[Row], list[str]]
 MakePlan: TypeAlias = Callable[[dict[Pair, int]], Plan]
 
 BATCH_BYTES = 8 * 1024 * 1024
+BULK = 1000
+"""Runs without a key or a unique name in one statement."""
 UNIQUE_TRIES = 10
 
 _OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
@@ -65,11 +67,15 @@ class Intake(Part):
         if not runs:
             return []
         lanes = self._lanes.of(runs)
-        simple = all(run.key is None and run.unique is None and run.fair is None for run in runs)
-        if simple and len(runs) <= BATCH and len(chunks := list(chunked(runs, lanes))) == 1:
-            self._one("client", "add_runs", rows=chunks[0])
-            return [run.id for run in runs]
-        return self._together("client", lambda do: carry_out(plan(runs, lanes), do))
+        if any(run.key is not None or run.unique is not None or run.fair is not None for run in runs):
+            return self._together("client", lambda do: carry_out(plan(runs, lanes), do))
+        chunks = chunked(runs, lanes, BULK)
+        first, second = next(chunks), next(chunks, None)
+        if second is None:
+            self._one("client", "add_runs", rows=first)
+        else:
+            self._together("client", lambda do: add_all(do, chunked(runs, lanes, BULK)))
+        return [run.id for run in runs]
 
     def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
@@ -242,13 +248,19 @@ def _point_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator
         yield "point_keys", {"rows": batch(rows)}
 
 
-def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int]) -> Iterator[str]:
+def add_all(do: Do, chunks: Iterable[str]) -> None:
+    """Runs that nothing stands in the way of."""
+    for chunk in chunks:
+        do("add_runs", rows=chunk)
+
+
+def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int], most: int = BATCH) -> Iterator[str]:
     """The rows of new runs as JSON parameters of bounded size."""
     rows: list[dict[str, Any]] = []
     size = 0
     for run in runs:
         size += len(run.args)
-        if rows and (len(rows) == BATCH or size > BATCH_BYTES):
+        if rows and (len(rows) == most or size > BATCH_BYTES):
             yield batch(rows)
             rows, size = [], len(run.args)
         rows.append(new_row(run, lanes))
