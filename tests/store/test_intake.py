@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.database import DataFault
 from holdfast.errors import KeyConflict
+from holdfast.store.intake import BULK
 from tests.support.world import SECOND
 
 
@@ -124,3 +126,13 @@ def test_names_with_quotes_and_semicolons_are_only_names(world):
     id = world.add(evil, queue=evil, tenant=evil, key=evil, unique=evil, tags='["' + "x'; --" + '"]')
     info = world.store.views.run(id)
     assert (info.task, info.queue, info.tenant) == (evil, evil, evil)
+
+
+def test_a_bulk_of_several_statements_is_all_or_none(world):
+    runs = [world.new() for _ in range(2 * BULK + 1)]
+    runs[-1].keep = None
+    with pytest.raises(DataFault):
+        world.store.intake.add(runs)
+    assert world.rows("runs") == 0
+    assert world.store.intake.add(runs[:-1]) == [run.id for run in runs[:-1]]
+    assert world.rows("runs") == 2 * BULK
