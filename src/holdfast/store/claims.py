@@ -21,8 +21,6 @@ RARELY = 9
 """After a slow one, claims go on from where they ended for so many times as long."""
 TOO_SLOW = 0.25
 """After one that took so long, that is so even where there is nothing to go on with."""
-CONTENDED = 1.0
-"""After another process took what we had picked: so many seconds are runs picked under the lock."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -101,7 +99,6 @@ class Claims(Part):
         self._reached: dict[int, Reached] = {}
         self._go_on_until = 0.0  # rather than begin at the front
         self._keep_off_until = 0.0  # the front, whatever there may be
-        self._contended_until = 0.0  # others take what we pick
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
@@ -114,18 +111,15 @@ class Claims(Part):
 
     def _claim_picked(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
-        another process was faster, the next are picked under the lock for a while."""
+        another process took them all meanwhile, the next are picked under the lock."""
         rows = batch({"lane": lane} for lane in lanes)
         picked = self._one("pick", "claimable", size=size, lanes=rows)
         if not picked:
             return []
-        if self._monotonic() >= self._contended_until:
-            seqs = batch(picked)
-            ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs)
-            if taken < len(picked):
-                self._contended_until = self._monotonic() + CONTENDED
-            if taken:
-                return self._one("pick", "claimed", session=session, seqs=seqs)
+        seqs = batch(picked)
+        ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs)
+        if taken:
+            return self._one("pick", "claimed", session=session, seqs=seqs)
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
