@@ -38,7 +38,7 @@ def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
     if not picked:
         return []
     seqs = batch(picked)
-    do("claim", session=session, seqs=seqs)
+    do("claim", session=session, seqs=seqs, lanes=lanes, size=len(picked))
     return do("claimed", session=session, seqs=seqs)
 
 
@@ -111,13 +111,13 @@ class Claims(Part):
 
     def _claim_picked(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
-        another process took them all meanwhile, the next are picked under the lock."""
+        others changed what comes first meanwhile, the next are picked under the lock."""
         rows = batch({"lane": lane} for lane in lanes)
         picked = self._one("pick", "claimable", size=size, lanes=rows)
         if not picked:
             return []
         seqs = batch(picked)
-        ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs)
+        ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs, lanes=rows, size=len(picked))
         if taken:
             return self._one("pick", "claimed", session=session, seqs=seqs)
         return self._together("claim", lambda do: _claim(do, session, rows, size))

@@ -91,13 +91,23 @@ select json_group_array(json_array(seq)) from (
 -- name: claim
 -- only: sqlite
 -- counted
--- Those of these runs that still are ready become the session's. They were looked for before, without a lock: so this is the one
--- statement that keeps others from writing (bench jobs).
+-- Those of these runs that still are ready become the session's, unless one that comes before them is ready by now. They were looked for
+-- before, without a lock: so this is the one statement that keeps others from writing (bench jobs).
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
 where seq in (select value ->> 0 from json_each(:seqs)) and state = 'ready' and held is null and limits is null
 and lane not in (select id from {schema}paused_lanes)
+and not exists (
+    select 1 from (
+        select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
+        where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
+            select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
+            order by x.priority desc, x.turn, x.seq limit :size
+        )
+        order by r.priority desc, r.turn, r.seq limit :size
+    ) first where first.seq not in (select value ->> 0 from json_each(:seqs))
+)
 and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
 
 -- name: claimed
