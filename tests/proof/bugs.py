@@ -109,14 +109,23 @@ BUGS = (
     sql("claim-dead", "a session claims after its lease", "claim", ALIVE, "lease_until > 0"),
     Bug(
         "claim-held", "runs that are held are claimed",
-        {"claimable": ((" and x.held is null", ""),), "claim": ((" and held is null", ""),)},
+        {
+            "claimable": ((" and x.held is null", ""),),
+            "claim": ((" and held is null", ""), (" and x.held is null", "")),
+        },
     ),
     sql(
         "claim-order", "the last come first", "claimable",
         "order by x.priority desc, x.turn, x.seq", "order by x.seq desc",
     ),
     sql("claim-fence", "a claim doesn't raise the fence", "claim", "fence = fence + 1", "fence = fence"),
-    sql("claim-resumed", "going on counts as a new attempt", "claim", "attempt + 1 - resumed", "attempt + 1"),
+    Bug(
+        "claim-resumed", "going on counts as a new attempt",
+        {
+            "claimable": (("r.attempt + 1 - r.resumed", "r.attempt + 1"),),
+            "claim": (("attempt + 1 - resumed", "attempt + 1"),),
+        },
+    ),
     sql(
         "record-fence", "a checkpoint is written without its fence", "record_checkpoints",
         " and r.fence = each.fence", "",

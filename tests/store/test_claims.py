@@ -11,7 +11,7 @@ import pytest
 from holdfast.database import open_database
 from holdfast.store import Store, claims
 from holdfast.store.claims import MOST_PLACES, SLOW, Place, Reached, claim_size
-from tests.support.world import CANCELLED, SECOND, World
+from tests.support.world import CANCELLED, SECOND, World, end_of
 
 
 def test_only_the_lanes_that_were_asked_for_are_claimed(world):
@@ -19,6 +19,15 @@ def test_only_the_lanes_that_were_asked_for_are_claimed(world):
     mine, other, elsewhere = world.add("mine"), world.add("other"), world.add("mine", queue="elsewhere")
     assert [claim.id for claim in world.claim("w", 8, ["mine"])] == [mine]
     assert world.state(other) == world.state(elsewhere) == "ready"
+
+
+def test_a_run_with_limits_isnt_claimed_without_its_permits(world):
+    """Its lane wasn't known to have such runs."""
+    world.session("w")
+    limited, plain = world.add(limits="[]"), world.add()
+    assert [claim.id for claim in world.claim("w", 8)] == [plain]
+    assert world.claim("w", 8) == []
+    assert world.state(limited) == "ready"
 
 
 def test_a_claim_makes_the_run_the_sessions_and_counts(world, clock):
@@ -323,6 +332,60 @@ class TestPickingWithoutALock:
         between(lambda: urgent.append(world.add(priority=1)))
         assert [claim.id for claim in world.claim("w", 1)] == urgent
         assert [claim.id for claim in world.claim("w", 8)] == [first, second]
+
+    @pytest.mark.parametrize("comes", ["urgent", "in another lane", "due", "at an earlier turn"])
+    def test_nothing_that_came_meanwhile_is_overtaken(self, world, between, comes):
+        world.session("w")
+        due = world.add(delay=SECOND)
+        ids = [world.add(turn=5), world.add(turn=5)]
+        came = []
+        between(
+            {
+                "urgent": lambda: came.append(world.add(priority=1)),
+                "in another lane": lambda: came.append(world.add(queue="other", priority=1)),
+                "due": lambda: world.sql("update {schema}runs set state = 'ready' where state = 'scheduled'"),
+                "at an earlier turn": lambda: came.append(world.add(turn=4)),
+            }[comes]
+        )
+        lanes = [world.lane(), world.lane(queue="other")]
+        assert [claim.id for claim in world.store.claims.claim("w", lanes, 2)] == [*(came or [due]), ids[0]]
+
+    def test_what_came_behind_meanwhile_is_no_reason_to_look_again(self, world, between, monkeypatch):
+        world.session("w")
+        ids = [world.add(), world.add()]
+        between(lambda: (world.add(), world.add(priority=-1)))
+        monkeypatch.setattr(world.store.claims, "_together", None)
+        assert [claim.id for claim in world.claim("w", 2)] == ids
+
+    def test_what_happened_to_a_run_meanwhile_is_known(self, world, between):
+        world.session("w")
+        world.session("v")
+        id = world.add()
+        other = world.another_store()
+
+        def go_and_come():
+            (claim,) = other.claims.claim("v", [world.lane()], 1)
+            other.attempts.end("v", [end_of(claim, kind="retrying", state="ready", failed=1)])
+
+        between(go_and_come)
+        (claim,) = world.claim("w", 1)
+        assert (claim.id, claim.fence, claim.attempt, claim.failures) == (id, 2, 2, 1)
+
+    def test_what_was_taken_by_a_sum_that_came_out_right_isnt_begun(self, world, between):
+        """One went and another came, and their numbers are the same: the heartbeat lets go of what was taken."""
+        world.session("w")
+        world.session("v")
+        came, went, taken = world.add(delay=SECOND), world.add(), world.add()
+        other = world.another_store().claims
+
+        def swap():
+            assert [claim.id for claim in other.claim("v", [world.lane()], 1)] == [went]
+            world.sql("update {schema}runs set state = 'ready', records = 1000 where state = 'scheduled'")
+
+        between(swap)
+        assert world.claim("w", 2) == []
+        assert [owned.id for owned in world.store.claims.owned("w")] == [taken]
+        assert [claim.id for claim in world.claim("w", 2)] == [came]
 
     @pytest.mark.parametrize("happens", ["pause", "cancel", "close"])
     def test_what_may_not_begin_any_more_isnt_claimed(self, world, between, happens):

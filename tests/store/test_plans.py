@@ -21,7 +21,7 @@ from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
 from tests.support.world import World, end_of
 
-ONLY_SQLITE = {"claimable", "claimed", "claimed_limited", "record_ends", "still_running"}
+ONLY_SQLITE = {"claimable", "claimed_limited", "record_ends", "still_running"}
 ONLY_POSTGRES = {"claim_on"}
 SIZED = {"claim", "claim_on", "limited_candidates"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.

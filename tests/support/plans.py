@@ -143,11 +143,12 @@ COUNTERS = {
         {"place": f'["one","{n}"]', "name": "one", "used": 1, "log": "[]", "number": 1} for n in range(0, 500, 5)
     )
 }
+CLAIMING = {"sum": 1, "priority": 0, "turn": 0, "seq": 1000}
 PLACE = {"place": '["one","25"]', "parked_on": '["one","25"]'}
 
 VALUES: dict[str, Any] = {
     "rows": batch({"id": id} for id in IDS),
-    "seqs": batch([n] for n in range(64)),
+    "seqs": batch(range(64)),
     "error": "{}",
     "session": "w19",
     "lanes": batch({"lane": lane} for lane in (1, 2, 3)),
@@ -166,13 +167,12 @@ RECENT = {"finished_from": NOW, "finished_to": NOW + 1}
 HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
     "busy_lanes": ({}, "holdfast_runs_ready"),
-    "claim": ({}, None),
+    "claim": (CLAIMING, "holdfast_runs_ready"),
     "claim_on": (
         {"places": batch([Place(1), Place(2, 5, 5, 0, 1000), Place(2, MOST, 0, 0, 1000)])},
         "holdfast_runs_ready",
     ),
     "claimable": ({"size": 16}, "holdfast_runs_ready"),
-    "claimed": ({}, None),
     "limited_candidates": ({}, "holdfast_runs_ready"),
     "touch_limits": (COUNTERS, None),
     "hold_limits": (COUNTERS, "limits_pkey"),

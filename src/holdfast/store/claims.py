@@ -32,16 +32,6 @@ def claim_size(wanted: int) -> int:
     return 1 << min(wanted, LARGEST).bit_length() - 1
 
 
-def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
-    """On SQLite, in one transaction: pick, take, and read."""
-    picked = do("claimable", size=size, lanes=lanes)
-    if not picked:
-        return []
-    seqs = batch(picked)
-    do("claim", session=session, seqs=seqs, lanes=lanes, size=len(picked))
-    return do("claimed", session=session, seqs=seqs)
-
-
 def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bool) -> list[Row]:
     """Pick, take permits, and claim as many as got theirs."""
     candidates = do("limited_candidates", limit=size, session=session, lanes=lanes)
@@ -51,6 +41,29 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     rows = ids(admitted)
     claimed = do("claim_limited", session=session, rows=rows, at=at)
     return claimed if returning else do("claimed_limited", rows=rows)
+
+
+class Picked:
+    """The first ready runs of some lanes. `rows`: as they will be when they are claimed, but for those with limits;
+    `values`: by what the claim knows that nothing happened to them, and nothing came before the last of them."""
+
+    __slots__ = ("rows", "values")
+
+    def __init__(self, found: Sequence[Row]) -> None:
+        self.rows = [row[:-1] for row in found if row[-2] is None]
+        _, seq, _, priority, turn, *_ = found[-1]
+        seqs, numbers = batch(row[1] for row in found), sum(row[-1] for row in found)
+        self.values = {"seqs": seqs, "sum": numbers, "priority": priority, "turn": turn, "seq": seq}
+
+
+def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
+    """On SQLite, in one transaction: pick, and take."""
+    found = do("claimable", size=size, lanes=lanes)
+    if not found:
+        return []
+    picked = Picked(found)
+    ((taken,),) = do("claim", session=session, lanes=lanes, **picked.values)
+    return picked.rows if taken else []
 
 
 _PLACE = attrgetter("turn", "seq")
@@ -111,15 +124,15 @@ class Claims(Part):
 
     def _claim_picked(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
         """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
-        others changed what comes first meanwhile, the next are picked under the lock."""
+        something happened meanwhile, the next are picked under the lock."""
         rows = batch({"lane": lane} for lane in lanes)
-        picked = self._one("pick", "claimable", size=size, lanes=rows)
-        if not picked:
+        found = self._one("pick", "claimable", size=size, lanes=rows)
+        if not found:
             return []
-        seqs = batch(picked)
-        ((taken,),) = self._one("claim", "claim", session=session, seqs=seqs, lanes=rows, size=len(picked))
+        picked = Picked(found)
+        ((taken,),) = self._one("claim", "claim", session=session, lanes=rows, **picked.values)
         if taken:
-            return self._one("pick", "claimed", session=session, seqs=seqs)
+            return picked.rows if taken == len(picked.rows) else []  # of others we know nothing: the heartbeat lets go
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:

@@ -78,45 +78,44 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {n
 -- name: claimable
 -- only: sqlite
 -- packed
--- The first ready runs of the lanes.
-select json_group_array(json_array(seq)) from (
-    select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
-    where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
+-- The first ready runs of the lanes, as they will be when they are claimed; and of each a number that grows with all that happens to it,
+-- and is hardly that of another.
+select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fence + 1, r.attempt + 1 - r.resumed, r.failures,
+    r.deadline - {now}, r.args, r.options, r.generation, r.tenant, r.parent, case when r.resumed = 1 then r.spent else 0 end, r.undos,
+    r.ending, r.limits, 1000 * r.seq + r.fence + r.records))
+from (
+    select y.seq from {each(:lanes, lane bigint)} cross join {schema}runs y
+    where each.lane not in (select id from {schema}paused_lanes) and y.seq in (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
         order by x.priority desc, x.turn, x.seq limit :size
     )
-    order by r.priority desc, r.turn, r.seq limit :size
-)
+    order by y.priority desc, y.turn, y.seq limit :size
+) first cross join {schema}runs r where r.seq = first.seq
 
 -- name: claim
 -- only: sqlite
 -- counted
--- Those of these runs that still are ready become the session's, unless one that comes before them is ready by now. They were looked for
--- before, without a lock: so this is the one statement that keeps others from writing (bench jobs).
+-- These runs become the session's, if nothing happened since they were looked for without a lock: then the numbers of all that is ready up
+-- to the place of the last of them make the same sum, since each only grows, and so does the sum by one that came. It is the one
+-- statement that keeps others from writing (bench jobs). Runs with limits aren't claimed so: their lane wasn't known to have any.
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where seq in (select value ->> 0 from json_each(:seqs)) and state = 'ready' and held is null and limits is null
-and lane not in (select id from {schema}paused_lanes)
-and not exists (
-    select 1 from (
-        select r.seq from {each(:lanes, lane bigint)} cross join {schema}runs r
-        where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
-            select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
-            order by x.priority desc, x.turn, x.seq limit :size
-        )
-        order by r.priority desc, r.turn, r.seq limit :size
-    ) first where first.seq not in (select value ->> 0 from json_each(:seqs))
+where seq in (select value from json_each(:seqs)) and state = 'ready' and held is null and limits is null
+and :sum = (
+    select sum((
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority > :priority
+    ) + (
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn < :turn
+    ) + (
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn = :turn and x.seq <= :seq
+    ))
+    from {each(:lanes, lane bigint)} where each.lane not in (select id from {schema}paused_lanes)
 )
 and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
-
--- name: claimed
--- only: sqlite
--- packed
--- Those of these runs that have become the session's: what it needs to know.
-select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
-    tenant, parent, spent, undos, ending))
-from {schema}runs where seq in (select value ->> 0 from json_each(:seqs)) and coalesce(session, '') = :session and state = 'running'
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused. Written so that no statistics can make the planner walk the table.
