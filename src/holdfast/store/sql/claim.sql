@@ -104,13 +104,13 @@ set state = 'running', session = :session, fence = fence + 1, attempt = attempt 
 where seq in (select value from json_each(:seqs)) and state = 'ready' and held is null and limits is null
 and :sum = (
     select sum((
-        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority > :priority
     ) + (
-        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn < :turn
     ) + (
-        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x
+        select total(1000 * x.seq + x.fence + x.records) from {schema}runs x indexed by holdfast_runs_ready
         where x.lane = each.lane and x.state = 'ready' and x.held is null and x.priority = :priority and x.turn = :turn and x.seq <= :seq
     ))
     from {each(:lanes, lane bigint)} where each.lane not in (select id from {schema}paused_lanes)
