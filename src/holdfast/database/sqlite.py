@@ -32,7 +32,10 @@ BUSY_MILLISECONDS = 5000
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
 LONGEST_TRANSACTION = 5.0
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
-PRAGMAS = ("synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off")
+PRAGMAS = (
+    "synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off",
+    "wal_autocheckpoint = 4000",  # pages: what is written again and again is copied to the file less often (bench jobs)
+)  # fmt: skip
 
 _TRY_LATER = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 _BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
