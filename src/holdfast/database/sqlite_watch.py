@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.005
 BUSY_LOOK_SECONDS = 0.05
 """While this process writes without a pause, any change may be its own: then one counts only so often."""
+BUSY_LOOKS = 4
+"""After so many looks at which it had written, we look only so often too: each takes the interpreter from those who
+have work to do."""
 
 
 class SqliteWatch(Watch):
@@ -26,16 +29,18 @@ class SqliteWatch(Watch):
         self._used = 0
         self._seen: tuple[Connection, int] | None = None
         self._heard = 0.0
+        self._busy = 0  # looks since this process last paused
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
         deadline = time.monotonic() + longest
         while True:
             version, used, now = self._line.run(_data_version), self._writer.uses, time.monotonic()
             ours, self._used = used != self._used, used
+            self._busy = self._busy + 1 if ours else 0
             if version != self._seen and (not ours or now >= self._heard + BUSY_LOOK_SECONDS):
                 self._seen, self._heard = version, now
                 return True
-            if now >= deadline or stop.wait(LOOK_SECONDS):
+            if now >= deadline or stop.wait(LOOK_SECONDS if self._busy < BUSY_LOOKS else BUSY_LOOK_SECONDS):
                 return False
 
     def close(self) -> None:

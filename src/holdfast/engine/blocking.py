@@ -23,7 +23,7 @@ from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote, payload_size
+from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Operation
@@ -95,7 +95,7 @@ class BlockingConductor(Player):
 
     def _ask(self, command: Command) -> Future[Answer]:
         answer: Future[Answer] = Future()
-        self._desk.submit(Ask(self.current, command, _pass_on, False, answer, payload_size(command)))
+        self._desk.submit(Ask.of(self.current, command, _pass_on, False, answer))
         return answer
 
     def _wait_for(self, future: Future[Answer]) -> Answer:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
 LOOK = 0.005
+ENDING = (Exception, SystemExit, KeyboardInterrupt)
+"""What ends a try. The last two would end the whole loop."""
 
 
 class Caller(Protocol):
@@ -73,27 +75,40 @@ class Calls:
 
     async def run(self, caller: Caller, step: Step, key: str) -> Tried:
         """A step with its retries."""
-        tries: Tries | None = None
-        under_way = None if step.callee.awaited else UnderWay()
         started = monotonic_ns()
         token = scope.set(self._scope(key))
-        tried: Tried | float | None = None
         watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
+        tried: Tried | None = None
+        try:
+            if step.timeout is None and step.callee.awaited:
+                try:
+                    tried = returned(step, await step.fn(*step.args, **step.kwargs), self._payloads)
+                except ENDING as error:
+                    tried = await self._try_again(caller, step, key, error)
+            else:
+                tried = await self._try_again(caller, step, key)
+            tried.took = (monotonic_ns() - started) // 1000
+            return tried
+        finally:
+            if watched is not None:
+                watched.end(tried)
+            scope.reset(token)
+
+    async def _try_again(self, caller: Caller, step: Step, key: str, error: BaseException | None = None) -> Tried:
+        """The tries of a step, behind the first where that raised an error."""
+        tries = Tries(step, step.retry, step.timeout)
+        under_way = None if step.callee.awaited else UnderWay()
         try:
             while True:
-                try:
-                    if under_way is None and step.timeout is None:
-                        value = await step.fn(*step.args, **step.kwargs)
-                    else:
-                        value = await self._call(step, under_way)
-                    tried = returned(step, value, self._payloads)
-                except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the whole loop
-                    tries = tries or Tries(step, step.retry, step.timeout)
-                    tried = tries.failed(error)
-                if type(tried) is Tried:
-                    tried.took = (monotonic_ns() - started) // 1000
+                if error is None:
+                    try:
+                        return returned(step, await self._call(step, under_way), self._payloads)
+                    except ENDING as raised:
+                        error = raised
+                tried = tries.failed(error)
+                if isinstance(tried, Tried):
                     return tried
-                assert isinstance(tried, float)
+                error = None
                 await asyncio.sleep(real_seconds(self._desk.store.clock, tried))
                 while (
                     under_way is not None and under_way.threads
@@ -103,10 +118,6 @@ class Calls:
             if step.undo is not None and under_way is not None:
                 under_way.leave(partial(_came_late, caller, step, key, self._payloads))
             raise
-        finally:
-            if watched is not None:
-                watched.end(tried)
-            scope.reset(token)
 
     def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
         """The function as a coroutine; `under_way` is for the threads of a plain one."""

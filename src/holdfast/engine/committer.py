@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat, starmap
 from logging import DEBUG
 from operator import attrgetter
 from threading import get_ident
@@ -33,7 +34,7 @@ from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
-from holdfast.store.commands import LOST, Record, wants_to_be_alone
+from holdfast.store.commands import LOST, wants_to_be_alone
 from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
@@ -52,18 +53,20 @@ class Over(NamedTuple):
     end: End | None
     size: int = 0
     """About how many bytes of payload the end has."""
+    plain: bool = False
 
 
 Task: TypeAlias = Over | Ask
 """What waits to be written."""
 
 _size_of = attrgetter("size")
+_session_of = attrgetter("attempt.session")
 _is_on_loop = attrgetter("on_loop")
 
 
 def take_group(waiting: deque[Task]) -> list[Task]:
     """As many of them as fit into one group: so many, or so many bytes."""
-    group = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_GROUP))]
+    group = [*starmap(waiting.popleft, repeat((), min(len(waiting), LARGEST_GROUP)))]
     if sum(map(_size_of, group)) <= LARGEST_BYTES:
         return group
     size = 0
@@ -120,14 +123,23 @@ class Committer(Loop):
         self.submit(Over(attempt, None))
 
     def submit(self, task: Task) -> None:
-        """Have something written soon. What the loop's tasks say in one turn of it goes together, up to what is enough
-        for a group: the first of many must not begin one of its own."""
-        self._waiting.append(task)
-        if get_ident() != self._loop_thread or self._loop is None or len(self._waiting) == ENOUGH:
+        """Have something written soon. From any thread."""
+        if get_ident() == self._loop_thread:
+            self.submit_here(task)
+        else:
+            self._waiting.append(task)
             self.wake()
-        elif not self._announced:
+
+    def submit_here(self, task: Task) -> None:
+        """The same on the loop. What its tasks say in one turn of it goes together, up to what is enough for a group:
+        the first of many must not begin one of its own."""
+        self._waiting.append(task)
+        if not self._announced:
+            assert self._loop is not None
             self._announced = True
             self._loop.call_soon(self._announce)
+        elif len(self._waiting) == ENOUGH:
+            self.wake()
 
     def _announce(self) -> None:
         self._announced = False
@@ -167,24 +179,16 @@ class Committer(Loop):
     def _write(self, group: list[Task]) -> None:
         session = self._duty.session
         current = session.id if session else None
-        plain: list[Ask] = []
-        others: list[Ask] = []
-        overs: list[Over] = []
-        dropped: list[Attempt] = []
-        for task in group:
-            ours = task.attempt.session == current
-            if isinstance(task, Ask):
-                if ours:
-                    (plain if type(task.command) is Record and not task.command.waited else others).append(task)
-            elif ours:
-                overs.append(task)
-            else:
-                dropped.append(task.attempt)
-        self._duty.remove(dropped)
+        if set(map(_session_of, group)) != {current}:
+            dropped = [task for task in group if task.attempt.session != current]
+            self._duty.remove([task.attempt for task in dropped if isinstance(task, Over)])
+            group = [task for task in group if task.attempt.session == current]
         if current is None:
             return
-        self._write_asks(current, plain, others)
-        self._write_overs(current, overs)
+        plain: list[Any] = [task for task in group if task.plain]
+        rest = [task for task in group if not task.plain] if len(plain) < len(group) else []
+        self._write_asks(current, plain, [task for task in rest if isinstance(task, Ask)])
+        self._write_overs(current, [task for task in rest if isinstance(task, Over)])
 
     def _write_asks(self, session: str, plain: list[Ask], others: list[Ask]) -> None:
         """What attempts say: plain checkpoints, and others. The outcomes of waits go first: nobody waits for them to be
@@ -234,13 +238,13 @@ class Committer(Loop):
         self._loop.call_soon(self.wake)
 
     def _write_overs(self, current: str, ours: list[Over]) -> None:
-        ends = [(attempt, end) for attempt, end, _ in ours if end is not None and end.kind != "crashed"]
+        ends = [(attempt, end) for attempt, end, *_ in ours if end is not None and end.kind != "crashed"]
         if ends:
             self._write_ends(current, ends)
-        crashed = [(attempt, end) for attempt, end, _ in ours if end is not None and end.kind == "crashed"]
+        crashed = [(attempt, end) for attempt, end, *_ in ours if end is not None and end.kind == "crashed"]
         if crashed:
             self._write_crashes(current, crashed)
-        over = [attempt for attempt, end, _ in ours if end is None]
+        over = [attempt for attempt, end, *_ in ours if end is None]
         if over:
             self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
             self._duty.remove(over)

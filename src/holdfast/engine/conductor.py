@@ -21,7 +21,7 @@ from holdfast.engine.player import Player
 from holdfast.engine.refusing import Refusal
 from holdfast.engine.score import Score
 from holdfast.engine.transacting import Transacting
-from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote, payload_size
+from holdfast.store.commands import Command, Open, Outcome, Record, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step
 
@@ -33,22 +33,21 @@ class Conductor(Player):
     """One attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_branches", "_busy", "_closed", "_deliveries", "_desk", "_futures", "_have_written", "_lingering",
-        "_loop", "_open", "_refusal", "calls", "current", "moves", "score", "stuck",
+        "_begun", "_branches", "_closed", "_deliveries", "_desk", "_ended", "_futures", "_have_written", "_lingering",
+        "_loop", "_moved", "_open", "_refusal", "calls", "current", "score", "stuck",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self.current = attempt
         self.score = score
         self._desk = desk
-        self._have_written = desk.submit
+        self._have_written = desk.submit_here
         self._loop = loop
         self._deliveries = Deliveries(loop, score.past.numbers)
         self._open: dict[str, tuple[fx.Await, asyncio.Future[Any]]] = {}
         self._futures: set[asyncio.Future[Any]] = set()
-        self._branches = Branches(attempt, self._deliveries)
-        self._busy = 0  # author code, commands and reads under way
-        self.moves = 0  # grows with everything that happens
+        self._branches = Branches(self._deliveries)
+        self._begun = self._ended = self._moved = 0  # author code, commands and reads; and what else happened
         self._closed = False
         self._refusal = Refusal()
         self._lingering = Lingering()
@@ -60,10 +59,11 @@ class Conductor(Player):
     # For the context
 
     async def perform(self, operation: Operation) -> Any:
-        if self._closed or self.current.order is not None:
+        current = self.current
+        if self._closed or current.order is not None:
             await self._refusal.answer()
         task = asyncio.current_task(self._loop)  # given the loop, it needs no system call to find it
-        if task is not None and task not in self._branches.tasks:
+        if task is not current.handle and task is not None:
             self._branches.add(task)
         if type(operation) is not Step or (key := self.score.new_step(operation)) is None:
             return await self._carry_out(self.score.plan(operation))
@@ -71,8 +71,7 @@ class Conductor(Player):
         deliveries = self._deliveries
         if deliveries.several:
             deliveries.opened()
-        self._busy += 1
-        self.moves += 1
+        self._begun += 1
         try:
             tried = await self.calls.run(self, operation, key)
         except BaseException:
@@ -82,9 +81,7 @@ class Conductor(Player):
         future: asyncio.Future[Any] = self._loop.create_future()
         self._futures.add(future)
         deliveries.ask(record.n)
-        self._have_written(Ask(self.current, record, self._written, True, future, len(record.value or "")))
-        if deliveries.several:
-            deliveries.opened()
+        self._have_written(Ask(current, record, self._kept, True, future, len(record.value or ""), True))
         try:
             await future
         finally:
@@ -117,7 +114,12 @@ class Conductor(Player):
     @property
     def quiet(self) -> bool:
         """Whether nothing is under way, and nothing on its way to author code."""
-        return not self._busy and self._deliveries.idle
+        return self._begun == self._ended and self._deliveries.idle
+
+    @property
+    def moves(self) -> int:
+        """Grows with everything that happens."""
+        return self._begun + self._ended + self._moved
 
     def check(self) -> None:
         """Nothing to do on the loop: author code is cancelled where it awaits."""
@@ -161,26 +163,31 @@ class Conductor(Player):
     def _settle(self, work: Any) -> None:
         """A branch, of perhaps several, has what it awaited."""
         self._futures.discard(work)
-        self.moves += 1
+        self._moved += 1
         if self._open:
             self._consider()  # this branch may be at its end, and the others wait
 
     def _written_soon(self, command: Command) -> asyncio.Future[Any]:
         """Have a command written; done when it is durable, and its turn has come."""
-        self.begin()
+        self._begun += 1
         future = self._future()
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._have_written(Ask(self.current, command, self._written, True, future, payload_size(command)))
+        self._have_written(Ask.of(self.current, command, self._written, True, future))
         return future
+
+    def _kept(self, ask: Ask, answer: Answer) -> None:
+        """The answer to the checkpoint of a step."""
+        if type(answer) is Wrote and not self._open:
+            self._ended += 1
+            self._deliveries.deliver(ask.command.n, ask.about, answer.value)  # type: ignore[union-attr, arg-type]
+        else:
+            self._written(ask, answer)
 
     def _written(self, ask: Ask, answer: Answer) -> None:
         n, future = getattr(ask.command, "n", None), ask.about
-        self._busy -= 1
-        self.moves += 1
-        if self._open:
-            self._consider()
+        self.finish()
         if type(answer) is Wrote:
             if n is not None:
                 self._deliveries.deliver(n, future, answer.value)
@@ -195,16 +202,11 @@ class Conductor(Player):
 
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
-        self.begin()
-        self._have_written(Ask(self.current, command, self.finish, True, None, payload_size(command)))
-
-    def begin(self) -> None:
-        self._busy += 1
-        self.moves += 1
+        self._begun += 1
+        self._have_written(Ask.of(self.current, command, self.finish, True))
 
     def finish(self, *_told: Any) -> None:
-        self._busy -= 1
-        self.moves += 1
+        self._ended += 1
         if self._open:
             self._consider()
 
@@ -228,8 +230,8 @@ class Conductor(Player):
     def _register(self, effect: fx.Await, future: asyncio.Future[Any]) -> None:
         """A turn later: of a branch that was cancelled before this call, what it withdraws is said first."""
         self._deliveries.ask(effect.wait.n)
-        self.begin()
-        ask = Ask(self.current, effect.wait, self._registered, True, (effect, future))
+        self._begun += 1
+        ask = Ask.of(self.current, effect.wait, self._registered, True, (effect, future))
         self._loop.call_soon(self._have_written, ask)
 
     def _registered(self, ask: Ask, answer: Answer) -> None:
@@ -251,7 +253,7 @@ class Conductor(Player):
         wait = effect.wait
         self._open[wait.key] = (effect, future)
         future.add_done_callback(lambda _: self._open.pop(wait.key, None))
-        self.moves += 1
+        self._moved += 1
         self._lingering.opened(wait.kind, due_in, self._loop.time())
         self._desk.watch(self)
         self._consider()
@@ -300,12 +302,12 @@ class Conductor(Player):
 
     def _consider(self) -> None:
         """When nothing is left but waits, look again in a moment."""
-        if self._open and not self._busy and not self._closed:
+        if self._open and self._begun == self._ended and not self._closed:
             seconds = self._lingering.seconds(self._loop.time(), self._desk.has_room())
             self._loop.call_later(seconds, self._suspend_if_quiet, self.moves, 0)
 
     def _suspend_if_quiet(self, moves: int, turns: int) -> None:
-        if self.moves != moves or self._busy or not self._open or self._closed:
+        if self.moves != moves or self._begun != self._ended or not self._open or self._closed:
             return
         if not self._deliveries.idle:
             self._loop.call_later(CROWDED, self._suspend_if_quiet, moves, 0)
@@ -353,7 +355,7 @@ class Conductor(Player):
     def _be_stuck(self, effect: fx.Stuck) -> asyncio.Future[Any]:
         if effect.key not in self.score.past.withdrawn:
             self.stuck.append(effect.key)
-        self.moves += 1
+        self._moved += 1
         return self._future()
 
     # Author code
@@ -370,7 +372,7 @@ class Conductor(Player):
 
     async def _under_way(self, work: Coroutine[Any, Any, Any]) -> Any:
         """A branch does something that isn't waiting."""
-        self.begin()
+        self._begun += 1
         self._deliveries.opened()
         try:
             return await work

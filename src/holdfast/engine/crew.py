@@ -95,7 +95,7 @@ class Crew:
         self.runner.serve(self)
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
-        self.submit = self.committer.submit
+        self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
         self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
         pulse = Pulse(self.duty, lease)

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.engine.clerk import Clerk
 from holdfast.store import Store
-from holdfast.store.commands import Command, Outcome, Record, Reply
+from holdfast.store.commands import Command, Outcome, Record, Reply, payload_size
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
@@ -28,6 +28,16 @@ class Ask(msgspec.Struct):
     about: Any = None
     size: int = 0
     """About how many bytes of payload the command has."""
+    plain: bool = False
+    """Whether the command is a checkpoint and nothing else, as most are."""
+
+    @classmethod
+    def of(
+        cls, attempt: Attempt, command: Command, answer: Callable[[Ask, Answer], None], on_loop: bool, about: Any = None
+    ) -> Ask:
+        """With what is to be known of the command."""
+        plain = type(command) is Record and not command.waited
+        return cls(attempt, command, answer, on_loop, about, payload_size(command), plain)
 
 
 class Waiting(Protocol):
@@ -46,6 +56,9 @@ class Desk(Protocol):
     clerk: Clerk
 
     def submit(self, ask: Ask) -> None: ...
+
+    def submit_here(self, ask: Ask) -> None:
+        """The same on the loop."""
 
     def run_in_thread(self, call: Callable[[], None]) -> None: ...
 

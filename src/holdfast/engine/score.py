@@ -35,8 +35,8 @@ class Score:
     """The plans of one attempt. `dry`: nothing new may happen."""
 
     __slots__ = (
-        "_children", "_clerk", "_copied", "_failures", "_first", "_graphs", "_reader", "_spawned", "_unused", "claim",
-        "dry", "held", "link", "number", "past", "registered", "undos", "waited", "without_undo",
+        "_children", "_clerk", "_copied", "_failures", "_first", "_graphs", "_new_record", "_reader", "_spawned",
+        "_unused", "claim", "dry", "held", "link", "number", "past", "registered", "undos", "waited", "without_undo",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, past: Past, clerk: Clerk, reader: Reader, *, dry: bool = False) -> None:
@@ -44,6 +44,7 @@ class Score:
         self.past = past
         self.dry = dry
         self.held = past.held
+        self._new_record = partial(write.Record, *past.held)
         self.undos = bool(claim.undos)
         self.waited = bool(past.open or past.settled)
         """Whether it has, or had, something to wait for in this attempt."""
@@ -139,7 +140,7 @@ class Score:
         """The checkpoint of a step or a transaction; with `undo`, of a step that has one."""
         n = self.past.last = self.past.last + 1
         if tried.error is None:
-            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
+            return self._new_record(n, key, "step", tried.kept, tried.took, undo)
         text = failure_text(tried.error, tried.exception)
         return write.Record(*self.held, n, key, "failed", text, tried.took)
 
@@ -371,10 +372,7 @@ class Score:
         if now is not None and now.step is not None:
             yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, text))
             return
-        yield from self._once(
-            operation.base,
-            lambda n, key: write.Write(self.held, n, key, self.claim.attempt, text),
-        )
+        yield from self._once(operation.base, lambda n, key: write.Write(self.held, n, key, self.claim.attempt, text))
 
     def restart(self, operation: op.Restart) -> Plan:
         yield Stuck("$restart") if self.dry else Restart(operation.args)

@@ -36,7 +36,7 @@ LOOK = 0.02
 SIGNAL_LOOK = 0.5
 YOUNG_OBJECTS = 50_000
 """New objects between two looks for garbage, in a process of our own. Runs are freed without: they leave no cycles."""
-SWITCH_SECONDS = 0.0002
+SWITCH_SECONDS = 0.0005
 """How long a thread computes while another one wants to, in a process of our own. Who has the only writer of SQLite
 waits so long behind every call (bench jobs)."""
 

@@ -7,6 +7,7 @@ locks: the session, then events, then runs; looks come after the locks, in state
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from holdfast.database import Row
@@ -36,6 +37,9 @@ FIRST_PAGE = 200
 PAGE_BYTES = 256 * 1024
 LARGEST_PAGE = 4 * 1024 * 1024
 
+_has_undo = attrgetter("undo")
+_kind_of = attrgetter("kind")
+
 
 class Journal(Part):
     """Commands of attempts under way, and what is kept of earlier ones."""
@@ -50,9 +54,9 @@ class Journal(Part):
         """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does; one of a
         run that is to undo is kept where it has an undo, and answered as lost."""
         replies = self._record(session, records)
-        with_undo = {record.run for record in records if record.undo}
-        if not with_undo:
+        if not any(map(_has_undo, records)):
             return replies
+        with_undo = {record.run for record in records if record.undo}
         ended = {str(row[0]) for row in self._one("commit", "to_be_undone", rows=ids(with_undo))}
         return [LOST if record.run in ended else reply for record, reply in zip(records, replies, strict=True)]
 
@@ -64,7 +68,7 @@ class Journal(Part):
             replies = [
                 Wrote(values[record.run, record.n]) if (record.run, record.n) in values else LOST for record in records
             ]
-        elif written[0][0] == len(records) and "now" not in [record.kind for record in records]:
+        elif written[0][0] == len(records) and "now" not in map(_kind_of, records):
             replies = [Wrote()] * len(records)
         else:  # it only counts what it wrote
             replies = [LOST] * len(records)

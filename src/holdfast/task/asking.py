@@ -71,8 +71,10 @@ def step_settings(
 
 def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
     """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
-    if len(given) == 1 and "name" in given:
-        made = step_with(_named(given["name"]), fn, args, NOTHING, blocking=blocking)
+    if not given:
+        return step_with(NO_SETTINGS, fn, args, NOTHING, blocking=blocking)
+    if len(given) == 1 and type(name := given.get("name")) is str:
+        made = step_with(_named(name), fn, args, NOTHING, blocking=blocking)
     elif STEP_OPTIONS.isdisjoint(given):
         return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
     else:
@@ -84,16 +86,9 @@ def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: boo
     return made
 
 
-def _named(name: Any) -> StepSettings:
-    """The settings of steps that were given a name and nothing else, which are many: made once."""
-    try:
-        return _settings_by_name(name)
-    except TypeError:  # not even hashable: then this says what is wrong
-        return step_settings(name=name)
-
-
 @lru_cache(maxsize=1024)
-def _settings_by_name(name: str | None) -> StepSettings:
+def _named(name: str) -> StepSettings:
+    """The settings of steps that were given a name and nothing else, which are many: made once."""
     return step_settings(name=name)
 
 
