@@ -110,7 +110,8 @@ def at_once(monkeypatch):
         committer._waiting.append(task)
         committer.tick()
 
-    monkeypatch.setattr(Committer, "submit", write)
+    for verb in ("submit", "submit_here", "keep"):
+        monkeypatch.setattr(Committer, verb, write)
 
 
 @pytest.mark.parametrize("turns", [1, 5, 40])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
-from holdfast.engine.committer import LARGEST_GROUP, Over, take_group
+from holdfast.engine.gathering import LARGEST_GROUP, Over, take_group
 from holdfast.errors import StoreUnavailable
 from holdfast.store import End
 from tests.support.waiting import wait_until

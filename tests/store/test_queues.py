@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.database.sqlite import SqliteDatabase
+from holdfast.database.sqlite_watch import BUSY_LOOK_SECONDS, BUSY_LOOKS, LOOK_SECONDS, SqliteWatch
 from holdfast.database.statements import Statement
 from tests.support.world import CANCELLED
 
@@ -173,6 +175,26 @@ def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
     listening.join()
     watch.close()
     assert stopped
+
+
+def test_a_watch_looks_less_often_while_its_own_process_writes_without_a_pause():
+    class Stop(threading.Event):
+        def wait(self, timeout=None):
+            paused.append(timeout)
+            writer.uses += writes
+            return len(paused) % 10 == 0
+
+    paused: list[float] = []
+    writes = 2
+    writer = SimpleNamespace(uses=0)
+    line = SimpleNamespace(run=lambda work: (None, 1))
+    watch, stop = SqliteWatch(line, writer), Stop()
+    assert watch.wait(60, stop)  # the first look only begins to watch
+    assert not watch.wait(60, stop)
+    assert paused == [LOOK_SECONDS] * BUSY_LOOKS + [BUSY_LOOK_SECONDS] * (10 - BUSY_LOOKS)
+    writes = 0
+    assert not watch.wait(60, stop)
+    assert paused[10:] == [BUSY_LOOK_SECONDS] + [LOOK_SECONDS] * 9, "a pause, and it looks as ever"
 
 
 def test_a_watch_takes_its_own_process_for_another_only_now_and_then(tmp_path, monkeypatch):

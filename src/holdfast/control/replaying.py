@@ -139,7 +139,7 @@ class ReadingDesk:
     def submit(self, ask: Any) -> NoReturn:
         raise _refusal(f"write {type(ask.command).__name__}")
 
-    submit_here = submit
+    submit_here = keep = submit
 
     def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")

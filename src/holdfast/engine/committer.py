@@ -14,18 +14,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import repeat, starmap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 from logging import DEBUG
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.desk import Answer, Ask
+from holdfast.engine.gathering import Bundle, Over, Task, attempts_of, bundled, sessions_of, take_group
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
 from holdfast.engine.watching import Watching
@@ -34,48 +35,19 @@ from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import from_json, to_json
 from holdfast.store import End, Store
-from holdfast.store.commands import LOST, wants_to_be_alone
+from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
 from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
-LARGEST_GROUP = 500
 ENOUGH = 200
 """So many commands are written without waiting for more: the loop goes on with the others of its turn meanwhile."""
-LARGEST_BYTES = 8 * 1024 * 1024
 LOOP_SECONDS = 0.01
 """How long the next group waits for those who were just answered to say what comes next, where nothing else waits."""
 
+WROTE = Wrote()
 
-class Over(NamedTuple):
-    """An attempt, and how it ended; without an end: it is over on this worker, long after its run."""
-
-    attempt: Attempt
-    end: End | None
-    size: int = 0
-    """About how many bytes of payload the end has."""
-    plain: bool = False
-
-
-Task: TypeAlias = Over | Ask
-"""What waits to be written."""
-
-_size_of = attrgetter("size")
-_session_of = attrgetter("attempt.session")
 _is_on_loop = attrgetter("on_loop")
-
-
-def take_group(waiting: deque[Task]) -> list[Task]:
-    """As many of them as fit into one group: so many, or so many bytes."""
-    group = [*starmap(waiting.popleft, repeat((), min(len(waiting), LARGEST_GROUP)))]
-    if sum(map(_size_of, group)) <= LARGEST_BYTES:
-        return group
-    size = 0
-    for at, task in enumerate(group):
-        size += task.size
-        if at and size > LARGEST_BYTES:
-            waiting.extendleft(reversed(group[at:]))
-            return group[:at]
-    return group
+_number_of = attrgetter("number")
 
 
 class Committer(Loop):
@@ -98,6 +70,8 @@ class Committer(Loop):
         self._written = written
         self._lost = lost
         self._waiting: deque[Task] = deque()  # filled by any thread, emptied by one
+        self._steps: list[Ask] = []  # what gathers on the loop in one turn of it
+        self._others: list[Task] = []
         self._announced = False  # a turn of the loop that wakes us is on its way
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -133,27 +107,50 @@ class Committer(Loop):
     def submit_here(self, task: Task) -> None:
         """The same on the loop. What its tasks say in one turn of it goes together, up to what is enough for a group:
         the first of many must not begin one of its own."""
-        self._waiting.append(task)
+        self._others.append(task)
         if not self._announced:
-            assert self._loop is not None
-            self._announced = True
-            self._loop.call_soon(self._announce)
-        elif len(self._waiting) == ENOUGH:
-            self.wake()
+            self._announce()
+        elif len(self._others) == ENOUGH:
+            self._hand_over()
+
+    def keep(self, ask: Ask) -> None:
+        """The same for the checkpoint of a step that has no undo."""
+        self._steps.append(ask)
+        if not self._announced:
+            self._announce()
+        elif len(self._steps) == ENOUGH:
+            self._hand_over()
 
     def _announce(self) -> None:
+        assert self._loop is not None
+        self._announced = True
+        self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
         self._announced = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """What has gathered on the loop waits to be written. Ends come behind what was asked for before them."""
+        if self._steps:
+            self._waiting.extend(bundled(self._steps))
+            self._steps = []
+        if self._others:
+            self._waiting.extend(self._others)
+            self._others = []
         self.wake()
 
     @property
     def backlog(self) -> int:
         """Commands that aren't durable yet."""
-        return len(self._waiting) + self._writing
+        gathering = len(self._steps) + len(self._others)  # looked at first: from there they go on
+        waiting: int = sum(map(_number_of, tuple(self._waiting)))
+        return gathering + waiting + self._writing
 
     def tick(self) -> float:
         self._writing = len(self._waiting)  # before they are taken out: nobody may take them for written
         group = take_group(self._waiting)
-        self._writing = len(group)
+        self._writing = sum(map(_number_of, group))
         if not group:
             return NOT_BEFORE_WOKEN
         self._told.clear()
@@ -162,16 +159,21 @@ class Committer(Loop):
         try:
             self._write(group)
             if self.watching is not None:
-                self.watching.committed(len(group), (task.attempt for task in group), started)
+                self.watching.committed(self._writing, attempts_of(group), started)
         except BaseException:
-            self._waiting.extendleft(task for task in reversed(group) if not self._is_told(task))
+            self._waiting.extendleft(task for task in reversed(self._loose(group)) if not self._is_told(task))
             raise
         finally:
             self._writing = 0
             self._written()
         return self._pause
 
-    def _is_told(self, task: Task) -> bool:
+    @staticmethod
+    def _loose(group: list[Task]) -> list[Ask | Over]:
+        """The same one by one."""
+        return [each for task in group for each in (task.asks if isinstance(task, Bundle) else (task,))]
+
+    def _is_told(self, task: Ask | Over) -> bool:
         if isinstance(task, Ask):
             return id(task) in self._told
         return task.end is not None and id(task.attempt) in self._told
@@ -179,29 +181,43 @@ class Committer(Loop):
     def _write(self, group: list[Task]) -> None:
         session = self._duty.session
         current = session.id if session else None
-        if set(map(_session_of, group)) != {current}:
-            dropped = [task for task in group if task.attempt.session != current]
-            self._duty.remove([task.attempt for task in dropped if isinstance(task, Over)])
-            group = [task for task in group if task.attempt.session == current]
+        if sessions_of(group) != {current}:
+            overs = [task for task in group if isinstance(task, Over)]
+            self._duty.remove([task.attempt for task in overs if task.attempt.session != current])
+            group = [task for task in group if sessions_of([task]) == {current}]
         if current is None:
             return
-        plain: list[Any] = [task for task in group if task.plain]
-        rest = [task for task in group if not task.plain] if len(plain) < len(group) else []
-        self._write_asks(current, plain, [task for task in rest if isinstance(task, Ask)])
-        self._write_overs(current, [task for task in rest if isinstance(task, Over)])
+        bundles = [task for task in group if isinstance(task, Bundle)]
+        self._write_asks(current, bundles, [task for task in group if isinstance(task, Ask)])
+        self._write_overs(current, [task for task in group if isinstance(task, Over)])
 
-    def _write_asks(self, session: str, plain: list[Ask], others: list[Ask]) -> None:
-        """What attempts say: plain checkpoints, and others. The outcomes of waits go first: nobody waits for them to be
+    def _write_asks(self, session: str, bundles: list[Bundle], asks: list[Ask]) -> None:
+        """What attempts say: checkpoints, and others. The outcomes of waits go first: nobody waits for them to be
         durable, so nothing that came after them may be before them."""
         journal = self._store.journal
-        alone = [ask for ask in others if wants_to_be_alone(ask.command)]
-        if len(others) > len(alone):
-            some = [ask for ask in others if not wants_to_be_alone(ask.command)] if alone else others
-            self._write_halved(some, lambda some: journal.write(session, [ask.command for ask in some]))
+        plain = [ask for ask in asks if ask.plain]
+        alone = [ask for ask in asks if wants_to_be_alone(ask.command)]
+        if others := [ask for ask in asks if not ask.plain and not wants_to_be_alone(ask.command)]:
+            self._write_halved(others, lambda some: journal.write(session, [ask.command for ask in some]))
+        if bundles and not self._write_bundles(session, bundles):
+            plain += chain.from_iterable(bundle.asks for bundle in bundles)
         if plain:
             self._write_halved(plain, lambda some: journal.record(session, [ask.command for ask in some]))
         for ask in alone:
             self._write_halved([ask], lambda some: [journal.enqueue(session, some[0].command)])
+
+    def _write_bundles(self, session: str, bundles: list[Bundle]) -> bool:
+        """Checkpoints of steps, as one text. False where they don't all count, or not as they are."""
+        rows, number = ",".join([bundle.rows for bundle in bundles]), sum(map(_number_of, bundles))
+        try:
+            if not self._store.journal.record_steps(session, f"[{rows}]", number):
+                return False
+        except DataFault:
+            return False
+        asks = list(chain.from_iterable(bundle.asks for bundle in bundles))
+        self._told.update(map(id, asks))
+        self._pass_on(zip(asks, repeat(WROTE)))
+        return True
 
     def _write_halved(self, asks: list[Ask], write: Callable[[Any], Sequence[Answer]]) -> None:
         try:
@@ -226,11 +242,15 @@ class Committer(Loop):
                 if not ask.on_loop:
                     ask.answer(ask, answer)
             told = [each for each in told if each[0].on_loop]
-        if told and self._loop is not None:
+        if told:
+            self._pass_on(told)
+
+    def _pass_on(self, told: Iterable[tuple[Ask, Answer]]) -> None:
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._tell_and_wake, told)
             self._pause = 0.0 if self._waiting else LOOP_SECONDS
 
-    def _tell_and_wake(self, told: Sequence[tuple[Ask, Answer]]) -> None:
+    def _tell_and_wake(self, told: Iterable[tuple[Ask, Answer]]) -> None:
         """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""
         for ask, answer in told:
             ask.answer(ask, answer)

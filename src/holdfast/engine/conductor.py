@@ -33,7 +33,7 @@ class Conductor(Player):
     """One attempt of an `async def` durable function."""
 
     __slots__ = (
-        "_begun", "_branches", "_closed", "_deliveries", "_desk", "_ended", "_futures", "_have_written", "_lingering",
+        "_begun", "_branches", "_closed", "_deliveries", "_desk", "_ended", "_futures", "_lingering",
         "_loop", "_moved", "_open", "_refusal", "calls", "current", "score", "stuck",
     )  # fmt: skip
 
@@ -41,7 +41,6 @@ class Conductor(Player):
         self.current = attempt
         self.score = score
         self._desk = desk
-        self._have_written = desk.submit_here
         self._loop = loop
         self._deliveries = Deliveries(loop, score.past.numbers)
         self._open: dict[str, tuple[fx.Await, asyncio.Future[Any]]] = {}
@@ -78,10 +77,9 @@ class Conductor(Player):
             self.finish()
             raise
         record = self.score.record(key, tried)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._futures.add(future)
+        self._futures.add(future := self._loop.create_future())
         deliveries.ask(record.n)
-        self._have_written(Ask(current, record, self._kept, True, future, len(record.value or ""), True))
+        self._desk.keep(Ask(current, record, self._kept, True, future, len(record.value or ""), 1, True))
         try:
             await future
         finally:
@@ -174,7 +172,7 @@ class Conductor(Player):
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._deliveries.ask(n)
-        self._have_written(Ask.of(self.current, command, self._written, True, future))
+        self._desk.submit_here(Ask.of(self.current, command, self._written, True, future))
         return future
 
     def _kept(self, ask: Ask, answer: Answer) -> None:
@@ -203,7 +201,7 @@ class Conductor(Player):
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
         self._begun += 1
-        self._have_written(Ask.of(self.current, command, self.finish, True))
+        self._desk.submit_here(Ask.of(self.current, command, self.finish, True))
 
     def finish(self, *_told: Any) -> None:
         self._ended += 1
@@ -232,7 +230,7 @@ class Conductor(Player):
         self._deliveries.ask(effect.wait.n)
         self._begun += 1
         ask = Ask.of(self.current, effect.wait, self._registered, True, (effect, future))
-        self._loop.call_soon(self._have_written, ask)
+        self._loop.call_soon(self._desk.submit_here, ask)
 
     def _registered(self, ask: Ask, answer: Answer) -> None:
         effect, future = ask.about

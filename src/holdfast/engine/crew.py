@@ -96,6 +96,7 @@ class Crew:
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
         self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
+        self.keep = self.committer.keep
         self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
         pulse = Pulse(self.duty, lease)

@@ -28,6 +28,7 @@ class Ask(msgspec.Struct):
     about: Any = None
     size: int = 0
     """About how many bytes of payload the command has."""
+    number: int = 1
     plain: bool = False
     """Whether the command is a checkpoint and nothing else, as most are."""
 
@@ -37,7 +38,7 @@ class Ask(msgspec.Struct):
     ) -> Ask:
         """With what is to be known of the command."""
         plain = type(command) is Record and not command.waited
-        return cls(attempt, command, answer, on_loop, about, payload_size(command), plain)
+        return cls(attempt, command, answer, on_loop, about, payload_size(command), 1, plain)
 
 
 class Waiting(Protocol):
@@ -59,6 +60,9 @@ class Desk(Protocol):
 
     def submit_here(self, ask: Ask) -> None:
         """The same on the loop."""
+
+    def keep(self, ask: Ask) -> None:
+        """The same for the checkpoint of a step that has no undo."""
 
     def run_in_thread(self, call: Callable[[], None]) -> None: ...
 

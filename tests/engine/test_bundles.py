@@ -1,0 +1,206 @@
+"""Checkpoints of steps that many runs ask for in one turn of the loop: one text, and what can go wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast import Context
+from holdfast.database import DataFault
+from holdfast.engine.committer import Committer
+from holdfast.engine.desk import Ask
+from holdfast.engine.gathering import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
+from holdfast.engine.session import Duty, Session
+from holdfast.errors import StoreUnavailable
+from holdfast.store.commands import Record
+from tests.support.waiting import wait_until
+
+RUNS = 30
+
+
+@pytest.fixture
+def bundles(app, ledger):
+    """A worker that is held up, and runs whose steps have all returned: their checkpoints stand in one bundle."""
+    go: asyncio.Event | None = None
+
+    async def effect(n: int) -> int:
+        ledger.write(n)
+        await go.wait()
+        return n
+
+    @app.task(name="work")
+    async def work(ctx: Context, n: int) -> int:
+        nonlocal go
+        go = go or asyncio.Event()
+        await ctx.step(effect, n, name="effect")
+        ledger.write(f"behind {n}")
+        return n
+
+    with app.worker(lease=20, concurrency=RUNS) as worker:
+        runs = work.enqueue_many([(n,) for n in range(RUNS)])
+        wait_until(lambda: len(ledger.lines()) == RUNS)
+        committer = worker._crew.committer
+        committer.stop()
+        worker._crew.runner.loop.call_soon_threadsafe(go.set)
+        wait_until(lambda: committer.backlog == RUNS)
+        wait_until(lambda: committer._waiting)
+        assert [(type(task), task.number) for task in committer._waiting] == [(Bundle, RUNS)]
+        yield worker._crew, runs
+
+
+def finish(crew, runs):
+    """Write all there is, until no run is in hand."""
+    wait_until(lambda: crew.committer.tick() and not crew.committer.backlog and not len(crew.duty))
+    return [run.info().state for run in runs]
+
+
+def kept(app):
+    return sorted(app.store.journal.load([(str(run.id), 0)])[str(run.id)].checkpoints[0].value for run in app.runs())
+
+
+def test_all_of_them_are_written_at_once(app, bundles, monkeypatch):
+    crew, runs = bundles
+    monkeypatch.setattr(crew.store.journal, "record", None)
+    assert finish(crew, runs) == ["done"] * RUNS
+    assert [run.result(timeout=5) for run in runs] == list(range(RUNS))
+    assert kept(app) == sorted(str(n) for n in range(RUNS))
+
+
+def test_one_that_lost_its_run_fails_alone(bundles, ledger):
+    crew, runs = bundles
+    runs[7].cancel()
+    states = finish(crew, runs)
+    assert {n for n in range(RUNS) if f"behind {n}" not in ledger.lines()} == {7}, "it doesn't go on"
+    assert [at for at, state in enumerate(states) if state != "done"] == [7]
+    assert states[7] == "cancelled"
+
+
+def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch, ledger):
+    crew, runs = bundles
+    real, lost = crew.store.journal.record_steps, []
+
+    def losing(*given):
+        assert real(*given) is not bool(lost), "the second time none of them is new"
+        if not lost:
+            lost.append(True)
+            raise StoreUnavailable("the answer was lost")
+        return False
+
+    monkeypatch.setattr(crew.store.journal, "record_steps", losing)
+    with pytest.raises(StoreUnavailable):
+        crew.committer.tick()
+    assert crew.committer.backlog == RUNS
+    assert finish(crew, runs) == ["done"] * RUNS
+    assert kept(app) == sorted(str(n) for n in range(RUNS))
+    assert set(ledger.counts().values()) == {1}
+
+
+def test_one_that_the_database_refuses_does_not_hurt_the_others(bundles, monkeypatch):
+    crew, runs = bundles
+    real, bad = crew.store.journal.record, str(runs[13].id)
+
+    def refuse(*_):
+        raise DataFault("poison")
+
+    def record(session, records):
+        return refuse() if bad in [record.run for record in records] else real(session, records)
+
+    monkeypatch.setattr(crew.store.journal, "record_steps", refuse)
+    monkeypatch.setattr(crew.store.journal, "record", record)
+    states = finish(crew, runs)
+    assert [at for at, state in enumerate(states) if state != "done"] == [13]
+    assert "poison" in runs[13].info().error.message
+
+
+def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monkeypatch):
+    crew, runs = bundles
+    real, sizes = crew.store.journal.record, []
+
+    def record(session, records):
+        sizes.append(len(records))
+        if len(records) == RUNS:
+            raise DataFault("poison")
+        if len(sizes) == 3:
+            raise StoreUnavailable("gone")
+        return real(session, records)
+
+    monkeypatch.setattr(crew.store.journal, "record_steps", lambda *_: False)
+    monkeypatch.setattr(crew.store.journal, "record", record)
+    with pytest.raises(StoreUnavailable):
+        crew.committer.tick()
+    assert sizes == [RUNS, RUNS // 2, RUNS // 2]
+    left = [task for task in crew.committer._waiting if isinstance(task, Ask)]
+    assert [task.command.run for task in left] == [str(run.id) for run in runs[RUNS // 2 :]]
+    assert finish(crew, runs) == ["done"] * RUNS
+
+
+def ask(session: str = "s", size: int = 1) -> Ask:
+    attempt = SimpleNamespace(session=session)
+    return Ask(attempt, Record("id", 1, 1, 0, 1, "key", "step", "x" * size), print, True, None, size, 1, True)
+
+
+def test_only_small_ones_of_one_session_are_bundled():
+    asks = [ask(), ask()]
+    (bundle,) = bundled(asks)
+    assert (bundle.session, bundle.asks, bundle.number, bundle.size) == ("s", asks, 2, 2)
+    large = [ask(size=LARGEST_BUNDLE), ask()]
+    assert bundled(large) is large
+    mixed = [ask("s"), ask("t")]
+    assert bundled(mixed) is mixed
+
+
+@pytest.fixture
+def alone():
+    """A committer, its session, and what it asked of the store."""
+    duty, asked = Duty(), []
+
+    def end(*_given):
+        raise StoreUnavailable("gone")
+
+    def record_steps(session, *_given):
+        asked.append(session)
+        return True
+
+    store = SimpleNamespace(
+        journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, let_go=end)
+    )
+    session = Session("worker", "{}")
+    duty.begin(session)
+    committer = Committer(store, duty, print, lambda: None, print)  # type: ignore[arg-type]
+    return committer, session.id, asked
+
+
+def test_those_of_a_session_that_is_over_are_dropped(alone):
+    committer, _, asked = alone
+    committer._waiting.extend(bundled([ask("an earlier one"), ask("an earlier one")]))
+    assert committer.backlog == 2
+    committer.tick()
+    assert committer.backlog == 0
+    assert asked == []
+
+
+def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
+    committer, session, asked = alone
+    committer._loop = SimpleNamespace(call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None)
+    end = Over(SimpleNamespace(session=session, claim=SimpleNamespace(id="id", fence=1)), None)  # type: ignore[arg-type]
+    committer.keep(ask(session))
+    committer.submit_here(end)
+    committer.keep(ask(session))
+    assert committer.backlog == 3
+    committer._end_turn()
+    assert [task.number for task in committer._waiting] == [2, 1]
+    with pytest.raises(StoreUnavailable):
+        committer.tick()
+    assert (asked, list(committer._waiting)) == ([session], [end]), "what is written isn't written again"
+
+
+def test_a_group_counts_what_its_bundles_hold():
+    (bundle,) = bundled([ask() for _ in range(200)])
+    over = Over(None, None)  # type: ignore[arg-type]
+    waiting = deque([bundle, over, bundle, *[over] * 120, bundle])
+    group = take_group(waiting)
+    assert sum(task.number for task in group) == LARGEST_GROUP
+    assert len(waiting) == 21 + 1
