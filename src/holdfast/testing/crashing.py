@@ -154,6 +154,10 @@ class CrashingJournal(Journal):
         self._crashes = crashes
         self._clock = clock
 
+    def record_steps(self, session: str, rows: str, number: int) -> bool:  # noqa: ARG002 - nothing of them is written
+        """Never as one: a crash is at one step."""
+        return False
+
     def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
         write = partial(super().record, session, records)
         lost: list[Reply] = [LOST] * len(records)
