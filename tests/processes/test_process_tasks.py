@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from holdfast import Retry, RunFailed
+from holdfast.engine import processes
+from holdfast.engine.frames import write_frame
 from holdfast.errors import ConfigError, TaskError
 from tests.processes import tasks
 from tests.support.waiting import wait_until
@@ -223,3 +226,22 @@ def test_memory_is_for_processes_and_a_number_of_bytes(app):
         app.task(name="a", memory=MEMORY)(tasks.nothing)
     with pytest.raises(ConfigError, match="number of bytes"):
         app.task(name="b", run_in="process", memory=5)(tasks.nothing)
+
+
+def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
+    """Else an attempt whose author code had begun would be begun again, and nobody would know of the first."""
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0)
+    child = object.__new__(processes.Child)
+    child._answers, said = os.pipe()
+
+    class Dying:
+        def poll(self):
+            write_frame(said, b"begun")
+            return -6
+
+    child._process = Dying()
+    assert child._answer() == b"begun"
+    child._process = SimpleNamespace(poll=lambda: -6)
+    assert child._answer() is None
+    os.close(said)
+    os.close(child._answers)

@@ -92,7 +92,7 @@ class Child:
         waiting.register(self._answers, select.POLLIN)
         while not waiting.poll(LOOK_SECONDS * 1000):
             if self._process.poll() is not None:
-                return None
+                return read_frame(self._answers) if waiting.poll(0) else None  # what it said before it died counts
         return read_frame(self._answers)
 
     def kill(self) -> None:
