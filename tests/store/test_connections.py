@@ -81,7 +81,7 @@ def test_a_deadlock_is_tried_again_and_both_go_through(postgres):
     postgres.store.database.line("client").run(work)
     thread.join(30)
     other.close()
-    assert len(tries) == 2
+    assert len(tries) > 1, "there was no deadlock"  # we may be first again, and then there is another one
     assert [postgres.row(id)["priority"] for id in (first, second)] == [2, 2]
 
 
