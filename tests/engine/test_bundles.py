@@ -139,7 +139,7 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
 
 def ask(session: str = "s", size: int = 1) -> Ask:
     attempt = SimpleNamespace(session=session)
-    return Ask(attempt, Record("id", 1, 1, 0, 1, "key", "step", "x" * size), print, True, None, size, 1, True)
+    return Ask(attempt, Record("id", 1, 1, 0, 1, "key", "step", "x" * size), print, True, None, size, plain=True)
 
 
 def test_only_small_ones_of_one_session_are_bundled():

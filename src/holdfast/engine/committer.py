@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.desk import Answer, Ask
-from holdfast.engine.gathering import Bundle, Over, Task, attempts_of, bundled, sessions_of, take_group
+from holdfast.engine.gathering import Bundle, Over, Task, bundled, loose, sessions_of, take_group
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
 from holdfast.engine.session import Duty
 from holdfast.engine.watching import Watching
@@ -159,19 +159,14 @@ class Committer(Loop):
         try:
             self._write(group)
             if self.watching is not None:
-                self.watching.committed(self._writing, attempts_of(group), started)
+                self.watching.committed(self._writing, (task.attempt for task in loose(group)), started)
         except BaseException:
-            self._waiting.extendleft(task for task in reversed(self._loose(group)) if not self._is_told(task))
+            self._waiting.extendleft(task for task in reversed(loose(group)) if not self._is_told(task))
             raise
         finally:
             self._writing = 0
             self._written()
         return self._pause
-
-    @staticmethod
-    def _loose(group: list[Task]) -> list[Ask | Over]:
-        """The same one by one."""
-        return [each for task in group for each in (task.asks if isinstance(task, Bundle) else (task,))]
 
     def _is_told(self, task: Ask | Over) -> bool:
         if isinstance(task, Ask):

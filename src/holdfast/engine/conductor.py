@@ -79,7 +79,7 @@ class Conductor(Player):
         record = self.score.record(key, tried)
         self._futures.add(future := self._loop.create_future())
         deliveries.ask(record.n)
-        self._desk.keep(Ask(current, record, self._kept, True, future, len(record.value or ""), 1, True))
+        self._desk.keep(Ask(current, record, self._kept, True, future, len(record.value or ""), plain=True))
         try:
             await future
         finally:

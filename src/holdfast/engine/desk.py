@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -28,9 +28,9 @@ class Ask(msgspec.Struct):
     about: Any = None
     size: int = 0
     """About how many bytes of payload the command has."""
-    number: int = 1
     plain: bool = False
     """Whether the command is a checkpoint and nothing else, as most are."""
+    number: ClassVar[int] = 1
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class Ask(msgspec.Struct):
     ) -> Ask:
         """With what is to be known of the command."""
         plain = type(command) is Record and not command.waited
-        return cls(attempt, command, answer, on_loop, about, payload_size(command), 1, plain)
+        return cls(attempt, command, answer, on_loop, about, payload_size(command), plain)
 
 
 class Waiting(Protocol):

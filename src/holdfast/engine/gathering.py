@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -77,9 +77,6 @@ def sessions_of(group: Iterable[Task]) -> set[str]:
     return {task.session if isinstance(task, Bundle) else task.attempt.session for task in group}
 
 
-def attempts_of(group: Iterable[Task]) -> Iterator[Attempt]:
-    for task in group:
-        if isinstance(task, Bundle):
-            yield from (ask.attempt for ask in task.asks)
-        else:
-            yield task.attempt
+def loose(group: Iterable[Task]) -> list[Ask | Over]:
+    """The same one by one."""
+    return [each for task in group for each in (task.asks if isinstance(task, Bundle) else (task,))]
