@@ -16,6 +16,7 @@ from holdfast.engine.gathering import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Ove
 from holdfast.engine.session import Duty, Session
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import Record
+from tests.support.losing import FirstAnswerLost
 from tests.support.waiting import wait_until
 
 RUNS = 30
@@ -80,20 +81,13 @@ def test_one_that_lost_its_run_fails_alone(bundles, ledger):
 
 def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch, ledger):
     crew, runs = bundles
-    real, lost = crew.store.journal.record_steps, []
-
-    def losing(*given):
-        assert real(*given) is not bool(lost), "the second time none of them is new"
-        if not lost:
-            lost.append(True)
-            raise StoreUnavailable("the answer was lost")
-        return False
-
+    losing = FirstAnswerLost(crew.store.journal.record_steps)
     monkeypatch.setattr(crew.store.journal, "record_steps", losing)
     with pytest.raises(StoreUnavailable):
         crew.committer.tick()
     assert crew.committer.backlog == RUNS
     assert finish(crew, runs) == ["done"] * RUNS
+    assert losing.answers == [True], "all were written, and then they went the long way"
     assert kept(app) == sorted(str(n) for n in range(RUNS))
     assert set(ledger.counts().values()) == {1}
 

@@ -13,6 +13,7 @@ from holdfast.database import DataFault
 from holdfast.engine.gathering import LARGEST_GROUP, Over, take_group
 from holdfast.errors import StoreUnavailable
 from holdfast.store import End
+from tests.support.losing import FirstAnswerLost
 from tests.support.waiting import wait_until
 
 
@@ -109,21 +110,13 @@ def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered,
 def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypatch):
     crew, runs, go = gathered
     end_all(crew, runs, go)
-    real, lost = crew.store.attempts.end, []
-
-    def losing(session, ends):
-        counted = real(session, ends)
-        if not lost:
-            lost.append(True)
-            raise StoreUnavailable("the answer was lost")
-        return counted
-
+    losing = FirstAnswerLost(crew.store.attempts.end)
     monkeypatch.setattr(crew.store.attempts, "end", losing)
     with pytest.raises(StoreUnavailable):
         crew.committer.tick()
     assert crew.committer.backlog == 40
     crew.committer.tick()
-    assert lost
+    assert len(losing.answers) == 2
     assert crew.committer.ended == 40
     assert [run.result(timeout=5) for run in runs] == list(range(40))
     assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40
