@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.errors import KeyConflict
 from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Withdraw, Write, Wrote
 from holdfast.store.waking import target_of
-from tests.support.world import CANCELLED, held, record_of, spawn_of, wait_of
+from tests.support.world import CANCELLED, held, record_of, spawn_of, steps_of, wait_of
 
 
 @pytest.fixture
@@ -76,6 +76,32 @@ def test_a_checkpoint_of_a_run_that_was_lost_is_refused(world, claim, how):
     session = lose(world, claim, how)
     assert world.record(session, claim, 1) is LOST
     assert world.rows("checkpoints") == 0
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_steps_with_one_of_a_run_that_was_lost_are_not_all_written(world, claim, how):
+    other = world.running("w")
+    session = lose(world, claim, how)
+    assert world.store.journal.record_steps(session, *steps_of([claim, other], 1)) is False
+    assert world.steps(claim.id) == []
+
+
+def test_steps_are_kept_like_any_checkpoint(world, claim):
+    assert world.end("w", claim, "restarted", family=True)
+    one, other = world.claim("w")[0], world.running("w")
+    assert one.generation == 1
+    assert world.store.journal.record_steps("w", *steps_of([one, other], 1)) is True
+    written = world.sql("select * from {schema}checkpoints order by generation desc")
+    world.sql("delete from {schema}checkpoints")
+    world.store.journal.record("w", [record_of(one, 1, took=7), record_of(other, 1, took=7)])
+    assert world.sql("select * from {schema}checkpoints order by generation desc") == written
+
+
+def test_steps_that_are_written_again_are_not_all_written_now(world, claim):
+    other = world.running("w")
+    assert world.store.journal.record_steps("w", *steps_of([claim], 1)) is True
+    assert world.store.journal.record_steps("w", *steps_of([claim, other], 1)) is False
+    assert len(world.steps(claim.id)) == 1
 
 
 @pytest.mark.parametrize("how", HOWS)

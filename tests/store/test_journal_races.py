@@ -14,7 +14,7 @@ from holdfast.store.commands import LOST, MarkUndos, Open, Outcome, Wrote
 from holdfast.store.part import batch
 from tests.store.test_family import finish, join
 from tests.support.races import Background, Hand
-from tests.support.world import CANCELLED, World, end_of, held, record_of, spawn_of, wait_of
+from tests.support.world import CANCELLED, World, end_of, held, record_of, spawn_of, steps_of, wait_of
 
 
 @pytest.fixture
@@ -319,19 +319,19 @@ def test_a_cancel_that_waited_for_a_checkpoint_undoes_it(world):
 # Leases
 
 
-@pytest.mark.parametrize("kind", ["plain", "group"])
+@pytest.mark.parametrize("kind", ["plain", "group", "steps"])
 def test_a_checkpoint_that_waited_for_the_recovery_of_its_session_is_refused(world, kind):
     claim = world.running("w")
     world.clock.advance(60)
     recovery = stopped(world, lambda store: store.workers.recover(["w"], "{}"), "recover_lost")
     world.clock.advance(-1)  # as if the writer had looked at the clock just before
-    records = [record_of(claim, 1)]
-    late = Background(
-        world,
-        lambda: (
-            world.store.journal.record("w", records) if kind == "plain" else world.store.journal.write("w", records)
-        ),
-    )
+    journal, records = world.store.journal, [record_of(claim, 1)]
+    write = {
+        "plain": lambda: journal.record("w", records),
+        "group": lambda: journal.write("w", records),
+        "steps": lambda: [LOST] if journal.record_steps("w", *steps_of([claim], 1)) is False else [],
+    }
+    late = Background(world, write[kind])
     assert recovery.result().ready == 1
     assert late.result() == [LOST]
     assert world.rows("checkpoints") == 0

@@ -226,6 +226,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "close_session": ({}, "holdfast_runs_owned"),
     "add_history": (each(n=9, kind="done", attempt=1), None),
     "record_checkpoints": (RECORD, "runs_pkey"),
+    "record_steps": (RECORD, "runs_pkey"),
     "to_be_undone": ({}, "runs_pkey"),
     "add_checkpoints": (RECORD, None),
     "recorded": (NUMBERS, "checkpoints_pkey"),

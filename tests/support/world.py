@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.database import open_database
 from holdfast.database.statements import Source, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
-from holdfast.store.commands import Command, Held, Record, Reply, Spawn, Wait
+from holdfast.store.commands import Command, Held, Record, Reply, Spawn, StepRecord, Wait
+from holdfast.store.part import batch
 from holdfast.store.retrying import map_value
 from holdfast.store.rows import Recovered
 from holdfast.store.waking import target_of
@@ -190,6 +191,11 @@ def held(claim: Claim) -> Held:
 def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> Record:
     settings: dict[str, Any] = {"kind": "step", "value": f'"value {n}"', **more}
     return Record(*held(claim), n, f"step {n}" if key is None else key, **settings)
+
+
+def steps_of(claims: Sequence[Claim], n: int) -> tuple[str, int]:
+    """What `record_steps` takes: the checkpoint of one step of each."""
+    return batch(StepRecord(*held(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims), len(claims)
 
 
 def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> Wait:

@@ -197,7 +197,7 @@ class Committer(Loop):
         if bundles and not self._write_bundles(session, bundles):
             plain += chain.from_iterable(bundle.asks for bundle in bundles)
         if plain:
-            self._write_halved(plain, lambda some: journal.record(session, [ask.command for ask in some]))
+            self._write_halved(plain, lambda some: journal.record(session, [ask.record() for ask in some]))
         for ask in alone:
             self._write_halved([ask], lambda some: [journal.enqueue(session, some[0].command)])
 

@@ -66,26 +66,27 @@ class Conductor(Player):
             self._branches.add(task)
         if type(operation) is not Step or (key := self.score.new_step(operation)) is None:
             return await self._carry_out(self.score.plan(operation))
-        # The plan of a new step, written out: of all that happens most is this, and it costs half as much
-        deliveries = self._deliveries
-        if deliveries.several:
-            deliveries.opened()
+        # The plan of a new step, written out: it is most of what happens, and costs half as much
+        if self._deliveries.several:
+            self._deliveries.opened()
         self._begun += 1
         try:
             tried = await self.calls.run(self, operation, key)
         except BaseException:
             self.finish()
             raise
-        record = self.score.record(key, tried)
+        if tried.text is None or tried.kept is None:
+            self.finish()
+            return await self._carry_out(self.score.tried(operation, key, tried))
+        record = self.score.step_record(key, tried)
         self._futures.add(future := self._loop.create_future())
-        deliveries.ask(record.n)
-        self._desk.keep(Ask(current, record, self._kept, True, future, len(record.value or ""), plain=True))
+        self._deliveries.ask(record.n)
+        self._desk.keep(Ask(current, record, self._kept, True, future, len(tried.kept), plain=True))
         try:
             await future
         finally:
             self._settle(future)
-        text = tried.text
-        return self.score.recorded(operation, record, tried) if text is None else operation.callee.decode(text)
+        return operation.callee.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
@@ -179,7 +180,7 @@ class Conductor(Player):
         """The answer to the checkpoint of a step."""
         if type(answer) is Wrote and not self._open:
             self._ended += 1
-            self._deliveries.deliver(ask.command.n, ask.about, answer.value)  # type: ignore[union-attr, arg-type]
+            self._deliveries.deliver(ask.command.n, ask.about, None)  # type: ignore[union-attr, arg-type]
         else:
             self._written(ask, answer)
 
@@ -346,8 +347,7 @@ class Conductor(Player):
         await self._never()
 
     async def _never(self) -> NoReturn:
-        """Until author code is cancelled."""
-        await self._future()
+        await self._future()  # until author code is cancelled
         raise asyncio.CancelledError
 
     def _be_stuck(self, effect: fx.Stuck) -> asyncio.Future[Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.engine.clerk import Clerk
 from holdfast.store import Store
-from holdfast.store.commands import Command, Outcome, Record, Reply, payload_size
+from holdfast.store.commands import Command, Outcome, Record, Reply, StepRecord, payload_size
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
@@ -22,7 +22,7 @@ class Ask(msgspec.Struct):
     are given there, in the order of the commands; else right away, on the committer's thread."""
 
     attempt: Attempt
-    command: Command
+    command: Command | StepRecord
     answer: Callable[[Ask, Answer], None]
     on_loop: bool
     about: Any = None
@@ -39,6 +39,14 @@ class Ask(msgspec.Struct):
         """With what is to be known of the command."""
         plain = type(command) is Record and not command.waited
         return cls(attempt, command, answer, on_loop, about, payload_size(command), plain)
+
+    def record(self) -> Record:
+        """The command of one that is plain, as any other checkpoint."""
+        command = self.command
+        if type(command) is StepRecord:
+            return command.whole(self.attempt.claim.generation)
+        assert type(command) is Record
+        return command
 
 
 class Waiting(Protocol):

@@ -35,7 +35,7 @@ class Score:
     """The plans of one attempt. `dry`: nothing new may happen."""
 
     __slots__ = (
-        "_children", "_clerk", "_copied", "_failures", "_first", "_graphs", "_new_record", "_reader", "_spawned",
+        "_children", "_clerk", "_copied", "_failures", "_first", "_graphs", "_new_step", "_reader", "_spawned",
         "_unused", "claim", "dry", "held", "link", "number", "past", "registered", "undos", "waited", "without_undo",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ class Score:
         self.past = past
         self.dry = dry
         self.held = past.held
-        self._new_record = partial(write.Record, *past.held)
+        self._new_step = partial(write.StepRecord, *past.held[:3])
         self.undos = bool(claim.undos)
         self.waited = bool(past.open or past.settled)
         """Whether it has, or had, something to wait for in this attempt."""
@@ -118,9 +118,15 @@ class Score:
             yield Submit(write.MarkUndos(self.held))
             self.undos = True
         tried: Tried = yield Try(operation, key)
+        return (yield from self.tried(operation, key, tried))
+
+    def tried(self, operation: op.Step, key: str, tried: Tried) -> Plan:
+        """The rest of a step, when author code is over."""
         record = self.record(key, tried, 0 if operation.undo is None else 1)
         yield Submit(record)
-        return self.recorded(operation, record, tried)
+        if tried.error is not None:
+            self._fails(record.n, partial(fail, operation.name, tried.error, operation.raises, tried.exception))
+        return self._finished(operation, record.n, record.key, tried.text, record.undo)
 
     def new_step(self, operation: op.Step) -> str | None:
         """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
@@ -130,17 +136,15 @@ class Score:
             return None
         return past.key(operation.base)
 
-    def recorded(self, operation: op.Step, record: write.Record, tried: Tried) -> Any:
-        """What a step gives its caller when its checkpoint is durable."""
-        if tried.error is not None:
-            self._fails(record.n, partial(fail, operation.name, tried.error, operation.raises, tried.exception))
-        return self._finished(operation, record.n, record.key, tried.text, record.undo)
+    def step_record(self, key: str, tried: Tried) -> write.StepRecord:
+        """The checkpoint of a step that went well and has no undo."""
+        return self._new_step(self.number(), key, tried.kept, tried.took)
 
     def record(self, key: str, tried: Tried, undo: int = 0) -> write.Record:
-        """The checkpoint of a step or a transaction; with `undo`, of a step that has one."""
-        n = self.past.last = self.past.last + 1
+        """The checkpoint of any step or transaction; with `undo`, of a step that has one."""
+        n = self.number()
         if tried.error is None:
-            return self._new_record(n, key, "step", tried.kept, tried.took, undo)
+            return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
         text = failure_text(tried.error, tried.exception)
         return write.Record(*self.held, n, key, "failed", text, tried.took)
 
@@ -206,10 +210,9 @@ class Score:
         return payload(outcome, f"event {name!r}", operation.type, self._clerk.unpack)
 
     def receive(self, operation: op.Receive) -> Plan:
-        outcome = yield from self._waited(
-            operation.base, kind="message", target=operation.topic, delay=operation.timeout
-        )
-        return payload(outcome, f"message on topic {operation.topic!r}", operation.type, self._clerk.unpack)
+        topic = operation.topic
+        outcome = yield from self._waited(operation.base, kind="message", target=topic, delay=operation.timeout)
+        return payload(outcome, f"message on topic {topic!r}", operation.type, self._clerk.unpack)
 
     def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
@@ -326,9 +329,8 @@ class Score:
         return [end_of_child(found)] if found is not None else self._ends_of(spawn)
 
     def _ends_of(self, spawn: str) -> list[Any]:
-        return [
-            end_of_child(row) for row in self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
-        ]
+        rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
+        return [end_of_child(row) for row in rows]
 
     def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
         value = self._result_or_failure(task, end)
@@ -345,11 +347,11 @@ class Score:
         return RunCancelled(UUID(id), info.message or None) if state == "cancelled" else RunFailed(UUID(id), info)
 
     def enqueue(self, operation: op.Enqueue) -> Plan:
+        new_run, request = self._clerk.new_run, operation.request
         _, text = yield from self._once(
-            operation.base,
-            lambda n, key: write.Enqueue(self.held, n, key, self._clerk.new_run(operation.request)),
+            operation.base, lambda n, key: write.Enqueue(self.held, n, key, new_run(request))
         )
-        return self._clerk.handle(UUID(decode(text)), operation.request.task)
+        return self._clerk.handle(UUID(decode(text)), request.task)
 
     # Values and words
 

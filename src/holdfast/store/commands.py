@@ -44,6 +44,22 @@ class Record(msgspec.Struct, gc=False):
         return Held(self.run, self.seq, self.fence, self.generation)
 
 
+class StepRecord(msgspec.Struct, gc=False):
+    """The checkpoint of a step that went well and has no undo, as most are: what its run doesn't say by itself."""
+
+    run: str
+    seq: int
+    fence: int
+    n: int
+    key: str
+    value: str | None
+    took: int | None
+
+    def whole(self, generation: int) -> Record:
+        """The same as any other checkpoint."""
+        return Record(self.run, self.seq, self.fence, generation, self.n, self.key, "step", self.value, self.took)
+
+
 class Wait(msgspec.Struct):
     """Something to wait for. Answered with its outcome where it has come already, else with what is left of its time.
 
@@ -204,6 +220,6 @@ def payload_size(command: Command) -> int:
     return sum(len(text) for text in texts if text is not None)
 
 
-def wants_to_be_alone(command: Command) -> bool:
+def wants_to_be_alone(command: Command | StepRecord) -> bool:
     """Whether a command needs a transaction of its own: keys and unique names are locked before runs."""
     return isinstance(command, Enqueue) and (command.request.key is not None or command.request.unique is not None)

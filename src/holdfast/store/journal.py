@@ -61,10 +61,10 @@ class Journal(Part):
         return [LOST if record.run in ended else reply for record, reply in zip(records, replies, strict=True)]
 
     def record_steps(self, session: str, rows: str, number: int) -> bool:
-        """So many checkpoints of steps without an undo, as JSON: whether all of them were written, and now. Then there
-        is nothing else to be known of them; otherwise `record` finds out."""
-        written = self._one("commit", "record_checkpoints", session=session, rows=rows)
-        return number == (len(written) if self._ground.database.dialect.writing_ctes else written[0][0])
+        """So many checkpoints (`StepRecord`), as JSON: whether all of them were written, and now. Then there is nothing
+        else to be known of them; otherwise `record` finds out."""
+        ((written,),) = self._one("commit", "record_steps", session=session, rows=rows)
+        return bool(written == number)
 
     def _record(self, session: str, records: Sequence[Record]) -> list[Reply]:
         written = self._one("commit", "record_checkpoints", session=session, rows=batch(records))

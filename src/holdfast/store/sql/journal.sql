@@ -37,6 +37,42 @@ and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :ses
 and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
 
+-- name: record_steps
+-- only: postgres
+-- Checkpoints of steps that went well and have no undo, under the same conditions; how many were written.
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+given as materialized (
+    select each.* from alive cross join {each(:rows, run uuid, seq bigint, fence bigint, n int, key text, value text, took bigint)}
+    order by each.seq
+),
+held as materialized (
+    select given.*, r.* from given cross join lateral (
+        select x.generation, x.fence as was_fence, x.session as was_session, x.state as was_state
+        from {schema}runs x where x.id = given.run {lock}
+    ) r
+),
+written as (
+    insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
+    select run, generation, n, key, 'step', value, fence, 0, took, {now}
+    from held where was_fence = fence and was_session = :session and was_state = 'running'
+    on conflict do nothing
+    returning 1
+)
+select count(*) from written
+
+-- name: record_steps
+-- only: sqlite
+-- counted
+-- The same. Each look into the JSON costs something: what the run says isn't asked of it (bench steps).
+insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
+select r.id, r.generation, each.n, each.key, 'step', each.value, r.fence, 0, each.took, {now}
+from {each(:rows, seq bigint, fence bigint, n int, key text, value text, took bigint)} cross join {schema}runs r
+where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
+on conflict do nothing
+
 -- name: to_be_undone
 -- Which of these runs were ended from outside while a worker was at them, and are to undo: its author code has to stop.
 select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.ending is not null and r.state <> 'running'
