@@ -15,7 +15,7 @@ from holdfast.engine.desk import Ask
 from holdfast.engine.gathering import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
 from holdfast.engine.session import Duty, Session
 from holdfast.errors import StoreUnavailable
-from holdfast.store.commands import Record
+from holdfast.store.commands import Held, StepRecord, Withdraw
 from tests.support.losing import FirstAnswerLost
 from tests.support.waiting import wait_until
 
@@ -133,7 +133,7 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
 
 def ask(session: str = "s", size: int = 1) -> Ask:
     attempt = SimpleNamespace(session=session)
-    return Ask(attempt, Record("id", 1, 1, 0, 1, "key", "step", "x" * size), print, True, None, size, plain=True)
+    return Ask(attempt, StepRecord("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, plain=True)
 
 
 def test_only_small_ones_of_one_session_are_bundled():
@@ -176,10 +176,60 @@ def test_those_of_a_session_that_is_over_are_dropped(alone):
     assert asked == []
 
 
+def over(session, *, durable):
+    claim = SimpleNamespace(id="id", fence=1)
+    return Over(SimpleNamespace(session=session, claim=claim, durable=durable), None)  # type: ignore[arg-type]
+
+
+def on_loop(committer):
+    committer._loop = SimpleNamespace(call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None)
+
+
+def test_a_step_comes_behind_what_was_said_before_it(alone):
+    """Of a wait that author code gave up before it, a replay would not know otherwise."""
+    committer, session, _ = alone
+    on_loop(committer)
+    withdraw = Ask.of(SimpleNamespace(session=session), Withdraw(Held("id", 1, 1, 0), 1, "wait"), print, True)
+    committer.keep(ask(session))
+    committer.submit_here(withdraw)
+    committer.keep(ask(session))
+    committer._end_turn()
+    first, bundle = committer._waiting
+    assert (first, bundle.number) == (withdraw, 2)
+
+
+def test_in_a_turn_that_does_not_end_only_steps_and_the_ends_behind_them_are_kept_back(alone):
+    committer, session, _ = alone
+    on_loop(committer)
+    job, first, second = over(session, durable=False), over(session, durable=True), over(session, durable=True)
+    committer.submit_here(first)
+    committer.keep(ask(session))
+    committer.submit_here(job)
+    committer.submit_here(second)
+    assert (list(committer._waiting), committer.handed_over, committer.backlog) == ([first, job], 2, 4)
+
+
+def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
+    """Another thread says something right behind the look at what there is."""
+    committer, session, _ = alone
+    seen = []
+
+    def take(waiting):
+        waiting.append(over(session, durable=False))
+        group = take_group(waiting)
+        seen.append(committer.backlog)
+        return group
+
+    monkeypatch.setattr("holdfast.engine.committer.take_group", take)
+    with pytest.raises(StoreUnavailable):
+        committer.tick()
+    assert seen == [1]
+
+
 def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
     committer, session, asked = alone
-    committer._loop = SimpleNamespace(call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None)
-    end = Over(SimpleNamespace(session=session, claim=SimpleNamespace(id="id", fence=1)), None)  # type: ignore[arg-type]
+    on_loop(committer)
+    end = over(session, durable=True)
     committer.keep(ask(session))
     committer.submit_here(end)
     committer.keep(ask(session))

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, ResultTimeout, Retry
+from holdfast import Context, Holdfast, ResultTimeout, Retry
 from holdfast.errors import ConfigError
 from tests.support.waiting import wait_until
 
@@ -287,6 +287,42 @@ def test_what_got_done_after_it_was_told_to_be_handed_back_is_done(app, ledger):
         run = careful.enqueue()
         wait_until(ledger.lines)
     assert run.result(timeout=5) == "finished after all"
+
+
+@pytest.mark.parametrize("kind", ["job", "durable"])
+def test_what_was_said_in_the_turn_in_which_the_loop_is_blocked(app, ledger, monkeypatch, kind):
+    """The end of a job is written while the loop is blocked. What a durable function said comes later, and the worker
+    doesn't wait for it when it stops."""
+    monkeypatch.setattr("holdfast.engine.worker.FLUSH", 3600.0)
+    release = threading.Event()
+
+    async def nothing() -> None:
+        pass
+
+    @app.task(name="job")
+    async def job() -> str:
+        return "quick"
+
+    @app.task(name="durable")
+    async def durable(ctx: Context) -> str:
+        await ctx.step(nothing)
+        return "quick"
+
+    @app.task(name="block")
+    async def block() -> None:
+        ledger.write("began")
+        release.wait(60)
+
+    quick, blocking = {"job": job, "durable": durable}[kind].enqueue(), block.enqueue()
+    with app.worker(grace=0):
+        wait_until(ledger.lines)
+        if kind == "job":
+            assert quick.result(timeout=30) == "quick"
+    wait_until(lambda: kinds(blocking) == ["enqueued", "started", "handed_back"])
+    release.set()
+    wait_until(lambda: kinds(blocking)[-1] == "let_go")
+    with app.worker():
+        assert quick.result(timeout=30) == "quick"
 
 
 def test_a_blocked_loop_does_not_keep_its_runs_from_being_handed_back(app, ledger):

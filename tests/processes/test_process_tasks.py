@@ -245,3 +245,14 @@ def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
     assert child._answer() is None
     os.close(said)
     os.close(child._answers)
+
+
+def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
+    """Something that it started holds its end of the pipe."""
+    child = object.__new__(processes.Child)
+    child._answers, said = os.pipe()
+    child._process = SimpleNamespace(poll=lambda: -9)
+    os.write(said, (1000).to_bytes(4) + b"half")
+    assert child._answer() is None
+    os.close(said)
+    os.close(child._answers)

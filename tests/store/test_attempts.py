@@ -157,6 +157,18 @@ def test_a_repeat_of_an_end_counts_and_writes_nothing_twice(world, claim, kind):
     assert world.kinds(claim.id) == [kind]
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_a_repeat_of_a_crash_counts_and_writes_nothing_twice(world, last):
+    world.session("w")
+    claim = world.running("w", max_crashes=0 if last else 3)
+    crashed = end_of(claim, "handed_back", error="{}")
+    told = world.store.attempts.crash("w", [crashed])
+    assert told == ({(claim.id, claim.fence)}, [claim.id] if last else [])
+    kinds = world.kinds(claim.id)
+    assert world.store.attempts.crash("w", [crashed]) == told
+    assert world.kinds(claim.id) == kinds
+
+
 def test_a_repeat_counts_even_when_another_worker_has_the_run_by_now(world, claim):
     world.session("v")
     world.end("w", claim, "handed_back")

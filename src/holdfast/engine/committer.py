@@ -1,7 +1,7 @@
 """Group commit: the only way in which a worker writes about the runs that it has in hand.
 
-Whatever waits is written in one transaction; while it is being written, the next group gathers. So an idle worker adds
-no delay, and a busy one shares the cost of a commit among many.
+Whatever waits is written in one go, each kind in one transaction; while it is being written, the next group gathers. So
+an idle worker adds no delay, and a busy one shares the cost of a commit among many.
 
 * A command that lost its fence fails alone; its group goes on.
 * A group that the database refuses for its data is tried again in halves, so that one bad value can't hurt others.
@@ -27,7 +27,7 @@ from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.gathering import Bundle, Over, Task, bundled, loose, sessions_of, take_group
-from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loop import Loop
 from holdfast.engine.session import Duty
 from holdfast.engine.watching import Watching
 from holdfast.errors import ErrorInfo
@@ -41,8 +41,8 @@ from holdfast.telemetry import log
 
 ENOUGH = 200
 """So many commands are written without waiting for more: the loop goes on with the others of its turn meanwhile."""
-LOOP_SECONDS = 0.01
-"""How long the next group waits for those who were just answered to say what comes next, where nothing else waits."""
+LOOK_SECONDS = 1.0
+"""How soon it is written what the loop said in a turn that doesn't end, because author code blocks it."""
 
 WROTE = Wrote()
 
@@ -71,13 +71,12 @@ class Committer(Loop):
         self._lost = lost
         self._waiting: deque[Task] = deque()  # filled by any thread, emptied by one
         self._steps: list[Ask] = []  # what gathers on the loop in one turn of it
-        self._others: list[Task] = []
-        self._announced = False  # a turn of the loop that wakes us is on its way
+        self._ends: list[Over] = []  # of durable functions whose steps may stand there
+        self._announced = False  # the end of the turn is on its way
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._pause = 0.0
         self._writing = 0
-        self._told: set[int] = set()  # attempts of the group under way whose ends are durable, by id()
+        self._told: set[int] = set()  # of the group under way what is durable: asks, and attempts that ended, by id()
         self.ended = 0
         self.handed_back = 0
         self.watching: Watching | None = None
@@ -96,7 +95,7 @@ class Committer(Loop):
     def let_go(self, attempt: Attempt) -> None:
         self.submit(Over(attempt, None))
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Over | Ask) -> None:
         """Have something written soon. From any thread."""
         if get_ident() == self._loop_thread:
             self.submit_here(task)
@@ -104,17 +103,20 @@ class Committer(Loop):
             self._waiting.append(task)
             self.wake()
 
-    def submit_here(self, task: Task) -> None:
+    def submit_here(self, task: Over | Ask) -> None:
         """The same on the loop. What its tasks say in one turn of it goes together, up to what is enough for a group:
         the first of many must not begin one of its own."""
-        self._others.append(task)
+        if self._steps and isinstance(task, Over) and task.attempt.durable:
+            self._ends.append(task)
+        else:
+            self._waiting.append(task)
         if not self._announced:
             self._announce()
-        elif len(self._others) == ENOUGH:
-            self._hand_over()
+        elif len(self._waiting) == ENOUGH:
+            self.wake()
 
     def keep(self, ask: Ask) -> None:
-        """The same for the checkpoint of a step that has no undo."""
+        """The same for the checkpoint of a step that went well and has no undo."""
         self._steps.append(ask)
         if not self._announced:
             self._announce()
@@ -131,30 +133,36 @@ class Committer(Loop):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """What has gathered on the loop waits to be written. Ends come behind what was asked for before them."""
+        """The steps that have gathered wait to be written: behind all else that was said meanwhile, since author code
+        may have withdrawn a wait before it came to a step; but before the ends of their functions."""
         if self._steps:
             self._waiting.extend(bundled(self._steps))
             self._steps = []
-        if self._others:
-            self._waiting.extend(self._others)
-            self._others = []
-        self.wake()
+        if self._ends:
+            self._waiting.extend(self._ends)
+            self._ends = []
+        if self._waiting:
+            self.wake()
 
     @property
     def backlog(self) -> int:
         """Commands that aren't durable yet."""
-        gathering = len(self._steps) + len(self._others)  # looked at first: from there they go on
+        gathering = len(self._steps) + len(self._ends)  # looked at first: from there they go on
+        return gathering + self.handed_over
+
+    @property
+    def handed_over(self) -> int:
+        """The same without what has gathered in a turn of the loop, which must end first."""
         waiting: int = sum(map(_number_of, tuple(self._waiting)))
-        return gathering + waiting + self._writing
+        return waiting + self._writing
 
     def tick(self) -> float:
-        self._writing = len(self._waiting)  # before they are taken out: nobody may take them for written
+        self._writing = 1  # before any is taken out: nobody may take it for written
         group = take_group(self._waiting)
         self._writing = sum(map(_number_of, group))
         if not group:
-            return NOT_BEFORE_WOKEN
+            return LOOK_SECONDS
         self._told.clear()
-        self._pause = 0.0
         started = time.time_ns()
         try:
             self._write(group)
@@ -166,7 +174,7 @@ class Committer(Loop):
         finally:
             self._writing = 0
             self._written()
-        return self._pause
+        return 0.0 if self._waiting else LOOK_SECONDS
 
     def _is_told(self, task: Ask | Over) -> bool:
         if isinstance(task, Ask):
@@ -242,15 +250,15 @@ class Committer(Loop):
 
     def _pass_on(self, told: Iterable[tuple[Ask, Answer]]) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._tell_and_wake, told)
-            self._pause = 0.0 if self._waiting else LOOP_SECONDS
+            self._loop.call_soon_threadsafe(self._tell_on_loop, told)
 
-    def _tell_and_wake(self, told: Iterable[tuple[Ask, Answer]]) -> None:
-        """On the loop: give answers; what their receivers say next, in the loop's next turn, belongs together."""
+    def _tell_on_loop(self, told: Iterable[tuple[Ask, Answer]]) -> None:
+        """Give answers. What their receivers say next, in the loop's next turn, belongs together, and goes on at once
+        when the last of them has said it."""
         for ask, answer in told:
             ask.answer(ask, answer)
-        assert self._loop is not None
-        self._loop.call_soon(self.wake)
+        if not self._announced:
+            self._announce()
 
     def _write_overs(self, current: str, ours: list[Over]) -> None:
         ends = [(attempt, end) for attempt, end, *_ in ours if end is not None and end.kind != "crashed"]

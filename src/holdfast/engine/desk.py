@@ -70,7 +70,7 @@ class Desk(Protocol):
         """The same on the loop."""
 
     def keep(self, ask: Ask) -> None:
-        """The same for the checkpoint of a step that has no undo."""
+        """The same for the checkpoint of a step that went well and has no undo."""
 
     def run_in_thread(self, call: Callable[[], None]) -> None: ...
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+
+
+def _always() -> bool:
+    return True
 
 
 def write_frame(file: int, data: bytes) -> None:
@@ -12,16 +17,17 @@ def write_frame(file: int, data: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def read_frame(file: int) -> bytes | None:
-    """Read a whole message; None when the other side is gone."""
-    header = _read(file, 4)
-    return None if header is None else _read(file, int.from_bytes(header))
+def read_frame(file: int, more: Callable[[], bool] = _always) -> bytes | None:
+    """Read a whole message; None when the other side is gone. `more` may wait until there is more to read, and says
+    whether there is."""
+    header = _read(file, 4, more)
+    return None if header is None else _read(file, int.from_bytes(header), more)
 
 
-def _read(file: int, size: int) -> bytes | None:
+def _read(file: int, size: int, more: Callable[[], bool]) -> bytes | None:
     parts = []
     while size:
-        part = os.read(file, size)
+        part = os.read(file, size) if more() else b""
         if not part:
             return None
         parts.append(part)

@@ -86,14 +86,18 @@ class Child:
         return end
 
     def _answer(self) -> bytes | None:
-        """The next message; None when the child is gone. What it started may still hold its pipe, and is not waited
-        for."""
+        """The next message; None when the child is gone, but what it said before counts. What it started may still hold
+        its pipe, and is not waited for."""
         waiting = select.poll()
         waiting.register(self._answers, select.POLLIN)
-        while not waiting.poll(LOOK_SECONDS * 1000):
-            if self._process.poll() is not None:
-                return read_frame(self._answers) if waiting.poll(0) else None  # what it said before it died counts
-        return read_frame(self._answers)
+
+        def more() -> bool:
+            while not waiting.poll(LOOK_SECONDS * 1000):
+                if self._process.poll() is not None:
+                    return bool(waiting.poll(0))
+            return True
+
+        return read_frame(self._answers, more)
 
     def kill(self) -> None:
         """End it now, whatever it does, and what it started."""

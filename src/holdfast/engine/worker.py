@@ -279,7 +279,8 @@ class Worker:
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
         passed = threading.Event()
-        self._crew.runner.loop.call_soon_threadsafe(passed.set)
+        with suppress(RuntimeError):  # it is closed
+            self._crew.runner.loop.call_soon_threadsafe(passed.set)
         return not passed.wait(CLEAN_UP)
 
     def _close(self, *, exiting: bool) -> bool:
@@ -307,9 +308,12 @@ class Worker:
             self._own_loop.stop(CLEAN_UP)
 
     def _flush(self) -> None:
-        """Wait until all ends are durable, or the session is over."""
+        """Wait until all ends are durable, or the session is over. What a loop that author code blocks has gathered
+        isn't waited for: it may stay there for ever."""
         crew = self._crew
-        crew.wait_until(lambda: not crew.committer.backlog or crew.duty.session is None, FLUSH)
+        self._stuck_loop()
+        crew.committer.wake()
+        crew.wait_until(lambda: not crew.committer.handed_over or crew.duty.session is None, FLUSH)
 
     def _end_session(self) -> None:
         crew = self._crew

@@ -65,7 +65,7 @@ class Attempts(Part):
 
     def crash(self, session: str, ends: Sequence[End]) -> tuple[set[ClaimKey], list[str]]:
         """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. Those
-        that counted, and the ids of runs that failed: of them, and graphs by it."""
+        that counted, and the ids of runs that failed: of them, and graphs by it. Safe to repeat, as ends are."""
 
         def work(do: Do) -> tuple[set[ClaimKey], list[str]]:
             if not do("session_alive", session=session):
@@ -85,7 +85,12 @@ class Attempts(Part):
             failed = [str(row[0]) for row in crashed if row[5] == "failed"]
             failed += settle(do, [runs[id].ended("failed") for id in failed])
             give_back(do, [runs[row["run"]].limits for row in records])
-            return {(row["run"], row["fence"]) for row in records}, failed
+            counted = {(row["run"], row["fence"]) for row in records}
+            if len(counted) < len(ends):
+                known = do("recorded_ends", session=session, rows=batch(rows))
+                failed += [str(id) for id, _ in known if str(id) not in failed and runs[str(id)].state == "failed"]
+                counted |= _claims(known)
+            return counted, failed
 
         return self._together("commit", work)
 

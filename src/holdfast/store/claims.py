@@ -131,8 +131,10 @@ class Claims(Part):
             return []
         picked = Picked(found)
         ((taken,),) = self._one("claim", "claim", session=session, lanes=rows, **picked.values)
-        if taken:
-            return picked.rows if taken == len(picked.rows) else []  # of others we know nothing: the heartbeat lets go
+        if taken == len(picked.rows):
+            return picked.rows
+        if taken:  # some went, and others came that made up for them in the sum: what was taken is ours all the same
+            return self._one("claim", "taken", session=session, seqs=picked.values["seqs"])
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:

@@ -78,8 +78,8 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {n
 -- name: claimable
 -- only: sqlite
 -- packed
--- The first ready runs of the lanes, as they will be when they are claimed; and of each a number that grows with all that happens to it,
--- and is hardly that of another.
+-- The first ready runs of the lanes, as they will be when they are claimed; and of each a number that grows with all that happens to it:
+-- whatever changes something of a ready run that is read here has to let its fence or its records grow.
 select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fence + 1, r.attempt + 1 - r.resumed, r.failures,
     r.deadline - {now}, r.args, r.options, r.generation, r.tenant, r.parent, case when r.resumed = 1 then r.spent else 0 end, r.undos,
     r.ending, r.limits, 1000 * r.seq + r.fence + r.records))
@@ -96,8 +96,9 @@ from (
 -- only: sqlite
 -- counted
 -- These runs become the session's, if nothing happened since they were looked for without a lock: then the numbers of all that is ready up
--- to the place of the last of them make the same sum, since each only grows, and so does the sum by one that came. It is the one
--- statement that keeps others from writing (bench jobs). Runs with limits aren't claimed so: their lane wasn't known to have any.
+-- to the place of the last of them make the same sum. A number grows with whatever happens to its run, so where all of them are taken,
+-- nothing did; where some went and others came whose numbers make up for them, fewer are taken than were picked. It is the one statement
+-- that keeps others from writing (bench jobs). Runs with limits aren't claimed so: their lane wasn't known to have any.
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
@@ -116,6 +117,14 @@ and :sum = (
     from {each(:lanes, lane bigint)} where each.lane not in (select id from {schema}paused_lanes)
 )
 and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+
+-- name: taken
+-- only: sqlite
+-- packed
+-- Those of these runs that the session's last claim took, as `claimable` gives them.
+select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.attempt, r.failures, r.deadline - {now}, r.args,
+    r.options, r.generation, r.tenant, r.parent, r.spent, r.undos, r.ending, r.limits))
+from {schema}runs r where r.seq in (select value from json_each(:seqs)) and r.session = :session and r.state = 'running'
 
 -- name: busy_lanes
 -- Whether anything in these lanes is running, or ready and not paused. Written so that no statistics can make the planner walk the table.
