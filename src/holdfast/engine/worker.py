@@ -281,7 +281,7 @@ class Worker:
         passed = threading.Event()
         with suppress(RuntimeError):  # it is closed
             self._crew.runner.loop.call_soon_threadsafe(passed.set)
-        return not passed.wait(CLEAN_UP)
+        return not self._crew.wait_until(passed.is_set, CLEAN_UP)
 
     def _close(self, *, exiting: bool) -> bool:
         """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
