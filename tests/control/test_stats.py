@@ -49,6 +49,22 @@ def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, wo
     assert world.rows("tallies") > 0
 
 
+def test_whoever_counts_the_ended_keeps_nobody_from_writing(world, clock, session, monkeypatch):
+    """A minute of a busy worker is a million runs: it takes seconds to read them."""
+    ended(world, clock)
+    clock.advance(180)
+    database, live, lines = world.store.database, world.store.tallies.live, []
+
+    def noting(since, until, line="read"):
+        lines.append(database.line(line))
+        return live(since, until, line)
+
+    monkeypatch.setattr(world.store.tallies, "live", noting)
+    count_all(world)
+    assert lines
+    assert database.line("commit") not in lines
+
+
 def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, clock, session):
     ended(world, clock)
     clock.advance(180)

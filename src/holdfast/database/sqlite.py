@@ -3,7 +3,7 @@
 WAL, `synchronous=FULL`, and `BEGIN IMMEDIATE` for every transaction (a deferred one that turns into a write fails at
 once when another writer was first, whatever the busy timeout). One connection writes for the whole process, the
 heartbeat has its own so that it never waits for a thread of ours, and others only read: one for whoever asks, one for
-the claimer, one that watches the file.
+the claimer, one that watches the file, one that counts what ended.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class SqliteDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
-        apart = purpose.startswith(("heartbeat", "pick", "watch")) or (
+        apart = purpose.startswith(("heartbeat", "pick", "watch", "tally")) or (
             purpose == "read" and not self.in_callers_transaction()
         )
         name = "all" if self._in_memory else purpose if apart else "write"

@@ -49,7 +49,8 @@ class Tallies(Part):
         until = min(over, since + PORTION * MINUTE)
         if since >= until:
             return 0
-        self._add(MINUTE, self.live(since, until, "housekeeping"))
+        line = "housekeeping" if self._ground.database.dialect.writing_ctes else "tally"  # on SQLite not the writer's
+        self._add(MINUTE, self.live(since, until, line))
         self._add(MINUTE, [_nothing(until - MINUTE)])  # so that it counts as counted
         self._count_hours(until)
         for span, age in KEPT.items():
