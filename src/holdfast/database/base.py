@@ -246,9 +246,9 @@ class Database(ABC):
 
     @abstractmethod
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`, `author-1` and
-        `author-2`. A transaction on it that stays idle for longer than `patience` seconds is ended by the server; but
-        an author's may take its time."""
+        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`, `tally`,
+        `author-1` and `author-2`. A transaction on it that stays idle for longer than `patience` seconds is ended by
+        the server; but an author's may take its time."""
 
     def _line(self, name: str, connect: Callable[[], Connection]) -> Line:
         """The line of that name, the same one each time."""

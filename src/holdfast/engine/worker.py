@@ -311,7 +311,7 @@ class Worker:
         """Wait until all ends are durable, or the session is over. What a loop that author code blocks has gathered
         isn't waited for: it may stay there for ever."""
         crew = self._crew
-        self._stuck_loop()
+        self._stuck_loop()  # in a turn of it, what has gathered there is handed over
         crew.committer.wake()
         crew.wait_until(lambda: not crew.committer.handed_over or crew.duty.session is None, FLUSH)
 
