@@ -72,8 +72,9 @@ def _holdfast_databases(holdfast_postgres: str) -> Iterator[Databases]:
 @pytest.fixture
 def kit(request: pytest.FixtureRequest, holdfast_app: Holdfast | None, holdfast_database: str) -> Iterator[Kit]:
     """The app on a private store, with a clock that stands still until it is moved."""
+    from holdfast.database.dialect import Dialect
     from holdfast.errors import ConfigError
-    from holdfast.testing.kit import Kit, schema_of
+    from holdfast.testing.kit import Kit
 
     if holdfast_database not in ("sqlite", "postgres"):
         raise ConfigError(f'holdfast_database must return "sqlite" or "postgres", not {holdfast_database!r}')
@@ -82,7 +83,7 @@ def kit(request: pytest.FixtureRequest, holdfast_app: Holdfast | None, holdfast_
             yield kit
         return
     databases: Databases = request.getfixturevalue("_holdfast_databases")
-    url = databases.create(schema_of(holdfast_app))
+    url = databases.create(Dialect.schema if holdfast_app is None else holdfast_app.store.database.dialect.schema)
     with Kit(holdfast_app, url=url) as kit:
         yield kit
     databases.drop(url)

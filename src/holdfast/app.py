@@ -192,8 +192,7 @@ class Holdfast(Scheduling):
 
     def enqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
-        refuse_in_loop("enqueue_many")
-        return self._client.enqueue(_checked_requests(requests))
+        return self._client.enqueue(_checked_requests(requests), "enqueue_many")
 
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
@@ -227,14 +226,14 @@ class Holdfast(Scheduling):
         """Let an event happen; True when it was the first one of its name."""
         return await in_thread(self._client.emit, event, payload, tenant)
 
-    def get_run(self, id: UUID | str) -> Run[Any]:
+    def get_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
         refuse_in_loop("get_run")
-        return self._client.find(id)
+        return self._client.find(run_id)
 
-    async def aget_run(self, id: UUID | str) -> Run[Any]:
+    async def aget_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        return await in_thread(self._client.find, id)
+        return await in_thread(self._client.find, run_id)
 
     def runs(
         self,

@@ -42,10 +42,10 @@ class ErrorInfo:
     """What went wrong, as it is kept with a run.
 
     `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
-    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`. In graphs also `node` (a graph: one of its nodes
-    failed or was cancelled), `gate` (somebody let it fail), `bad_output` (a condition or an argument can't be had of an
-    output), and for skipped nodes `failure` (one before it failed) or `condition` (its own, or that of one before it,
-    wasn't true).
+    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`, `undo` (a compensation failed). In graphs also `node`
+    (a graph: one of its nodes failed or was cancelled), `gate` (somebody let it fail), `bad_output` (a condition or an
+    argument can't be had of an output), and for skipped nodes `failure` (one before it failed) or `condition` (its own,
+    or that of one before it, wasn't true).
     """
 
     code: str

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from holdfast import Context, Retry, RunCancelled, RunFailed
-from holdfast.errors import ConfigError, RunFinished
+from holdfast import Context, Retry, RunCancelled, RunFailed, SyncContext
+from holdfast.errors import ConfigError, RunFinished, TaskError
 from tests.support.durable import drain, kinds, state
 from tests.support.waiting import wait_until
 
@@ -119,6 +119,21 @@ def test_a_fork_has_the_checkpoints_before_its_step_and_leaves_the_original_alon
     assert run.info() == before
     entry = fork.history()[1]
     assert (entry.kind, entry.data["from"], entry.data["from_step"]) == ("forked", str(run.id), "second")
+
+
+def test_a_fork_in_the_body_is_refused_and_inside_a_step_it_works(app, chain, ledger):
+    forked = chain.enqueue("end")
+    drain(app)
+
+    @app.task(name="forker", retry=Retry(max_attempts=1))
+    def forker(ctx: SyncContext) -> str:
+        with pytest.raises(TaskError, match=r"fork.*inside a step"):
+            forked.fork()
+        return ctx.step(lambda: str(forked.fork().id), name="fork")
+
+    run = forker.enqueue()
+    drain(app)
+    assert app.get_run(run_id=run.result(timeout=5)).task == "chain"
 
 
 def test_a_fork_without_a_step_begins_anew_and_may_have_other_arguments(app, chain, ledger):

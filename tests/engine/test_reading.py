@@ -131,8 +131,9 @@ async def test_every_blocking_verb_is_refused_on_a_running_loop_and_names_its_ot
     for other, call in calls.items():
         with pytest.raises(BlockingCall, match=other):
             call()
-    with pytest.raises(BlockingCall):
-        work.enqueue_many([(1,)])
+    for many in (lambda: work.enqueue_many([(1,)]), lambda: app.enqueue_many([work.request(1)])):
+        with pytest.raises(BlockingCall, match="aenqueue_many"):
+            many()
     assert len(await app.aruns()) == 1
 
 

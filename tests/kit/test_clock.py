@@ -275,3 +275,11 @@ def test_workers_are_told_before_and_after_the_clock_moves():
     assert told == [(NEW_YEAR, 3_600_000_000), later]
     assert clock.now == later + timedelta(hours=1)
     assert clock.worker("s1") is None
+
+
+def test_the_clock_is_moved_by_one_thing_or_by_the_other():
+    clock = VirtualClock(NEW_YEAR)
+    with pytest.raises(ConfigError, match="not by both"):
+        clock.advance(60, days=1)
+    assert clock.now == NEW_YEAR
+    assert clock.advance(days=1, hours=2) == NEW_YEAR + timedelta(hours=26)

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, Secret
 from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
+from holdfast.model import codec
 from holdfast.testing import Kit
 
 app = Holdfast("postgresql://nowhere.invalid/shop", schema="shop")
@@ -197,3 +198,30 @@ def test_the_plugin_imports_nothing_of_holdfast_where_it_isnt_used(run_pytest):
     text = f"import sys\ndef test_it():\n    assert {loaded} == []\n"
     outcome = run_pytest(test_it=text)
     assert outcome.returncode == 0, outcome.stdout
+
+
+def test_payloads_are_kept_as_the_app_says(monkeypatch):
+    monkeypatch.setattr(codec, "_largest", codec.MAX_PAYLOAD)  # which the app raises for its whole process
+    mine = Holdfast("sqlite:///:memory:", refuse_above=8_000_000)
+
+    @mine.task(name="weigh")
+    def weigh(text: str) -> int:
+        return len(text)
+
+    with Kit(mine) as kit:
+        run = weigh.enqueue("x" * 3_000_000)
+        kit.drain()
+        assert run.result(timeout=0) == 3_000_000
+
+
+def test_a_run_is_found_by_its_secrets(kit):
+    @kit.app.task(name="login")
+    def login(password: Secret[str], user: str = "ada") -> None: ...
+
+    run = login.enqueue(Secret("tiger"))
+    assert kit.assert_enqueued(login, Secret("tiger")) == run
+    assert kit.assert_enqueued(login, "tiger", user="ada") == run
+    assert kit.enqueued(login, Secret("lion")) == []
+    with pytest.raises(AssertionError) as told:
+        kit.assert_enqueued(login, Secret("lion"))
+    assert "tiger" not in str(told.value)

@@ -230,6 +230,20 @@ def test_states_are_checked_where_they_are_given(app):
         signup.enqueue(3)
 
 
+def test_a_state_is_given_by_its_name_and_fields_where_there_are_no_classes(app):
+    signup = app.machine("signup", Greet, Ask)
+    run = signup.enqueue({"state": "Ask", "fields": {"name": "ada", "times": 2}})
+    drain(app)
+    assert run.result(timeout=5) == "ada"
+    for given in ({}, {"state": "Ask"}, {"state": ["Ask"], "fields": {}}, {"state": "Nope", "fields": {}}):
+        with pytest.raises(BadArguments, match=r"takes one state, like Greet\(…\), or as JSON .*states are Greet, Ask"):
+            signup.enqueue(given)
+    with pytest.raises(BadArguments, match="state Ask of machine signup: Expected `str`, got `int`"):
+        signup.enqueue({"state": "Ask", "fields": {"name": 3}})
+    with pytest.raises(BadArguments, match="Expected `object`, got `array`"):
+        signup.enqueue({"state": "Ask", "fields": [1]})
+
+
 def test_declarations_are_checked(app):
     class Mute(State):
         pass

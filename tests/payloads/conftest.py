@@ -10,7 +10,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from holdfast.model import codec
 from tests.engine.conftest import clock, make_app  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one app allows counts for its whole process: not for the tests that come later."""
+    monkeypatch.setattr(codec, "_largest", codec.MAX_PAYLOAD)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from holdfast import Context, Fatal, Graph, Retry, Secret
+from holdfast import Context, Done, Fatal, Graph, Retry, Secret, State
 from holdfast.control import Control
 from holdfast.errors import BadArguments
 from holdfast.model.codec import decode, encode, shown
@@ -122,3 +122,36 @@ def test_a_key_knows_requests_by_their_secrets(make_app):
 
     keyed = takes.options(key="once")
     assert keyed.enqueue(Secret(TOKEN)).id == keyed.enqueue(Secret(TOKEN)).id
+
+
+class Connect(State):
+    token: Secret[str]
+
+    async def run(self, ctx: Context) -> Done[str]:
+        return Done(str(len(self.token.reveal())))
+
+
+def test_a_field_of_a_state_that_is_annotated_so_becomes_one(make_app):
+    app = make_app()
+    run = app.machine("connect", Connect).enqueue(Connect(token=TOKEN))  # as a plain text
+    assert Control(app.store).runs.details(run.id).args == {"state": "Connect", "fields": {"token": "***"}}
+    drain(app)
+    assert run.result(timeout=5) == str(len(TOKEN))
+
+
+def test_a_result_that_is_annotated_so_becomes_one(make_app):
+    app = make_app()
+
+    @app.task(name="plain")
+    def plain() -> Secret[str]:
+        return TOKEN  # as a plain text
+
+    @app.task(name="misfit")
+    def misfit() -> Secret[int]:
+        return TOKEN
+
+    runs = [plain.enqueue(), misfit.enqueue()]
+    drain(app)
+    assert Control(app.store).runs.info(runs[0].id).result == "***"
+    assert runs[0].result(timeout=5) == Secret(TOKEN)
+    assert runs[1].result(timeout=5) == TOKEN, "what doesn't fit is kept as it is"

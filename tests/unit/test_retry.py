@@ -149,6 +149,16 @@ def test_retry_after_chooses_the_delay_within_the_budget_whatever_the_filters():
     assert after_failure(Retry(), 2, RetryAfter(60), middle) == Outcome("error")
 
 
+def test_of_a_group_the_longest_delay_that_was_chosen_counts():
+    def after(*those):
+        return after_failure(Retry(never_on=KeyError), 0, ExceptionGroup("several", those), middle)
+
+    assert after(RetryAfter(60), ValueError(), RetryAfter(90)) == Outcome("error", 90 * SECOND)
+    assert after(ExceptionGroup("within", [RetryAfter(60)])) == Outcome("error", 60 * SECOND)
+    assert after(RetryAfter(60), KeyError()) == Outcome("error")
+    assert after(RetryAfter(60), Fatal()) == Outcome("fatal")
+
+
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan"), float("inf"), None])
 def test_a_delay_that_is_none_falls_back_to_the_task_s_own(delay):
     assert after_failure(Retry(), 0, RetryAfter(delay), middle) == Outcome("error", SECOND)

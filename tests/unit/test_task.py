@@ -22,7 +22,7 @@ class Ledger:
     def __init__(self) -> None:
         self.groups: list[list[Request[Any]]] = []
 
-    def enqueue(self, requests):
+    def enqueue(self, requests, verb="enqueue"):
         self.groups.append(list(requests))
         return list(requests)
 

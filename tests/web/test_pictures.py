@@ -18,7 +18,7 @@ from holdfast.model.run import RunInfo
 from holdfast.web.pages.forms import fields_of, value_of
 from holdfast.web.pages.picture import MOST_BOXES, picture_of
 from holdfast.web.pages.timeline import timeline_of
-from holdfast.web.pages.words import ago, call_of, span
+from holdfast.web.pages.words import ago, span
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -131,8 +131,3 @@ def test_spans_are_told_in_one_or_two_units(seconds, words):
     assert span(seconds) == words
     assert ago(NOON, at(seconds)) == (f"{words} ago" if seconds >= 1 else "now")
     assert ago(at(seconds), NOON) == (f"in {words}" if seconds >= 1 else "now")
-
-
-def test_arguments_are_told_as_a_call():
-    assert call_of([[1, "a"], {"b": None}]) == '1, "a", b=null'
-    assert call_of({"any": 1}) == '{"any": 1}'

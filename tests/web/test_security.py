@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from uuid import uuid4
 
@@ -175,6 +176,15 @@ def test_a_login_gives_a_cookie_that_only_this_site_can_use(shop):
     assert "Secure" not in cookie
     assert token not in cookie
     assert visitor.submit("/login", {"token": "wrong"}).status == 401
+
+
+def test_a_login_leads_to_the_view_that_was_asked_for(shop):
+    visitor = Visitor(shop.site())
+    token = shop.control.tokens.create("read").token
+    page = visitor.get("/runs?state=failed&task=x").text
+    (following,) = re.findall(r'name="following" value="([^"]*)"', page)
+    answer = visitor.submit("/login", {"token": token, "following": html.unescape(following)})
+    assert answer.headers["location"] == "/runs?state=failed&task=x"
 
 
 def test_who_logs_in_by_tls_has_a_cookie_that_goes_by_tls_only(shop):

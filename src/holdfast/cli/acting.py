@@ -97,10 +97,10 @@ def retry(given: Given, run: tuple[str, ...], **flags: Any) -> int:
 
 def _each(given: Given, runs: tuple[str, ...], act: Callable[[Control, UUID], tuple[bool, str]]) -> int:
     """Do something to each run and tell of each on a line of its own; one that fails doesn't keep the others."""
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     told: list[dict[str, Any]] = []
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         for run in runs:
             try:
                 id = control.runs.find(run)

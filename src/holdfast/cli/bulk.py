@@ -11,6 +11,7 @@ import click
 from holdfast.cli.filters import NAMES, filters_of
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import Given
+from holdfast.cli.values import by_option
 
 if TYPE_CHECKING:
     from holdfast.control import Control
@@ -23,8 +24,7 @@ DONE = {"cancel": "cancelled", "retry": "retried", "prune": "deleted"}
 
 def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command the options that go with filters."""
-    by = click.option("--by", metavar="WHO", help="Who does it; kept in the history.  [default: user@host]")
-    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask.")(by(command))
+    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask.")(by_option(command))
     return click.option("--dry-run", is_flag=True, help="With filters: only say how many.")(command)
 
 
@@ -40,12 +40,12 @@ def many(
     given: Given, verb: Verb, flags: dict[str, Any], act: Callable[[Control, RunFilter], Iterator[Progress]]
 ) -> int:
     """Do it to all that fit the flags."""
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
     from holdfast.model.filters import RunFilter
 
     if not any(flags.get(name) for name in NAMES):
         raise click.UsageError("Missing argument 'RUN...', or a filter, like --state or --task.")
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         asked = RunFilter.of(filters_of(control, flags))
         if flags["dry_run"] or not flags["yes"]:
             preview = control.bulk.preview(verb, asked)

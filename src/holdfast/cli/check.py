@@ -41,10 +41,10 @@ def check(given: Given, task: str | None, limit: int | None, timeout: float) -> 
       holdfast check --json | jq -r '.different[].id'
     """
     from holdfast.cli.apps import load_app
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     app = load_app(given.app)
-    with reading(given, code=app.registry) as control, redirect_stdout(sys.stderr):  # author code may print
+    with opened_or_empty(given, app=app) as control, redirect_stdout(sys.stderr):  # author code may print
         report = control.check.run(task=task, limit=limit, timeout=timeout, progress=_show_progress)
     if given.json:
         show_json(report)

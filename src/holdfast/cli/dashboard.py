@@ -82,19 +82,15 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
 
 def _app_of(given: Given) -> Holdfast:
     """The app; where none is named, one without code on the database that is."""
-    from holdfast.app import Holdfast
-    from holdfast.cli.connect import changing, place_of
+    from holdfast.cli.connect import opened, place_of
 
     place = place_of(given)
-    if place.app is not None and given.url is None:
+    if place.app is not None and given.url is None and given.schema is None:
         return place.app
-    with changing(given) as control:
+    with opened(given) as control:
         if control.upkeep.tables().version == 0:
             raise ConfigError(f"{control.database} has no tables yet: `holdfast migrate` makes them")
-    app = Holdfast(place.url, schema=place.schema, migrate=False)
-    if place.app is not None:
-        app.registry = place.app.registry
-    return app
+    return place.work(migrate=False)
 
 
 def _has_tokens(app: Holdfast) -> bool:
@@ -152,11 +148,11 @@ def create(given: Given, may: str | None, tenant: str | None, name: str | None) 
       holdfast token create --read --name grafana
       holdfast token create --operate --tenant acme --name ada
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
     if may is None:
         raise click.UsageError("Say what it is for: --read or --operate.")
-    with changing(given) as control:
+    with opened(given) as control:
         made = control.tokens.create(may, tenant, name)  # type: ignore[arg-type]
     if given.json:
         show_json({"token": made.token, **_shown(made.info)})
@@ -174,9 +170,9 @@ def list_(given: Given) -> None:
     Examples:
       holdfast token list
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         found = control.tokens.list()
     if given.json:
         show_json([_shown(info) for info in found])
@@ -194,9 +190,9 @@ def revoke(given: Given, id: str) -> None:
     Examples:
       holdfast token revoke 3f9c0b12a7de
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given) as control:
+    with opened(given) as control:
         changed = control.tokens.revoke(id)
     if given.json:
         show_json({"id": id, "changed": changed})

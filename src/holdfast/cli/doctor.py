@@ -24,9 +24,9 @@ def doctor(given: Given) -> int:
       holdfast doctor --app shop.tasks:app
       holdfast doctor --url postgresql://host/shop --json
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given) as control:
+    with opened(given) as control:
         examination = control.doctor.examine()
         where = control.database
     if given.json:

@@ -10,7 +10,7 @@ from holdfast.cli.completion import complete_gates, complete_runs
 from holdfast.cli.drawing import told_gate
 from holdfast.cli.output import Column, note, show_json, show_line, show_table
 from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.values import payload
+from holdfast.cli.values import by_option, payload
 from holdfast.errors import GraphError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NO_REASON = "no reason was given"
 @click.argument("name", required=False, shell_complete=complete_gates)
 @click.argument("outcome", required=False, type=click.Choice(["complete", "fail"]), metavar="[complete|fail]")
 @click.argument("value", required=False, metavar="[OUTPUT|ERROR]")
-@click.option("--by", metavar="WHO", help="Who says so; kept with the gate.  [default: user@host]")
+@by_option
 @pass_given
 def gate(given: Given, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None) -> None:
     """Complete a gate of a graph, or let it fail; or list the gates.
@@ -44,10 +44,10 @@ def gate(given: Given, run: str, name: str | None, outcome: str | None, value: s
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too dear"
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     output = payload(value, "OUTPUT") if outcome == "complete" else None
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         id = control.runs.find(run)
         if name is None or outcome is None:
             _list(given, control, id, name)

@@ -47,9 +47,9 @@ def queues(given: Given) -> None:
       holdfast queues
       holdfast queues --json | jq '.[] | select(.paused) | .name'
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         found = control.queues.list()
     if given.json:
         show_json(found)
@@ -76,9 +76,9 @@ def pause(given: Given, queue: tuple[str, ...]) -> None:
       holdfast pause billing
       holdfast pause billing mail
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given) as control:
+    with opened(given) as control:
         known = control.queues.names()
         changed = control.queues.pause(queue)
     if given.json:
@@ -101,9 +101,9 @@ def resume(given: Given, queue: tuple[str, ...]) -> None:
     Examples:
       holdfast resume billing
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given) as control:
+    with opened(given) as control:
         changed = control.queues.resume(queue)
     if given.json:
         show_json([{"queue": name, "paused": False, "changed": name in changed} for name in queue])
@@ -124,9 +124,9 @@ def workers(given: Given) -> None:
       holdfast workers
       holdfast workers --json
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         found = control.workers.list()
     if given.json:
         show_json(found)

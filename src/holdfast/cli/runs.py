@@ -71,9 +71,9 @@ def runs(given: Given, limit: int, after: str | None, watch: float | None, **fla
       holdfast runs --error "no funds" --since 2h
       holdfast runs --state running --json | jq -r '.[].id'
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         filters = filters_of(control, flags)
         cursor = None if after is None else str(control.runs.find(after))
         if watch is None:
@@ -137,11 +137,11 @@ def show(given: Given, run: str, node: tuple[str, ...], mermaid: bool) -> None:
       holdfast show 0199a3f2-6c1e --mermaid > graph.mmd
       holdfast show 0199a3f2-6c1e --json
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     if mermaid and given.json:
         raise click.UsageError("give --mermaid or --json, not both.")
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         id = control.runs.find(run)
         for name in node:
             id = control.graphs.node(id, name)

@@ -72,15 +72,15 @@ def schedules(given: Given, action: str | None, name: tuple[str, ...]) -> None:
       holdfast schedules pause nightly
       holdfast schedules run nightly
     """
-    from holdfast.cli.connect import changing, reading
+    from holdfast.cli.connect import opened, opened_or_empty
 
     if action is None:
-        with reading(given) as control:
+        with opened_or_empty(given) as control:
             _list(given, control.schedules.list())
         return
     if not name:
         raise click.UsageError(f"Name the schedules, like `holdfast schedules {action} nightly`.")
-    with changing(given) as control:
+    with opened(given) as control:
         {"show": _show, "pause": _pause, "resume": _resume, "run": _run}[action](given, control.schedules, name)
 
 

@@ -57,9 +57,9 @@ def stats(
       holdfast stats --by task --name shop.tasks.charge --every minute
       holdfast stats --json
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         counts = control.counts.overview()
         if every is None:
             found = control.stats.summary(last=last, by=by, name=name)

@@ -7,7 +7,8 @@ import click
 from holdfast.cli.completion import complete_runs, complete_steps, complete_topics
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.values import arguments, payload
+from holdfast.cli.values import arguments, by_option, payload
+from holdfast.model.names import who
 
 
 @holdfast.command()
@@ -17,8 +18,9 @@ from holdfast.cli.values import arguments, payload
     help="Keep what was recorded before this step.  [default: nothing]",
 )  # fmt: skip
 @click.option("--args", "given_args", metavar="JSON", help="All arguments anew: a JSON object (by name) or array.")
+@by_option
 @pass_given
-def fork(given: Given, run: str, from_step: str | None, given_args: str | None) -> None:
+def fork(given: Given, run: str, from_step: str | None, given_args: str | None, by: str | None) -> None:
     """Make a new run that begins with what another one recorded, and print its id.
 
     With --from it has the results of everything before that step, so that those are not run again; without, it begins
@@ -31,16 +33,16 @@ def fork(given: Given, run: str, from_step: str | None, given_args: str | None) 
       holdfast fork 0199a3f2-6c1e --from charge
       holdfast fork 0199a3f2-6c1e --args '{"order_id": 43}'
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     args = None
     if given_args is not None:
         positional, named = arguments(given_args)
         args = named or positional
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         id = control.runs.find(run)
         info = control.runs.info(id)
-        made = control.runs.fork(id, from_step, args)
+        made = control.runs.fork(id, from_step, args, who(by))
     if given.json:
         show_json({"id": made, "task": info.task, "forked": id, "from_step": from_step})
         return
@@ -53,8 +55,9 @@ def fork(given: Given, run: str, from_step: str | None, given_args: str | None) 
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("given_payload", metavar="[PAYLOAD]", required=False)
+@by_option
 @pass_given
-def send(given: Given, run: str, topic: str, given_payload: str | None) -> None:
+def send(given: Given, run: str, topic: str, given_payload: str | None, by: str | None) -> None:
     """Send a message to an unfinished run.
 
     `ctx.receive(TOPIC)` in the run gets it: in order, once, now or when the run comes to it. PAYLOAD is JSON, null if
@@ -65,13 +68,13 @@ def send(given: Given, run: str, topic: str, given_payload: str | None) -> None:
       holdfast send 0199a3f2-6c1e approvals '{"by": "ada", "ok": true}'
       holdfast send 0199a3f2-6c1e note '"call me"'
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
     value = payload(given_payload)
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         id = control.runs.find(run)
         waits = control.runs.waits(id)
-        control.runs.send(id, topic, value)
+        control.runs.send(id, topic, value, who(by))
     if given.json:
         show_json({"run": id, "topic": topic})
         return
@@ -97,10 +100,10 @@ def emit(given: Given, event: str, given_payload: str | None, tenant: str | None
       holdfast emit order-42-paid '{"cents": 4200}'
       holdfast emit stock-arrived --tenant acme
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
     value = payload(given_payload)
-    with changing(given) as control:
+    with opened(given) as control:
         first = control.events.emit(event, value, tenant)
     if given.json:
         show_json({"event": event, "tenant": tenant, "first": first})

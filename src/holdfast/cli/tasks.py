@@ -119,13 +119,11 @@ def enqueue(
 
 def _find(given: Given, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
     """The app through which to enqueue, and the task."""
-    from holdfast.app import Holdfast
     from holdfast.cli.apps import find_target, load_app
     from holdfast.cli.connect import place_of
 
     if remote:
-        place = place_of(given)
-        target = place.app if place.app and given.url is None else Holdfast(place.url, schema=place.schema)
+        target = place_of(given).work()
         return target, target.remote(name)
     if not find_target(given.app):
         raise ConfigError("which app has the task? give --app module:app; or --remote if its code lives elsewhere")
@@ -134,9 +132,7 @@ def _find(given: Given, name: str, remote: bool) -> tuple[Holdfast, Task[..., An
         task = app.registry.get(name)
     except UnknownTask as error:
         raise UnknownTask(f"{error} (`holdfast tasks` lists them; --remote enqueues any name)") from None
-    if given.url is None or given.url == app.url:
-        return app, task
-    return Holdfast(given.url, schema=place_of(given).schema), task
+    return place_of(given, app).work(), task
 
 
 def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:

@@ -27,9 +27,9 @@ def migrate(given: Given, check: bool) -> int:
       holdfast migrate --url postgresql://host/shop
       holdfast migrate --check
     """
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given, make=not check) as control:
+    with opened(given, make=not check) as control:
         applied = [] if check else control.upkeep.migrate()
         tables = control.upkeep.tables()
         where = control.database
@@ -72,9 +72,9 @@ def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool, **fl
         if older_than is not None:
             flags["finished_until"] = min(flags["finished_until"] or ago_of(older_than), ago_of(older_than))
         return many(given, "prune", flags, lambda control, asked: control.bulk.prune(asked))
-    from holdfast.cli.connect import changing
+    from holdfast.cli.connect import opened
 
-    with changing(given) as control:
+    with opened(given) as control:
         count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
         if dry_run:
             show_json({"would_prune": count}) if given.json else show_line(f"{count} runs would be deleted")

@@ -1,4 +1,4 @@
-"""Values on the command line: durations like 90s or 7d, and arguments that are JSON or text."""
+"""Values on the command line: durations like 90s or 7d, arguments that are JSON or text, and who does it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
 
 
 DURATION = DurationType()
+by_option = click.option("--by", metavar="WHO", help="Who does it; kept in the history.  [default: user@host]")
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1

@@ -40,9 +40,9 @@ def why(given: Given, run: str, node: tuple[str, ...]) -> None:
       holdfast why 0199a3f2-6c1e load
       holdfast why 0199a3f2-6c1e --json | jq -r '.reasons[].code'
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         id = control.runs.find(run)
         for name in node:
             id = control.graphs.node(id, name)
@@ -68,9 +68,9 @@ def limits(given: Given, name: str | None) -> None:
       holdfast limits
       holdfast limits openai --json
     """
-    from holdfast.cli.connect import reading
+    from holdfast.cli.connect import opened_or_empty
 
-    with reading(given) as control:
+    with opened_or_empty(given) as control:
         found = control.limits.list(name)
     if given.json:
         show_json(found)

@@ -88,9 +88,9 @@ class Client:
 
     # Making runs
 
-    def enqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
-        refuse_in_body("enqueue", INSTEAD_OF_ENQUEUE)
-        refuse_in_loop("enqueue")
+    def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]:
+        refuse_in_body(verb, INSTEAD_OF_ENQUEUE)
+        refuse_in_loop(verb)
         return self.make(requests)
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
@@ -316,6 +316,7 @@ class Client:
         self.store.operators.retry(str(id))
 
     def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
+        refuse_in_body("fork", "call it inside a step")
         if args is not None and not isinstance(args, tuple | list):
             raise ConfigError(f"fork: args must be a tuple of the task's arguments, not a {type(args).__name__}")
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.control.counts import Counting, Estimate
 from holdfast.model.failure import cancelled
 from holdfast.model.filters import RunFilter
-from holdfast.model.names import check_name
+from holdfast.model.names import check_by
 from holdfast.model.run import FINAL, STATES, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
@@ -77,12 +77,12 @@ class Bulk:
         self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
     ) -> Iterator[Progress]:
         """End all unfinished runs that fit."""
-        error = cancelled(reason, _who(by))
+        error = cancelled(reason, check_by(by))
         return self._batches("cancel", asked, after, lambda runs: self._store.operators.cancel_many(runs, error))
 
     def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[Progress]:
         """Send all failed and cancelled runs that fit back to ready."""
-        who = _who(by)
+        who = check_by(by)
         return self._batches("retry", asked, after, lambda runs: self._store.operators.retry_many(runs, who))
 
     def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[Progress]:
@@ -122,7 +122,3 @@ def narrow(verb: Verb, asked: RunFilter) -> RunFilter | None:
     can = STATES_OF[verb]
     states = tuple(state for state in STATES if state in can and (not asked.states or state in asked.states))
     return msgspec.structs.replace(asked, states=states) if states else None
-
-
-def _who(by: str | None) -> str | None:
-    return None if by is None else check_name(by, "by")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` and `check` need the code's registry, and
-    `doctor` says more with it."""
+    """An operator's door to one database. Only `tasks` and `check` need the code's registry; with
+    it `doctor` says more, and arguments of a fork are checked."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store

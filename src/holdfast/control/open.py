@@ -8,6 +8,7 @@ from holdfast.control.control import Control
 from holdfast.database import open_database
 from holdfast.database.open import sqlite_path
 from holdfast.errors import ConfigError
+from holdfast.model.payloads import Payloads
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
@@ -15,10 +16,16 @@ IN_MEMORY = "sqlite:///:memory:"
 
 
 def open_control(
-    url: str, schema: str = "holdfast", registry: Registry | None = None, *, make: bool = False
+    url: str,
+    schema: str = "holdfast",
+    registry: Registry | None = None,
+    *,
+    payloads: Payloads | None = None,
+    make: bool = False,
 ) -> Control:
-    """The control of a database. A SQLite file that isn't there is an error, unless `make` is set; tables are neither
-    made nor migrated before someone asks for it."""
+    """The control of a database. `registry` and `payloads`: an app's (`app.registry`, `app.store.payloads`), for what
+    needs its code, and for an app with a `codec` or sizes of its own. A SQLite file that isn't there is an error,
+    unless `make` is set; tables are neither made nor migrated before someone asks for it."""
     database = open_database(url, schema)
     if database.dialect.name == "sqlite" and not make:
         path = sqlite_path(url)
@@ -26,7 +33,7 @@ def open_control(
             raise ConfigError(
                 f"there is no SQLite file {path}: give another --url, or make it with `holdfast migrate --url {url}`"
             )
-    return Control(Store(database, migrate=False), registry)
+    return Control(Store(database, migrate=False, payloads=payloads), registry)
 
 
 def nothing_yet(registry: Registry | None = None) -> Control:

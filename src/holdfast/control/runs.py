@@ -22,7 +22,7 @@ from holdfast.model.failure import cancelled
 from holdfast.model.filters import PageAsked
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name, who
+from holdfast.model.names import LONGEST_KEY, check_by, check_name
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
@@ -181,11 +181,11 @@ class Runs:
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """End a run; False when it had ended before. `by` says who did it."""
-        return self._store.operators.cancel(str(id), cancelled(reason, None if by is None else who(by)))
+        return self._store.operators.cancel(str(id), cancelled(reason, check_by(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
-        return self._store.operators.retry(str(id), None if by is None else who(by))
+        return self._store.operators.retry(str(id), check_by(by))
 
     def fork(
         self,
@@ -201,7 +201,7 @@ class Runs:
         if from_step is not None:
             check_name(from_step, "the step", LONGEST_KEY)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, None if by is None else who(by))
+        self._store.forks.fork(str(id), str(fork), from_step, text, check_by(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ class Runs:
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text, by)
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_by(by))
 
 
 def _trace_id(kept: Any) -> str | None:

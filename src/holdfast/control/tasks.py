@@ -56,7 +56,7 @@ def _info(task: Task[..., Any]) -> TaskInfo:
 
 
 def _place(task: Task[..., Any]) -> str | None:
-    code = getattr(task.fn, "__code__", None)
+    code = getattr(task.origin, "__code__", None)
     if code is None:
         return None
     path = Path(code.co_filename)

@@ -45,6 +45,8 @@ class Dialect(ABC):
     name: str
     notifies: bool
     """Whether `{hint}` and `{end_hint}` tell anyone."""
+    schema = "holdfast"
+    """Where the tables are; where a database has no schemas, what stands for one in an app that is moved to another."""
     writing_ctes: bool
     """Whether one statement can change several tables (`WITH x AS (UPDATE …)`)."""
 

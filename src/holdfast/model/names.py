@@ -45,6 +45,11 @@ def check_queue(value: object, what: str) -> str:
     return name
 
 
+def check_by(by: str | None) -> str | None:
+    """Who does something, for the history, where anybody is named."""
+    return None if by is None else check_name(by, "by")
+
+
 def who(by: str | None) -> str:
     """Who does something, for the history: the one that is named, else the user of this process."""
     if by is not None:

@@ -58,6 +58,10 @@ class VirtualClock:
         """Move on by a `timedelta` or seconds, or by what is named. What is due then happens in the next drain, or at
         once where a worker is at work. The new time."""
         named = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if duration is not None and named:
+            raise ConfigError(
+                "the clock is advanced by a duration, or by days, hours, minutes and seconds, not by both"
+            )
         return self._move(to_micros(named if duration is None else duration, "what the clock is advanced by"))
 
     def set(self, time: datetime) -> datetime:

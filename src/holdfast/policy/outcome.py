@@ -22,18 +22,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def after_failure(retry: Retry, failures: int, exception: BaseException, random: Random) -> Outcome:
     """What follows an exception of the author's code; `failures` counts the failed tries charged before this one."""
-    for one in _members(exception):
+    members = _members(exception)
+    for one in members:
         if isinstance(one, Fatal):
             return Outcome("fatal")
         if isinstance(one, StepFailed) and one.error.code in _NO_USE:
             return Outcome(one.error.code)
     if failures + 1 >= retry.max_attempts:
         return Outcome("error")
-    if isinstance(exception, RetryAfter):
-        return Outcome("error", _chosen_delay(exception, retry, failures, random))
-    if not all(retry.retryable(one) for one in _members(exception)):
+    if not all(isinstance(one, RetryAfter) or retry.retryable(one) for one in members):
         return Outcome("error")
-    return Outcome("error", delay_before_retry(retry, failures, random))
+    chosen = [_chosen_delay(one, retry, failures, random) for one in members if isinstance(one, RetryAfter)]
+    return Outcome("error", max(chosen) if chosen else delay_before_retry(retry, failures, random))
 
 
 def _members(exception: BaseException) -> list[BaseException]:

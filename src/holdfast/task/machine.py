@@ -29,7 +29,7 @@ from holdfast.errors import BadArguments, BadState, ConfigError, PayloadError, T
 from holdfast.model.clock import Duration, to_micros
 from holdfast.model.codec import decode, decoder, encode
 from holdfast.model.retry import Retry
-from holdfast.task.annotations import Unresolved, named, resolve
+from holdfast.task.annotations import Unresolved, has_secrets, named, resolve
 from holdfast.task.context import Context
 from holdfast.task.options import Declaration, Place, check_retry, some_time
 from holdfast.task.sync_context import SyncContext
@@ -124,6 +124,11 @@ class StateCode:
         state: State = self._decoder.decode(fields)
         return state
 
+    @functools.cached_property
+    def secret(self) -> bool:
+        """Whether there is a `Secret` in its fields."""
+        return has_secrets(self.kind)
+
 
 class Kept(msgspec.Struct):
     """A state as it is kept."""
@@ -196,15 +201,17 @@ class MachineSignature:
         return StateSignature(self, code), code
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The state by its name and fields; raises BadArguments when it is none of the machine's."""
-        if len(args) != 1 or kwargs:
-            raise BadArguments(f"machine {self.task_name} takes one state, like {self._example()}")
-        (state,) = args
+        """The state by its name and fields; raises BadArguments when it is none of the machine's. Those who have no
+        classes, such as the command line, give name and fields themselves."""
+        state = args[0] if len(args) == 1 and not kwargs else kwargs
+        if isinstance(state, Mapping):
+            if set(state) == {"state", "fields"} and str(state["state"]) in self._codes:
+                return dict(state)
+            raise BadArguments(f"machine {self.task_name} takes one state, {self._examples()}")
         code = self._codes.get(type(state).__name__)
         if code is None or not isinstance(state, code.kind):
             raise BadArguments(f"machine {self.task_name} has no state {state!r}; it has {', '.join(self._codes)}")
-        fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-        return {"state": code.name, "fields": fields}
+        return {"state": code.name, "fields": _fields(state)}
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return self.encode_bound(self.bound(args, kwargs), ())
@@ -215,9 +222,11 @@ class MachineSignature:
         text = encode(bound, code.where)
         if "fields" not in waiting:
             try:
-                code.read(bytes(decode(text, Kept).fields))
+                state = code.read(bytes(decode(text, Kept).fields))
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise BadArguments(f"{code.where}: {error}") from error
+            if code.secret:  # fields that are annotated as secrets become such
+                text = encode({**bound, "fields": _fields(state)}, code.where)
         return text
 
     def with_defaults(self, text: str) -> str:
@@ -241,8 +250,10 @@ class MachineSignature:
             return Any
         return kind
 
-    def _example(self) -> str:
-        return f"{next(iter(self._codes))}(…)"
+    def _examples(self) -> str:
+        first, *others = self._codes
+        more = f"; its states are {', '.join(self._codes)}" if others else ""
+        return f'like {first}(…), or as JSON {{"state": "{first}", "fields": {{…}}}}{more}'
 
 
 class Machine(Task[[S], Any], Generic[S]):
@@ -277,6 +288,10 @@ class Machine(Task[[S], Any], Generic[S]):
 
     def __repr__(self) -> str:
         return f"<machine {self.name}>"
+
+
+def _fields(state: Any) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
 
 
 def _codes_of(machine: str, states: Collection[Any]) -> dict[str, StateCode]:

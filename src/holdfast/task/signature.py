@@ -67,6 +67,7 @@ class Signature:
         self._decoder: msgspec.json.Decoder[Any] | None = None
         self._typed = True
         self._secrets = False
+        self._result_secret = False
         self._result_decoder: msgspec.json.Decoder[Any] | None = None
         with suppress(Unresolved):  # the names may be defined later in the module
             self._resolve()
@@ -140,7 +141,10 @@ class Signature:
 
     def encode_result(self, value: Any) -> str:
         """The JSON text of what the function returned; raises PayloadError when it can't be kept."""
-        return encode(value, self._what_result)
+        text = encode(value, self._what_result)
+        if self._result_secret:  # what is annotated as one becomes one
+            text = encode(self.decode_result(text), self._what_result)
+        return text
 
     def decode_result(self, text: str) -> Any:
         """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
@@ -174,6 +178,8 @@ class Signature:
         rename = {f"p{at}": parameter.name for at, parameter in enumerate(self._ordered)} | {"positional": POSITIONAL}
         struct = msgspec.defstruct("Arguments", fields, rename=rename, gc=False)
         self._typed = any(kind is not Any for kind in kinds)
+        self._secrets = any(kind is not Any and has_secrets(kind) for kind in kinds)
+        self._result_secret = result is not Any and has_secrets(result)
         self._result_decoder = None if result is Any else decoder(result)
         self._decoder = decoder(struct)
 
@@ -189,7 +195,6 @@ class Signature:
         kind = resolve(self.fn, annotation)
         if kind is not Any:
             check(f"task {self.task_name}: {where} is annotated", annotation, kind)
-            self._secrets = self._secrets or has_secrets(kind)
         return kind
 
     def _bind_keywords(self, bound: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ class Part(NamedTuple):
 class Enqueuer(Protocol):
     """What a task needs of its app."""
 
-    def enqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]: ...
+    def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]: ...
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]: ...
 
@@ -126,7 +126,7 @@ class Task(Generic[P, R_co]):
     def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
         """Make a run per row of arguments, all or none."""
         requests = self._requests(calls)
-        return self._enqueuer.enqueue(requests) if requests else []
+        return self._enqueuer.enqueue(requests, "enqueue_many") if requests else []
 
     async def aenqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
         """Make a run per row of arguments, all or none."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast.database import Database
 from holdfast.errors import KeyConflict
 from holdfast.model.labels import label_of
+from holdfast.model.payloads import Payloads
 from holdfast.model.virtual_clock import Follower, VirtualClock
 from holdfast.store import End, Store
 from holdfast.store.attempts import Attempts
@@ -204,8 +205,8 @@ class CrashingTransactions(Transactions):
 class CrashingStore(Store):
     """A store whose workers can die where they write."""
 
-    def __init__(self, database: Database, clock: VirtualClock, crashes: Crashes) -> None:
-        super().__init__(database, clock=clock)
+    def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: Crashes) -> None:
+        super().__init__(database, clock=clock, payloads=payloads)
         ground, plain = self._ground, self.journal
         self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
         self.attempts = CrashingAttempts(ground, crashes, clock)

@@ -17,7 +17,7 @@ from holdfast.database import open_database
 from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, to_datetime, to_micros
-from holdfast.model.codec import canonical_text, decode, encode
+from holdfast.model.codec import canonical_text
 from holdfast.model.virtual_clock import VirtualClock
 from holdfast.store import Store
 from holdfast.task.task import Request, Task
@@ -29,12 +29,6 @@ R = TypeVar("R")
 PATIENCE = 30.0
 """Real seconds that a drain may take: something hangs then."""
 SHOWN = 10
-DEFAULT_SCHEMA = "holdfast"
-
-
-def schema_of(app: Holdfast | None) -> str:
-    """The schema of an app's tables, where its database has such."""
-    return DEFAULT_SCHEMA if app is None else str(getattr(app.store.database.dialect, "schema", DEFAULT_SCHEMA))
 
 
 class Kit:
@@ -51,7 +45,9 @@ class Kit:
         self.clock = VirtualClock(now)
         crashes = current[-1] if current else Crashes()
         self._url = url
-        self._store = CrashingStore(open_database(url, schema_of(app)), self.clock, crashes)
+        own = self.app.store
+        database = open_database(url, own.database.dialect.schema)
+        self._store = CrashingStore(database, self.clock, own.payloads, crashes)
         self._control = Control(self._store, self.app.registry)
         self._before: tuple[Store, str] | None = None
 
@@ -105,8 +101,19 @@ class Kit:
         return found[0]
 
     def _found(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[RunDetails]:
-        fits = _fits(task, args, kwargs)
-        return [details for details in self._all(task.name) if fits(details)]
+        asked = _asked_options(task)
+        found = [run for run in self._all(task.name) if all(_TOLD[name](run) == asked[name] for name in asked)]
+        if not args and not kwargs:
+            return found
+        request = task.request(*args, **kwargs)
+        wanted = _arguments(request, request.args)
+        return [run for run in found if _arguments(request, self._kept(run)) == wanted]
+
+    def _kept(self, run: RunDetails) -> str:
+        """The arguments as they are kept: where people see them, secrets are masked."""
+        more = self._store.views.more(str(run.info.id))
+        assert more is not None
+        return more.args
 
     def _all(self, task: str) -> list[RunDetails]:
         """All runs of a task, oldest first."""
@@ -162,18 +169,6 @@ def _asked_options(task: Task[Any, Any]) -> dict[str, Any]:
     return asked
 
 
-def _fits(task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[RunDetails], bool]:
-    asked = _asked_options(task)
-    request = task.request(*args, **kwargs) if args or kwargs else None
-
-    def fits(run: RunDetails) -> bool:
-        if any(_TOLD[name](run) != value for name, value in asked.items()):
-            return False
-        return request is None or _arguments(request, run.args) == _arguments(request, decode(request.args))
-
-    return fits
-
-
-def _arguments(request: Request[Any], args: Any) -> str:
-    """Arguments as text that is equal for equal ones, whether or not a default was written down."""
-    return canonical_text(request.signature.with_defaults(encode(args)))
+def _arguments(request: Request[Any], text: str) -> str:
+    """Kept arguments as text that is equal for equal ones, whether or not a default was written down."""
+    return canonical_text(request.signature.with_defaults(text))

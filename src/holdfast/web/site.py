@@ -57,7 +57,7 @@ def _control(app: Holdfast) -> Control:
     """On connections of its own, so that a slow page holds up nobody; what is only in memory has just one."""
     if app.url == IN_MEMORY:
         return Control(app.store, app.registry)
-    database = open_database(app.url, str(getattr(app.store.database.dialect, "schema", "holdfast")))
+    database = open_database(app.url, app.store.database.dialect.schema)
     database.read_seconds = READ_SECONDS
     return Control(app.store.beside(database), app.registry)
 

@@ -46,7 +46,7 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ago=words.ago, span=words.span, exact=words.exact, shown=words.shown, brief=words.brief, call=words.call_of,
+    ago=words.ago, span=words.span, exact=words.exact, shown=words.shown, brief=words.brief,
     many=words.many, path=lambda text: quote(str(text), safe=""),
 )  # fmt: skip
 _environment.globals.update(SECTIONS=SECTIONS, STATES=STATES, FINAL=FINAL, asset=address)

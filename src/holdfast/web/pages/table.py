@@ -123,13 +123,18 @@ async def form_of(request: Request) -> dict[str, str]:
         raise Refusal(422, "the form can't be read", "invalid") from None
 
 
+def _path(request: Request) -> str:
+    """The address within the dashboard, with its filters."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return f"{path}?{request.url.query}" if request.url.query else path
+
+
 def refused_page(error: Exception, request: Request, visitor: Visitor | None) -> Response:
     """What is shown instead: the login to those who aren't known, else what went wrong."""
     problem = problem_of(error, f"{request.method} {request.url.path}")
     headers = error.headers if isinstance(error, Refusal) else {}
     if problem.status == 401:
-        root = request.scope.get("root_path", "")
-        following = request.url.path.removeprefix(root) if request.method == "GET" else "/"
+        following = _path(request) if request.method == "GET" else "/"
         answer = page(request, None, "login.html", 401, following=following, wrong=False)
     else:
         answer = page(request, visitor, "problem.html", problem.status, problem=problem)

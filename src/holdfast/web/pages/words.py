@@ -69,18 +69,6 @@ def brief(value: Any, longest: int = 80) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def call_of(args: Any) -> str:
-    """Kept arguments as a call would be written, in one short line."""
-    match args:
-        case [list() as positional, dict() as named]:
-            parts = [brief(value, 40) for value in positional]
-            parts += [f"{name}={brief(value, 40)}" for name, value in named.items()]
-            text = ", ".join(parts)
-            return text if len(text) <= 120 else text[:119] + "…"
-        case _:
-            return brief(args, 120)
-
-
 def many(number: float) -> str:
     """A number with its thousands apart."""
     return f"{number:,.0f}"
