@@ -131,6 +131,23 @@ def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, sessi
     assert week.runs == 3
 
 
+def test_hours_in_which_nothing_happened_are_looked_at_once(world, clock, monkeypatch):
+    clock.now -= clock.now % HOUR
+    clock.advance(600)
+    reads = []
+    read = world.store.tallies.read
+
+    def noting(span, since, until, line):
+        reads.append((until - since) // HOUR)
+        return read(span, since, until, line)
+
+    monkeypatch.setattr(world.store.tallies, "read", noting)
+    for seconds in (0, 60, 60, 3600):
+        clock.advance(seconds)
+        count_all(world)
+    assert reads == [72, 1, 1], "once while making up for an hour, then when it is over"
+
+
 def test_tasks_and_queues_are_told_apart(control, world, clock, session):
     ended(world, clock, task="a")
     ended(world, clock, "failed", task="b")

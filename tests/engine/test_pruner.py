@@ -23,3 +23,16 @@ def test_between_two_batches_it_rests_no_longer_than_one_took(world):
         assert pauses[-1] > 1 or pauses[-1] <= time.monotonic() - since
     assert len(pauses) == 3
     assert world.rows("runs") == 0
+
+
+def test_counters_of_limits_go_in_batches_too_until_none_is_left(world):
+    for n in range(1200):
+        world.sql(
+            "insert into {schema}limits (place, name, touched_at) values (:place, 'by user', :now)",
+            place=f'["by user", "{n}"]', now=world.clock(),
+        )  # fmt: skip
+    world.clock.advance(3601)
+    pruner = Pruner(world.store, OLD)
+    pauses = [pruner.tick() for _ in range(3)]
+    assert [pause < 1 for pause in pauses] == [True, True, False]
+    assert world.rows("limits") == 0

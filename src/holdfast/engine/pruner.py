@@ -1,4 +1,4 @@
-"""Deletes finished runs, and events, whose time to be kept is over."""
+"""Deletes finished runs, and events, whose time to be kept is over; and counters of limits that nobody uses."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Pruner(Loop):
         pruned, more = self._store.timers.prune()
         self._pruned += pruned
         more = self._store.timers.prune_events(self._keep_events) or more
+        more = self._store.timers.prune_limits() or more
         if more:
             return min(time.monotonic() - since, LONGEST_PAUSE)
-        self._store.timers.prune_limits()
         if self._pruned:
             log.pruned(self._pruned)
             self._pruned = 0

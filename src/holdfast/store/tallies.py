@@ -60,11 +60,14 @@ class Tallies(Part):
     def _count_hours(self, until: int) -> None:
         """Hours of which all minutes are counted."""
         end = until // HOUR * HOUR
-        since = max(self._next(HOUR) or 0, end - KEPT[MINUTE])
-        for at in range(since // HOUR * HOUR, end, HOUR):
-            minutes = self.read(MINUTE, at, at + HOUR, "housekeeping")
-            if minutes:
-                self._add(HOUR, [*together(at, minutes), _nothing(at)])
+        since = max(self._next(HOUR) or 0, end - KEPT[MINUTE]) // HOUR * HOUR
+        if since >= end:
+            return
+        hours: dict[int, list[Tally]] = {}
+        for minute in self.read(MINUTE, since, end, "housekeeping"):
+            hours.setdefault(minute.at // HOUR * HOUR, []).append(minute)
+        self._add(HOUR, [tally for at, minutes in hours.items() for tally in together(at, minutes)])
+        self._add(HOUR, [_nothing(end - HOUR)])  # so that it counts as counted
 
     def _next(self, span: int) -> int | None:
         """Where the first span that wasn't counted begins."""

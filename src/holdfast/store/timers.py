@@ -96,9 +96,9 @@ class Timers(Part):
         """Limits that were full, and whose time has come: those that wait for them may be tried; how many."""
         return self._together("housekeeping", look_again)
 
-    def prune_limits(self) -> None:
-        """Delete counters of limits that nobody uses, at most a batch."""
-        self._one("housekeeping", "prune_limits")
+    def prune_limits(self) -> bool:
+        """Delete counters of limits that nobody uses, at most a batch; whether there may be more."""
+        return len(self._one("housekeeping", "prune_limits")) == BATCH
 
     def prune(self) -> tuple[int, bool]:
         """Delete finished runs whose time is over, families as a whole: how many, and whether there may be more."""

@@ -163,6 +163,7 @@ with unused as materialized (
     limit 500 {lock_free}
 )
 delete from {schema}limits where place {among(unused, place)}
+returning place
 
 -- name: list_limits
 -- What is declared.
