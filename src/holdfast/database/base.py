@@ -246,9 +246,10 @@ class Database(ABC):
 
     @abstractmethod
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `read`, `tally`,
-        `author-1` and `author-2`. A transaction on it that stays idle for longer than `patience` seconds is ended by
-        the server; but an author's may take its time."""
+        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `author-1`, `author-2`, and
+        for what only reads `read`, `pick` (for claims), `look` and `tally` (for the housekeeping), and those of
+        watches. Several purposes may share a line. A transaction on it that stays idle for longer than `patience`
+        seconds is ended by the server; but an author's may take its time."""
 
     def _line(self, name: str, connect: Callable[[], Connection]) -> Line:
         """The line of that name, the same one each time."""

@@ -35,6 +35,8 @@ STATEMENT_SECONDS = 30
 LOCK_SECONDS = 10
 LISTENER_CHECK_SECONDS = 10.0
 PREPARE_AFTER = 2
+READS_WITH = {"read": "client", "pick": "claim", "look": "housekeeping", "tally": "housekeeping"}
+"""By whose line goes what only reads: nobody waits for a writer here, and connections are dear."""
 
 _NO_ROOM = (pg.InsufficientResources, pg.DiskFull, pg.OutOfMemory, pg.TooManyConnections, pg.ConfigurationLimitExceeded)
 _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
@@ -282,7 +284,8 @@ class PostgresDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        name = "client" if purpose == "read" and self.read_seconds is None else purpose
+        alone = purpose == "read" and self.read_seconds is not None
+        name = purpose if alone else READS_WITH.get(purpose, purpose)
         return self._line(name, lambda: self.connect(name, patience))
 
     def watch(self, news: News = "work") -> Watch:

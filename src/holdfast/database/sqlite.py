@@ -257,6 +257,7 @@ class SqliteDatabase(Database):
         watch_over(self)
 
     def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
+        purpose = "read" if purpose == "look" else purpose
         apart = purpose.startswith(("heartbeat", "pick", "watch", "tally")) or (
             purpose == "read" and not self.in_callers_transaction()
         )

@@ -121,7 +121,7 @@ class Journal(Part):
 
     # Reading
 
-    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "claim") -> dict[str, Kept]:
+    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "pick") -> dict[str, Kept]:
         """All that is kept of runs, given as id and generation: a page for each at first, then the rest by pages.
         `purpose` is the line to read on."""
         rows = batch({"run": run, "generation": generation} for run, generation in runs)
@@ -154,7 +154,7 @@ class Journal(Part):
         rows = batch({"run": run, "generation": generation} for run, generation in runs)
         return [
             (str(run), key, kind, Outcome(outcome, value))
-            for run, key, kind, outcome, value in self._one("housekeeping", "settled_waits", rows=rows)
+            for run, key, kind, outcome, value in self._one("look", "settled_waits", rows=rows)
         ]
 
     def spawned(self, parent: str) -> dict[str, Row]:

@@ -52,8 +52,7 @@ class Schedules(Part):
 
     def until_next(self) -> int | None:
         """Microseconds until the next slot of any schedule; None when there is none."""
-        line = "housekeeping" if self._ground.database.dialect.writing_ctes else "read"
-        left = self._one(line, "next_slot")[0][0]
+        left = self._one("look", "next_slot")[0][0]
         return None if left is None else int(left)
 
     def fire(self) -> Fired:

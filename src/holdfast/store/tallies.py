@@ -49,8 +49,7 @@ class Tallies(Part):
         until = min(over, since + PORTION * MINUTE)
         if since >= until:
             return 0
-        line = "housekeeping" if self._ground.database.dialect.writing_ctes else "tally"  # on SQLite not the writer's
-        self._add(MINUTE, self.live(since, until, line))
+        self._add(MINUTE, self.live(since, until, "tally"))
         self._add(MINUTE, [_nothing(until - MINUTE)])  # so that it counts as counted
         self._count_hours(until)
         for span, age in KEPT.items():

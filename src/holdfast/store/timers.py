@@ -63,7 +63,7 @@ class Timers(Part):
 
     def due(self) -> Due:
         """What is due, or when the next is. Changes nothing."""
-        return Due._make(self._one("housekeeping" if self._ground.database.dialect.writing_ctes else "read", "due")[0])
+        return Due._make(self._one("look", "due")[0])
 
     def wake_due(self) -> int:
         """Waits whose time has come are settled, and their runs woken; how many waits, at most a batch."""

@@ -33,8 +33,7 @@ class Triggers(Part):
 
     def until_next(self, names: list[str]) -> int | None:
         """Microseconds until one of these may be polled; None when there is none."""
-        line = "housekeeping" if self._ground.database.dialect.writing_ctes else "read"
-        left = self._one(line, "next_poll", rows=batch({"name": name} for name in names))[0][0]
+        left = self._one("look", "next_poll", rows=batch({"name": name} for name in names))[0][0]
         return None if left is None else int(left)
 
     def take(self, poller: str, wanted: Mapping[str, tuple[int, int]]) -> dict[str, int]:
