@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from holdfast.errors import TaskError
 from tests.support.proxy import COMMIT, Proxy
 from tests.support.world import CANCELLED, World, record_of
 
@@ -131,3 +132,21 @@ def test_when_the_connection_breaks_around_the_commit_the_effect_is_there_once(p
         assert effects(world) == [f"call {calls}"]
         assert world.steps(claim.id) == [(1, "t", "step", f'"{calls}"')]
         world.close()
+
+
+@pytest.mark.parametrize("sql", ["commit", "rollback"])
+@pytest.mark.parametrize("caught", [False, True])
+def test_author_code_that_ends_the_transaction_is_told_so_and_nothing_is_recorded(world, claim, sql, caught):
+    def end(connection):
+        try:
+            connection.execute(sql)
+        except TaskError:
+            if not caught:
+                raise
+
+    with pytest.raises(TaskError, match="leave out commit and rollback"):
+        run(world, claim, Work(world, end))
+    assert world.steps(claim.id) == []
+    world.sql("delete from effects")  # on PostgreSQL what was committed by hand is
+    assert run(world, claim, Work(world)) == '"1"', "the connection can be used again"
+    assert effects(world) == ["call 1"]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast, KeyConflict
 from holdfast.database import sqlite
-from holdfast.errors import BlockingCall, ConfigError, StoreUnavailable
+from holdfast.errors import BlockingCall, ConfigError, StoreUnavailable, TaskError
 from tests.support.waiting import wait_until
 
 
@@ -158,3 +158,48 @@ def test_nothing_is_written_after_an_outer_transaction_expired_inside_an_inner_o
     monkeypatch.undo()
     assert orders(app) == []
     assert app.runs() == []
+
+
+ENDINGS = [
+    "rollback",
+    "commit",
+    "end",
+    "/* mine */ COMMIT",
+    "rollback; begin",
+    "insert or rollback into orders values (1, 'x')",
+]
+
+
+@pytest.mark.parametrize("sql", ENDINGS)
+def test_a_statement_that_ends_the_transaction_is_noticed_and_nothing_is_kept(app, note, sql):
+    def misuse(connection):
+        connection.execute("insert into orders (id, item) values (1, 'before')")
+        note.enqueue("a")
+        with pytest.raises((TaskError, apsw.ConstraintError)):
+            connection.execute(sql)
+        with pytest.raises(TaskError, match="leave out commit and rollback"):
+            connection.execute("insert into orders (item) values ('behind')")
+        with pytest.raises(TaskError, match="leave out commit and rollback"):
+            note.options(key="k").enqueue("b")
+
+    with pytest.raises(TaskError, match="leave out commit and rollback"), app.transaction() as connection:
+        misuse(connection)
+    with pytest.raises(ZeroDivisionError), app.transaction() as connection:
+        misuse(connection)
+        raise ZeroDivisionError
+    assert orders(app) == []
+    assert app.runs() == []
+    note.enqueue("later")
+    assert len(app.runs()) == 1, "the connection can be used again"
+
+
+def test_savepoints_of_the_caller_are_parts_of_the_transaction(app, note):
+    with app.transaction() as connection:
+        connection.execute("savepoint mine")
+        connection.execute("insert into orders (item) values ('taken back')")
+        connection.execute("rollback to mine")
+        connection.execute("release mine")
+        connection.execute("insert into orders (item) values ('kept')")
+        note.enqueue("a")
+    assert orders(app) == ["kept"]
+    assert len(app.runs()) == 1

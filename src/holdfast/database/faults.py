@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import StoreError, StoreUnavailable, TaskError
 
 
 class Conflict(StoreUnavailable):
@@ -31,3 +31,11 @@ def driver_error(error: BaseException) -> BaseException:
     if not isinstance(wrapped, BaseException):
         return error
     return wrapped.__cause__ or wrapped
+
+
+def ended(what: str) -> TaskError:
+    """A caller's own statement has ended the transaction that it was lent."""
+    return TaskError(
+        f"the transaction on {what} was ended by one of its own statements: leave out commit and rollback, Holdfast"
+        " commits when your code is through and rolls back when it raises. For a part that may fail use a savepoint"
+    )

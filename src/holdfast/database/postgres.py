@@ -15,16 +15,17 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, driver_error
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, driver_error, ended
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.database.url import check_ports, check_postgres_url, without_password
@@ -75,8 +76,25 @@ def _translated(what: str) -> Iterator[None]:
         raise _as_ours(error, what) from error
 
 
+class LentCursor(psycopg.Cursor[Any]):
+    """Author code's cursor, inside a transaction that is ours to end. psycopg refuses `connection.commit()` there by
+    itself; that SQL ended it is noticed behind the statement."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Self:
+        super().execute(*args, **kwargs)
+        if _idle(self.connection):
+            raise ended(self.connection.info.dbname)
+        return self
+
+
+def _idle(connection: psycopg.Connection[Any]) -> bool:
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
 class PostgresConnection(Connection):
     """One psycopg connection."""
+
+    _lent = False
 
     def __init__(self, conninfo: str, shown: str) -> None:
         self._what = shown
@@ -110,6 +128,8 @@ class PostgresConnection(Connection):
         return row is not None and row[0] != self._psycopg.info.backend_pid
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
+        if self._lent and _idle(self._psycopg):
+            raise ended(self._what)
         self.busy_since = time.monotonic()
         try:
             cursor = self._cursor
@@ -144,16 +164,16 @@ class PostgresConnection(Connection):
         """The connection for author code, inside a transaction. Its errors reach the author as they are; that the
         connection broke, or the server has no room, and those of the commit, are ours."""
         connection = self._psycopg
-        connection.cursor_factory = psycopg.Cursor
+        connection.cursor_factory = LentCursor
         block = connection.transaction()
         try:
             with _translated(self._what):
                 block.__enter__()
-            self._depth = 1
+            self._depth, self._lent = 1, True
             try:
                 yield connection
             except BaseException as error:
-                self._depth = 0
+                self._depth, self._lent = 0, False
                 with suppress(psycopg.Error):
                     block.__exit__(type(error), error, error.__traceback__)
                 if connection.broken and isinstance(error, Exception):
@@ -161,7 +181,7 @@ class PostgresConnection(Connection):
                 if isinstance(driver_error(error), _NO_ROOM):
                     raise StoreUnavailable(f"{self._what} can't be used just now: {_first_line(error)}") from error
                 raise
-            self._depth = 0
+            self._depth, self._lent = 0, False
             with _translated(self._what):
                 block.__exit__(None, None, None)
         finally:

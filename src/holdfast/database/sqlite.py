@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ import msgspec
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error, ended
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.memory import Memory
 from holdfast.database.sqlite_watch import LOOK_SECONDS, NoWatch, SqliteWatch
 from holdfast.database.statements import Statement
-from holdfast.errors import ConfigError, StoreError, StoreUnavailable
+from holdfast.errors import ConfigError, HoldfastError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
@@ -83,7 +83,7 @@ class SqliteConnection(Connection):
 
     def __init__(self, path: str, longest: float | None = None, memory: Memory | None = None) -> None:
         self._what = f"SQLite file {path}"
-        self._over = False
+        self._over: Callable[[], HoldfastError] | None = None  # why a lent transaction is over before its end
         self._longest = longest
         with _translated(self._what):
             self._apsw = apsw.Connection(path) if memory is None else memory.connect()
@@ -171,10 +171,11 @@ class SqliteConnection(Connection):
         except (apsw.InterruptError, apsw.ThreadingViolationError):
             self.refuse_if_over()
             raise
+        self.refuse_if_over()
 
     def expire(self) -> None:
         """From another thread: the transaction under way has held the only writer for too long, and ends."""
-        self._over = True
+        self._over = self._expired
         while True:
             self.cut()
             with suppress(apsw.ThreadingViolationError):  # its own thread is at it, and will be interrupted
@@ -182,16 +183,36 @@ class SqliteConnection(Connection):
                 return
             time.sleep(LOOK_SECONDS)
 
+    def lend(self) -> None:
+        """The transaction under way is a caller's, until `renew`: only we commit it, and one that was rolled back is
+        noticed."""
+        self._apsw.set_commit_hook(self._refuse_commit)
+        self._apsw.set_rollback_hook(self._note_rollback)
+
     def renew(self) -> None:
-        self._over = False
+        self._apsw.set_commit_hook(None)
+        self._apsw.set_rollback_hook(None)
+        self._over = None
 
     def refuse_if_over(self) -> None:
-        """Raise when the transaction was ended because it took too long."""
-        if self._over:
-            raise Expired(
-                f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
-                " it holds the only writer of all processes, so do slow work before or after it"
-            )
+        """Raise when the transaction was ended: it took too long, or a statement in it did that."""
+        if self._over is not None:
+            raise self._over()
+
+    def _expired(self) -> HoldfastError:
+        return Expired(
+            f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
+            " it holds the only writer of all processes, so do slow work before or after it"
+        )
+
+    def _ended(self) -> HoldfastError:
+        return ended(self._what)
+
+    def _refuse_commit(self) -> bool:
+        raise self._ended()
+
+    def _note_rollback(self) -> None:
+        self._over = self._over or self._ended
 
     def data_version(self) -> int:
         """Changes whenever another connection, of any process, has committed."""
@@ -280,6 +301,7 @@ class SqliteDatabase(Database):
             self._holder = threading.get_ident()
             timer.start()
             try:
+                connection.lend()
                 yield SqliteTransaction(connection)
                 timer.cancel()
                 connection.refuse_if_over()
