@@ -160,6 +160,22 @@ def test_nothing_is_written_after_an_outer_transaction_expired_inside_an_inner_o
     assert app.runs() == []
 
 
+@pytest.mark.parametrize("made", ["inside", "before"])
+def test_waiting_inside_for_a_run_that_only_others_could_end_is_refused_at_once(app, note, made):
+    done = note.enqueue("done")
+    app.worker().drain(timeout=60)
+    run = note.enqueue("before")
+    with app.transaction():
+        run = note.enqueue("inside") if made == "inside" else run
+        with pytest.raises(TaskError, match=f"{run.id} can't end before the transaction"):
+            run.result(timeout=1)
+        with pytest.raises(TaskError, match=f"{run.id} can't end before the transaction"):
+            list(run.stream())
+        assert done.result() == "done", "what has ended can be looked at"
+    app.worker().drain(timeout=60)
+    assert run.result(timeout=30) == made
+
+
 ENDINGS = [
     "rollback",
     "commit",

@@ -276,6 +276,7 @@ class Client:
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         with self._ends.sleeping(id, timeout) as sleeper:
             while not isinstance(end := self.look(id, task), Finished):
+                self.store.database.refuse_waiting(f"run {id}")
                 sleeper.sleep(end)
             return end.result
 
@@ -353,6 +354,7 @@ class Client:
                 after = chunks[-1].seq
                 looks = Looks(id, None)
             else:
+                self.store.database.refuse_waiting(f"run {id}")
                 time.sleep(looks.pause("", LONGEST_LOOK))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:

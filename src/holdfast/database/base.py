@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from holdfast.database.dialect import Dialect
 from holdfast.database.faults import Conflict, ConnectionLost
 from holdfast.database.statements import Statement
-from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable, TaskError
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
@@ -275,6 +275,13 @@ class Database(ABC):
     def in_callers_transaction(self) -> bool:
         """Whether this thread is inside `transaction()`: what it writes may still be taken back."""
         return False
+
+    def refuse_waiting(self, what: str) -> None:
+        """Raise inside `transaction()`, which holds the only writer: nobody else can write what is waited for."""
+        if self.in_callers_transaction():
+            raise TaskError(
+                f"{what} can't end before the transaction that this thread holds: wait for it behind the block"
+            )
 
     @abstractmethod
     def migration_lock(self, connection: Connection) -> None:
