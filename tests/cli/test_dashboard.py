@@ -28,9 +28,11 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
-def test_a_token_must_say_what_it_is_for(shell, empty):
-    result = shell("token", "create", "--url", empty)
-    assert (result.exit_code, "--read or --operate" in result.stderr) == (2, True)
+@pytest.mark.parametrize("said", [(), ("--read", "--operate")])
+def test_a_token_must_say_what_it_is_for(shell, empty, said):
+    result = shell("token", "create", *said, "--url", empty)
+    assert (result.exit_code, "either --read or --operate" in result.stderr) == (2, True)
+    assert json.loads(shell("token", "list", "--json", "--url", empty).stdout) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "ops.example.org"])

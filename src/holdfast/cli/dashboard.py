@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.control.tokens import TokenInfo
+    from holdfast.control.tokens import May, TokenInfo
 
 STOP_SECONDS = 2
 """Whoever still listens to changes then isn't waited for."""
@@ -135,12 +135,12 @@ def token() -> None:
 
 
 @token.command(cls=Verb)
-@click.option("--read", "may", flag_value="read", help="It may look.")
-@click.option("--operate", "may", flag_value="operate", help="It may look, and change.")
+@click.option("--read", is_flag=True, help="It may look.")
+@click.option("--operate", is_flag=True, help="It may look, and change.")
 @click.option("--tenant", metavar="NAME", help="Only the runs of this tenant.  [default: all]")
 @click.option("--name", metavar="TEXT", help="Whose it is: so it stands in the history of what is done with it.")
 @pass_given
-def create(given: Given, may: str | None, tenant: str | None, name: str | None) -> None:
+def create(given: Given, read: bool, operate: bool, tenant: str | None, name: str | None) -> None:
     """Make a token, and print it: the only time that it can be read.
 
     \b
@@ -150,10 +150,11 @@ def create(given: Given, may: str | None, tenant: str | None, name: str | None) 
     """
     from holdfast.cli.connect import opened
 
-    if may is None:
-        raise click.UsageError("Say what it is for: --read or --operate.")
+    if read == operate:
+        raise click.UsageError("Say what it is for: either --read or --operate.")
+    may: May = "operate" if operate else "read"
     with opened(given) as control:
-        made = control.tokens.create(may, tenant, name)  # type: ignore[arg-type]
+        made = control.tokens.create(may, tenant, name)
     if given.json:
         show_json({"token": made.token, **_shown(made.info)})
         return
