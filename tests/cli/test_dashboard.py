@@ -28,6 +28,13 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
+def test_whoever_revokes_the_last_token_hears_what_that_opens(shell, empty):
+    first, last = (json.loads(shell("token", "create", "--read", "--json", "--url", empty).stdout)["id"] for _ in "12")
+    assert "open to everybody" not in shell("token", "revoke", first, "--url", empty).stderr
+    assert "open to everybody" in shell("token", "revoke", last, "--url", empty).stderr
+    assert "open to everybody" not in shell("token", "revoke", last, "--url", empty).stderr
+
+
 @pytest.mark.parametrize("said", [(), ("--read", "--operate")])
 def test_a_token_must_say_what_it_is_for(shell, empty, said):
     result = shell("token", "create", *said, "--url", empty)

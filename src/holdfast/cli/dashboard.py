@@ -195,10 +195,13 @@ def revoke(given: Given, id: str) -> None:
 
     with opened(given) as control:
         changed = control.tokens.revoke(id)
+        last = changed and not control.tokens.exist()
     if given.json:
         show_json({"id": id, "changed": changed})
     else:
         show_line(f"{id}  {'revoked' if changed else 'had been revoked before'}")
+    if last:
+        note("it was the last one: a dashboard on its machine's own address is open to everybody there again")
 
 
 def _shown(info: TokenInfo) -> dict[str, object]:
