@@ -135,7 +135,7 @@ def test_the_app_is_found_and_works_until_told_to_stop(project, processes, app, 
 
 
 def test_the_options_reach_the_worker(project, processes, app):
-    options = ["--queues", "a, b", "--concurrency", "3", "--lease", "7", "--grace", "0.1", "--verbose"]
+    options = ["--queues", "a, b", "--concurrency", "3", "--lease", "7s", "--grace", "0.002m", "--verbose"]
     worker = processes.start("-m", "holdfast.cli", "worker", "--app", "shop:app", *options, cwd=project)
     worker.wait_for("works on", timeout=60)
     left = app.remote("shop.double").enqueue(1)

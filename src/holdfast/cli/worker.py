@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.root import Given, holdfast, pass_given
+from holdfast.cli.values import DURATION
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
@@ -30,9 +31,9 @@ COLOURS = (36, 32, 35, 34, 96, 92, 95, 94)
     help="Supervise so many worker processes; one that dies is started again.  [default: work in this one]",
 )
 @click.option(
-    "--lease", type=float, default=60.0, show_default=True, help="Seconds until a dead worker's runs are taken over."
+    "--lease", type=DURATION, default="60s", show_default=True, help="How soon a dead worker's runs are taken over."
 )
-@click.option("--grace", type=float, default=30.0, show_default=True, help="Seconds that runs get to finish at a stop.")
+@click.option("--grace", type=DURATION, default="30s", show_default=True, help="How long runs may go on at a stop.")
 @click.option("--verbose", "-v", is_flag=True, help="Log every run.")
 @click.option(
     "--log-format",
@@ -73,7 +74,8 @@ def worker(
     """
     shown_at = None if metrics is None else _address(metrics, processes or 1)
     if processes is not None:
-        options = [f"--concurrency={concurrency}", f"--lease={lease}", f"--grace={grace}", f"--log-format={log_format}"]
+        options = [f"--concurrency={concurrency}", f"--lease={lease:f}", f"--grace={grace:f}"]
+        options += [f"--log-format={log_format}"]
         options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
         command = [sys.executable, "-m", "holdfast.cli", *_said(given), "worker", *options]
 
