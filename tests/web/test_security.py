@@ -270,7 +270,9 @@ def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypa
         assert "Traceback" not in answer.text
 
 
-def test_a_database_that_is_away_is_told_without_its_words(shop, open_visitor, monkeypatch):
+def test_a_database_that_is_away_is_told_without_its_words_and_logged_in_one_line(
+    shop, open_visitor, monkeypatch, caplog
+):
     from holdfast.errors import StoreUnavailable
 
     def away(self: object) -> None:
@@ -280,3 +282,6 @@ def test_a_database_that_is_away_is_told_without_its_words(shop, open_visitor, m
     answer = open_visitor.get("/api/v1/queues")
     assert (answer.status, answer.json["code"]) == (503, "store_unavailable")
     assert "host" not in answer.json["detail"].replace("hostname", "")
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage() == ("GET /api/v1/queues couldn't be answered: postgresql://user@host can't be reached")

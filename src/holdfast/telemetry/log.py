@@ -269,6 +269,10 @@ def request_failed(where: str, error: BaseException) -> None:
     logger.error("%s couldn't be answered: %s", _inert(where), type(error).__name__, exc_info=error)
 
 
+def request_unanswered(where: str, said: str) -> None:
+    logger.error("%s couldn't be answered: %s", _inert(where), _inert(said))
+
+
 def acted(what: str, by: str) -> None:
     logger.info("%s, by %s", _inert(what), by)
 

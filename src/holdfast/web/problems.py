@@ -66,7 +66,10 @@ def problem_of(error: Exception, where: str) -> Problem:
     if isinstance(error, DataFault):
         return _problem(422, "a value is of a kind or a size that can't be kept", "data_fault")
     if isinstance(error, errors.StoreError):
-        log.request_failed(where, error)
+        if isinstance(error, errors.StoreUnavailable):
+            log.request_unanswered(where, str(error))
+        else:
+            log.request_failed(where, error)
         return _problem(503, _of_store(error), _code(error))
     if isinstance(error, errors.HoldfastError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
