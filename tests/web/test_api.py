@@ -161,6 +161,8 @@ def test_schedules_that_are_not_there_are_not_found(open_visitor):
 def test_no_route_and_no_such_method_are_problems_too(open_visitor):
     assert open_visitor.get("/api/v1/nowhere").json["code"] == "no_route"
     assert open_visitor.post("/api/v1/workers").status == 405
+    assert open_visitor.get("/api/v1/nowhere", accept="text/html").json["code"] == "no_route"
+    assert open_visitor.get("/nowhere", accept="*/*").json["code"] == "no_route"
     assert open_visitor.get("/api/v1/runs/not-an-id").status == 404
 
 

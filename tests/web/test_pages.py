@@ -41,6 +41,14 @@ def test_an_empty_page_tells_what_to_do(open_visitor, path):
     assert re.search(r"<pre|No run has failed", answer.text), "nothing to type"
 
 
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/tasks", 404), ("POST", "/runs", 405)])
+def test_a_browser_is_shown_a_page_where_there_is_none(open_visitor, method, path, status):
+    answer = open_visitor.ask(method, path, headers={"accept": "text/html,*/*;q=0.8"})
+    assert (answer.status, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "Go to the overview" in answer.text
+    assert ("allow" in answer.headers) == (status == 405)
+
+
 def test_what_users_wrote_is_text_everywhere(shop, open_visitor, fill):
     runs = fill()
     nasty = NASTY.replace("\n", "")

@@ -25,6 +25,7 @@ from holdfast.web.api.openapi import document
 from holdfast.web.api.table import PREFIX, Handler, admit, refused, route
 from holdfast.web.guard import Guard
 from holdfast.web.pages.routes import page_routes
+from holdfast.web.pages.table import refused_page
 from holdfast.web.place import Place
 from holdfast.web.problems import Refusal
 from holdfast.web.visitors import Visitors
@@ -99,6 +100,12 @@ async def _refused_by_router(request: Request, error: Exception) -> Response:
     """There is no such route, or not with this method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(getattr(error, "headers", None) or {})
-    return refused(
-        Refusal(status, f"{request.method} {request.url.path[:200]} isn't answered here", "no_route", headers), request
-    )
+    refusal = Refusal(status, f"{request.method} {request.url.path[:200]} isn't answered here", "no_route", headers)
+    if _for_a_browser(request):
+        return refused_page(refusal, request, None)
+    return refused(refusal, request)
+
+
+def _for_a_browser(request: Request) -> bool:
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return "text/html" in request.headers.get("accept", "") and not path.startswith(PREFIX)
