@@ -72,8 +72,7 @@ def prepare(database: Database, connection: Connection, *, migrate: bool) -> lis
     if not migrate:
         state = f"are at version {version}" if version else "don't exist yet"
         raise SchemaBehind(
-            f"the tables in {database.shown} {state}, this code needs {newest()}:"
-            " run `holdfast migrate`, or leave migrate=False out"
+            f"the tables in {database.shown} {state}, this code needs {newest()}: run `holdfast migrate`"
         )
     with connection.transaction():
         database.migration_lock(connection)
