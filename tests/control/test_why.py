@@ -160,6 +160,10 @@ def test_who_has_it_and_since_when(control, world):
     assert reason.code == "running"
     assert reason.text.startswith("it is running: worker ada has it since 2027-01-15 08:00:00 UTC, attempt 1")
     world.clock.advance(61)
+    assert why(control, claim.id).text.endswith(
+        "whose lease is over, and no worker is alive to take it over: holdfast worker"
+    )
+    open_worker(world, "bob")
     assert why(control, claim.id).text.endswith("whose lease is over: it will be taken over")
 
 

@@ -77,11 +77,12 @@ class Whys:
     # At work, or waiting for others
 
     def _at_work(self, row: RunRow) -> Reason:
-        worker = next((each for each in self._workers() if each.session == row.session), None)
+        workers = self._workers()
+        worker = next((each for each in workers if each.session == row.session), None)
         since = None if row.claimed_at is None else to_datetime(row.claimed_at)
         who = row.session if worker is None else worker.name
-        dead = ", whose lease is over: it will be taken over" if worker is None or worker.state == "dead" else ""
-        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{dead}"
+        lost = _taken_over(workers) if worker is None or worker.state == "dead" else ""
+        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{lost}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
     def _gate(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
@@ -168,6 +169,13 @@ class Whys:
 
     def _workers(self) -> list[WorkerInfo]:
         return Workers(self._store).list()
+
+
+def _taken_over(workers: list[WorkerInfo]) -> str:
+    """What becomes of a run whose worker is dead."""
+    if any(worker.state != "dead" for worker in workers):
+        return ", whose lease is over: it will be taken over"
+    return ", whose lease is over, and no worker is alive to take it over: holdfast worker"
 
 
 def _of_node(node: str, reason: Reason) -> Reason:
