@@ -97,6 +97,17 @@ def test_wrong_arguments_are_refused_in_python_s_words_with_the_task(args, kwarg
     assert "task mail.send(to: str, count: int = 1)" in str(caught.value)
 
 
+def test_a_context_without_its_annotation_is_hinted_at():
+    def fn(ctx, n: int): ...
+
+    def job(ctx: str, n: int): ...
+
+    with pytest.raises(BadArguments, match=r"missing a required argument: 'n'.*`ctx: Context`"):
+        Signature(fn, "t").encode((5,), {})
+    with pytest.raises(BadArguments, match=r"missing a required argument: 'n'$"):
+        Signature(job, "t").encode(("a",), {})
+
+
 def test_a_wrong_value_deep_inside_is_refused_with_its_place():
     def fn(order: Order): ...
 

@@ -216,8 +216,14 @@ class Signature:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            return self._refusal(str(error))
+            return self._refusal(f"{error}{self._forgotten_annotation()}")
         return self._refusal("the arguments don't fit")
+
+    def _forgotten_annotation(self) -> str:
+        first = self._positional[0] if self._positional else None
+        if first is None or first.name != "ctx" or first.annotation is not inspect.Parameter.empty:
+            return ""
+        return "; a parameter without an annotation is an argument: for a durable function write `ctx: Context`"
 
     def _refusal(self, why: str) -> BadArguments:
         return BadArguments(f"task {self.task_name}{self._signature}: {why}")
