@@ -3,8 +3,8 @@
     python nightly_etl.py
 
 It runs last night's graph and asks you before it loads. Whoever is asked may take days: leave with Ctrl-C, and the same
-command asks again. The answer may also come from elsewhere: `holdfast gate RUN approve complete --app nightly_etl:app`,
-or the dashboard. A night is imported once; delete `etl.db` to begin anew.
+command asks again. The answer may also come from elsewhere: `holdfast gate RUN approve complete --url
+sqlite:///etl.db`, or the dashboard. A night is imported once; delete `etl.db` to begin anew.
 
 In production nobody starts it: `holdfast worker --app nightly_etl:app`, and the schedule does.
 """
@@ -117,7 +117,7 @@ def ask(run: Run[Any]) -> None:
     try:
         answer = input("load them? [y/n] ").strip().lower()
     except EOFError:
-        sys.exit(f"\nnobody answered; later: holdfast gate {run.id} approve complete --app nightly_etl:app")
+        sys.exit(f"\nnobody answered; later: holdfast gate {run.id} approve complete --url {app.url}")
     if answer.startswith("y"):
         run.gate("approve").complete()
     else:

@@ -115,6 +115,15 @@ def test_ctrl_c_ends_it_with_a_word_and_it_goes_on_at_once(name, processes, tmp_
     assert again.stdout.rstrip().endswith(ENDS[name])
 
 
+def test_the_import_that_nobody_approved_says_how_to(tmp_path):
+    asked = run_example("nightly_etl", tmp_path, answer="")
+    assert asked.returncode == 1
+    _, *command = asked.stderr.rpartition("later: ")[2].split()
+    holdfast = Path(sys.executable).with_name("holdfast")
+    subprocess.run([holdfast, *command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, timeout=60, check=True)
+    assert run_example("nightly_etl", tmp_path, answer="").stdout.rstrip().endswith(ENDS["nightly_etl"])
+
+
 def test_a_killed_session_leaves_an_invoice_for_each_order(processes, tmp_path):
     cut_off(processes, "sqlalchemy_orders", signal.SIGKILL)
     assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("2 orders, 2 invoices\n")
