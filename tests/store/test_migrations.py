@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
-from holdfast.database import migrate, open_database
+from holdfast.database import migrate, open_database, postgres
 from holdfast.database.migrate import CODE, Migration, migrations, newest
 from holdfast.errors import SchemaAhead, SchemaBehind, StoreError
 from holdfast.store import Store
+from tests.support.waiting import wait_until
+from tests.support.world import World
 
 pytestmark = pytest.mark.no_tables
 
@@ -124,6 +128,34 @@ def test_a_migration_that_breaks_off_leaves_older_tables_as_they_were(world, mon
         world.another_store().prepare()
     assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(known[-1].number)
     assert world.state(kept) == "ready"
+
+
+def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeypatch):
+    shown = "select current_setting('statement_timeout') as statement, current_setting('lock_timeout') as lock"
+    known = migrations()
+    later = Migration(newest() + 1, "9999_later.sql", f"create table {{schema}}later as {shown};")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
+    world = World(postgres_url)
+    world.store.prepare()
+    assert world.sql("select statement, lock from {schema}later") == [("0", "10s")]
+    assert world.sql(shown) == [("30s", "10s")]
+    world.close()
+
+
+def test_a_process_that_starts_waits_for_another_one_that_migrates(postgres_url, monkeypatch):
+    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.05)
+    world = World(postgres_url)
+    with psycopg.connect(postgres_url) as other, ThreadPoolExecutor() as pool:
+        other.execute("select pg_advisory_xact_lock(hashtextextended('holdfast migration holdfast', 0))")
+        applied = pool.submit(world.store.prepare)
+        long_enough = (
+            "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+            " and clock_timestamp() - query_start > interval '0.1 s'"
+        )
+        wait_until(lambda: applied.done() or other.execute(long_enough).fetchone())
+        other.rollback()
+        assert applied.result(timeout=30) == [migration.name for migration in migrations()]
+    world.close()
 
 
 def test_migrations_are_numbered_without_gaps_and_say_which_code_they_need():

@@ -361,8 +361,13 @@ class PostgresDatabase(Database):
         return PostgresConnection(make_conninfo(**given), self.shown)
 
     def migration_lock(self, connection: Connection) -> None:
+        """An index may take its time, and so may another process that makes it. A lock on a table isn't waited for for
+        long: everybody else would wait behind us."""
+        connection.script("set local statement_timeout = 0")
+        connection.script("set local lock_timeout = 0")
         lock = Statement("migration_lock", "select pg_advisory_xact_lock(hashtextextended($1, 0))", ("name",))
         connection.execute(lock, {"name": f"holdfast migration {self.dialect.schema}"})
+        connection.script(f"set local lock_timeout = {LOCK_SECONDS * 1000}")
         known = Statement("schema_exists", "select 1 from pg_namespace where nspname = $1", ("name",))
         if not connection.execute(known, {"name": self.dialect.schema}):
             connection.script(f'create schema "{self.dialect.schema}"')
