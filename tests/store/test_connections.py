@@ -178,8 +178,10 @@ def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
     assert postgres.state(postgres.add()) == "ready"
 
 
-def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it(world):
+def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_the_connection(world):
     world.store.prepare()
+    line = world.store.database.line("client")
+    connection = line.run(lambda connection: connection)
 
     class Stop(Exception):
         pass
@@ -192,6 +194,22 @@ def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it(world):
         world.store.intake._together("client", work)
     assert world.rows("lanes") == 0
     assert world.state(world.add()) == "ready", "the line is fit for use"
+    assert line.run(lambda connection: connection) is connection
+
+
+def test_after_an_interrupt_the_connection_is_opened_anew(world):
+    world.store.prepare()
+    line = world.store.database.line("client")
+    connection = line.run(lambda connection: connection)
+
+    def work(do):
+        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.store.intake._together("client", work)
+    assert world.rows("lanes") == 0
+    assert line.run(lambda connection: connection) is not connection
 
 
 class Time:

@@ -160,8 +160,8 @@ class Line:
                     losses += 1
                     if losses == LOSS_TRIES:
                         raise
-                except HoldfastError:
-                    raise
+                except Exception:
+                    raise  # the transaction that it was in has been rolled back
                 except BaseException:  # an interrupt: who knows where it left the connection
                     if not self._held:
                         self.close()
