@@ -115,6 +115,26 @@ def test_after_a_conflict_at_the_commit_author_code_is_called_again(postgres_url
     world.close()
 
 
+def test_after_a_conflict_with_our_record_author_code_is_called_again(postgres_url):
+    """The author sees the database as it was at the beginning, and what we lock has changed since."""
+    world = World(postgres_url)
+    claim = prepare(world)
+
+    class OnASnapshot(Work):
+        def __call__(self, connection):
+            connection.execute("set transaction isolation level repeatable read")
+            return super().__call__(connection)
+
+    def change_the_run(_connection):
+        if work.calls == 1:
+            world.sql("update {schema}runs set priority = 1")
+
+    work = OnASnapshot(world, change_the_run)
+    assert run(world, claim, work) == '"2"'
+    assert (effects(world), world.steps(claim.id)) == (["call 2"], [(1, "t", "step", '"2"')])
+    world.close()
+
+
 @pytest.mark.parametrize(("lost", "calls"), [("answer", 1), ("request", 2)])
 def test_when_the_connection_breaks_around_the_commit_the_effect_is_there_once(postgres_url, lost, calls):
     with Proxy(postgres_url) as proxy:

@@ -150,7 +150,7 @@ class Line:
                     return work(connection)
                 except Conflict:
                     conflicts += 1
-                    if conflicts == CONFLICT_TRIES:
+                    if self._held or conflicts == CONFLICT_TRIES:
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2**conflicts))
                 except ConnectionLost:
