@@ -212,6 +212,32 @@ def test_after_an_interrupt_the_connection_is_opened_anew(world):
     assert line.run(lambda connection: connection) is not connection
 
 
+def test_a_connection_that_was_lost_while_a_transaction_held_it_is_opened_anew(sqlite_url):
+    world = World(sqlite_url)
+    world.store.prepare()
+    world.store.database.line("client").run(lambda connection: connection.close())
+    with pytest.raises(ConnectionLost), world.store.database.transaction():
+        pass
+    with world.store.database.transaction() as connection:
+        assert connection.execute("select 1") == [(1,)]
+    world.close()
+
+
+def test_what_is_lost_inside_of_a_transaction_isnt_opened_anew_before_its_end(sqlite_url):
+    """Else what follows in it would be written without the rest."""
+    world = World(sqlite_url)
+    world.store.prepare()
+    database = world.store.database
+    with pytest.raises(ConnectionLost), database.transaction():
+        database.line("client").run(lambda connection: connection.close())
+        with pytest.raises(ConnectionLost), database.transaction():
+            pass
+        with pytest.raises(ConnectionLost):
+            world.lane()
+    assert world.rows("lanes") == 0
+    world.close()
+
+
 class Time:
     """Stands in for the time module of the line."""
 

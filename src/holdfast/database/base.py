@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from holdfast.database.dialect import Dialect
 from holdfast.database.faults import Conflict, ConnectionLost
 from holdfast.database.statements import Statement
-from holdfast.errors import HoldfastError, StoreError, StoreUnavailable, TaskError
+from holdfast.errors import StoreError, StoreUnavailable, TaskError
 
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
@@ -110,18 +110,8 @@ class Line:
     def hold(self) -> Iterator[Connection]:
         """Keep the line to this thread, inside one transaction: whatever this thread runs on it meanwhile is part of
         that, and is not repeated."""
-        with self._lock:
-            connection = self._open()
-            self.uses += 1
-            try:
-                with connection.transaction():
-                    outer, self._held = self._held, True
-                    try:
-                        yield connection
-                    finally:
-                        self._held = outer
-            finally:
-                self.uses += 1
+        with self.hold_open() as connection, connection.transaction():
+            yield connection
 
     @contextmanager
     def hold_open(self) -> Iterator[Connection]:
@@ -129,14 +119,15 @@ class Line:
         with self._lock:
             connection = self._open()
             outer, self._held = self._held, True
+            self.uses += 1
             try:
                 yield connection
-            except HoldfastError as error:
-                if isinstance(error, ConnectionLost):
-                    self._held = outer
+            except ConnectionLost:
+                if not outer:
                     self.close()
                 raise
             finally:
+                self.uses += 1
                 self._held = outer
 
     def run(self, work: Callable[[Connection], T]) -> T:
