@@ -51,6 +51,14 @@ def test_an_exception_is_retried_as_elsewhere(app):
     assert "raise_value_error" in (caught.value.error.traceback or "")
 
 
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_arguments_that_an_authors_type_refuses_in_its_own_way_are_an_error_everywhere(app, place):
+    price = app.task(run_in=place, retry=Retry(max_attempts=1), max_crashes=0)(tasks.price)
+    with app.worker(), pytest.raises(RunFailed) as caught:
+        app.remote(price.name).enqueue({"name": "anchor"}).result(timeout=60)
+    assert (caught.value.error.code, caught.value.error.type) == ("error", "KeyError")
+
+
 @pytest.mark.parametrize("harm", ["abort", "hog"])
 def test_a_process_that_dies_fails_its_run_alone_while_neighbours_finish(app, mark, harm):
     settings = {"abort": {}, "hog": {"memory": MEMORY}}[harm]

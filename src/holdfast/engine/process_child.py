@@ -99,18 +99,17 @@ def _attempt(request: dict[str, Any]) -> End:
     attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), request["worker"])
     _tell_of(attempt, request)
     try:
-        args, kwargs = signature.decode(request["args"])
-    except (TaskError, PayloadError) as error:
-        return attempt.misfit(error)
-    try:
-        value = function(*args, **kwargs)
+        try:
+            args, kwargs = signature.decode(request["args"])
+        except (TaskError, PayloadError) as error:
+            return attempt.misfit(error)
+        return attempt.returned(function(*args, **kwargs))
     except MemoryError:
         raise
     except BaseException as error:
         return attempt.failed(error)
     finally:
         _call_all(between)
-    return attempt.returned(value)
 
 
 def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
