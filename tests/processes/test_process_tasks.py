@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,10 @@ import pytest
 
 from holdfast import Retry, RunFailed
 from holdfast.engine import processes
+from holdfast.engine.attempt import Attempt
 from holdfast.engine.frames import write_frame
 from holdfast.errors import ConfigError, TaskError
+from holdfast.store import Claim
 from tests.processes import tasks
 from tests.support.waiting import wait_until
 
@@ -264,3 +267,43 @@ def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     assert child._answer() is None
     os.close(said)
     os.close(child._answers)
+
+
+def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
+    """Else the kill could reach the next attempt that it is given."""
+    claim = Claim("a run", 0, 0, 0, 0, 1, 1, 0, None, "[]", None)
+    attempt = Attempt(claim, app.task(run_in="process")(tasks.own_pid), "")
+    told, put_back = threading.Event(), threading.Event()
+
+    class Answering:
+        """A child that answers while it is being killed."""
+
+        alive = True
+
+        def begin(self, _request):
+            return True
+
+        def finish(self):
+            told.wait(30)
+            return {"kind": "done", "state": "done"}
+
+        def kill(self):
+            told.set()
+            put_back.wait(0.2)
+
+        def close(self):
+            self.alive = False
+
+    ours = processes.Processes()
+    ours._idle.append(Answering())
+
+    def run():
+        ours.run(attempt)
+        put_back.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: attempt.child)
+    app.worker()._crew.runner.stop([attempt], "hand back")
+    thread.join(30)
+    assert ours._idle == []

@@ -116,6 +116,17 @@ class Attempt(msgspec.Struct, eq=False):
             self.order = order
             return True
 
+    def kill(self) -> None:
+        """End the process that is at it, if there is one."""
+        with self.lock:
+            if self.child is not None:
+                self.child.kill()
+
+    def leave(self) -> None:
+        """Its process is done with it, and not to be killed on its account any more."""
+        with self.lock:
+            self.child = None
+
     def enter(self) -> None:
         """Author code begins in this thread or task: what it logs and traces is this attempt's."""
         working.set(Working(self.claim.id, self.task.name, self.claim.attempt, self.session))

@@ -136,8 +136,9 @@ class Processes:
         except Died as died:
             return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)))
         finally:
-            attempt.child = None
-            self._put_back(child, dead=answer is None)  # one that is still at it must never serve another attempt
+            attempt.leave()
+            # one that is still at it, or was killed a moment ago, must never serve another attempt
+            self._put_back(child, dead=answer is None or attempt.order is not None)
         claim = attempt.claim
         return End(claim.id, claim.seq, claim.fence, **answer)
 
@@ -153,7 +154,7 @@ class Processes:
                 begun = child.begin({**_request(attempt), "between": list(map(_place, self._between))})
             finally:
                 if not begun:
-                    attempt.child = None
+                    attempt.leave()
                     self._put_back(child, dead=True)
             if begun:
                 return child

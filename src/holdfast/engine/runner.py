@@ -257,8 +257,7 @@ class Runner:
         if on_loop:
             self.loop.call_soon_threadsafe(self._cancel, on_loop)
         for attempt in told:
-            if attempt.child is not None:
-                attempt.child.kill()
+            attempt.kill()
             if order in ("suspend", "restart") and attempt.place == "thread":
                 continue  # it is its own thread that ends now
             if attempt.place != "loop" and order != "hand back":  # a worker that stops says itself when it gives up
