@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -307,3 +308,20 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     app.worker()._crew.runner.stop([attempt], "hand back")
     thread.join(30)
     assert ours._idle == []
+
+
+def test_a_process_for_which_there_are_no_pipes_leaves_none_open(monkeypatch):
+    pipe, made = os.pipe, []
+
+    def one_pipe():
+        if made:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.extend(pipe())
+        return tuple(made)
+
+    monkeypatch.setattr(os, "pipe", one_pipe)
+    with pytest.raises(OSError, match="Too many"):
+        processes.Child()
+    for end in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)

@@ -42,22 +42,23 @@ class Child:
     """One process. Used by one thread at a time; `kill` may come from any."""
 
     def __init__(self) -> None:
-        requests, self._requests = os.pipe()
-        self._answers, answers = os.pipe()
-        command = [sys.executable, "-m", "holdfast.engine.process_child", str(requests), str(answers)]
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        variables = {**os.environ, "PYTHONPATH": paths}
+        ends: list[int] = []
         try:
+            ends += os.pipe()
+            ends += os.pipe()
+            requests, self._requests, self._answers, answers = ends
+            command = [sys.executable, "-m", "holdfast.engine.process_child", str(requests), str(answers)]
+            paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+            variables = {**os.environ, "PYTHONPATH": paths}
             self._process = subprocess.Popen(
                 command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables, process_group=0
             )
         except BaseException:
-            os.close(self._requests)
-            os.close(self._answers)
+            for end in ends:
+                os.close(end)
             raise
-        finally:
-            os.close(requests)
-            os.close(answers)
+        os.close(requests)
+        os.close(answers)
         self._closed = False
         self._lock = threading.Lock()
 
