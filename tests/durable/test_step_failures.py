@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
-from holdfast import Context, Fatal, Retry, RetryAfter, RunFailed, StepFailed
+from holdfast import Context, Fatal, Retry, RetryAfter, RunFailed, StepFailed, SyncContext
 from tests.support.durable import drain, kinds, state
 from tests.support.waiting import wait_until
 
@@ -119,6 +120,40 @@ def test_a_failure_that_was_caught_is_replayed_and_not_tried_again(app, effects,
     drain(app)
     assert run.result(timeout=5) == 2
     assert ledger.counts() == {"caught": 1, "after": 1, "body": 2, "x": 2}
+
+
+@pytest.mark.parametrize("plainly", [False, True])
+def test_a_failure_is_tried_again_when_the_transaction_after_it_was_refused(app, effects, ledger, plainly):
+    """Nothing of that is on record, though it had its number."""
+    app.store.prepare()
+    line = app.store.database.line("client")
+    if not app.store.database.dialect.writing_ctes:
+        line.run(lambda connection: connection.script("pragma foreign_keys = on"))
+    for table in ("ships (n int primary key)", "ropes (ship int references ships (n) deferrable initially deferred)"):
+        line.run(lambda connection, table=table: connection.script(f"create table {table}"))
+
+    def tie(connection) -> None:
+        if ledger.counts()["again"] == 1:
+            connection.execute("insert into ropes values (1)")  # to no ship: refused at the commit
+
+    if plainly:
+
+        @app.task(name="work", retry=THREE_AT_ONCE)
+        def work(ctx: SyncContext) -> None:
+            with suppress(StepFailed):
+                ctx.step(effects.fail_until, "again", 2, retry=ONCE)
+            ctx.transaction(tie)
+    else:
+
+        @app.task(name="work", retry=THREE_AT_ONCE)
+        async def work(ctx: Context) -> None:
+            with suppress(StepFailed):
+                await ctx.step(effects.fail_until, "again", 2, retry=ONCE)
+            await ctx.transaction(tie)
+
+    run = work.enqueue()
+    drain(app)
+    assert (state(run), ledger.counts()["again"]) == ("done", 2)
 
 
 def test_fatal_in_a_step_is_not_tried_again(app, ledger):

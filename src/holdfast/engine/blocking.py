@@ -247,11 +247,11 @@ class BlockingConductor(Player):
         ended: Tried | None = None
         try:
             text = self._desk.transact(self.current, command, work)
-        except StoreError:
-            raise
         except Exception as error:
             if command.n:
                 self.score.unused(command.n)
+            if isinstance(error, StoreError):
+                raise
             failed = tries.failed(error)
             assert isinstance(failed, Tried)
             ended = failed
