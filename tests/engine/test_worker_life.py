@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -124,6 +125,24 @@ async def test_arun_ends_when_told_or_cancelled(app, add):
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(again, 30)
     assert await asyncio.to_thread(app.store.workers.live) == []
+
+
+async def test_arun_leaves_the_threads_of_the_loop_to_author_code(app):
+    """All of them, also where there is but one."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+    @app.task(name="aside")
+    async def in_a_thread() -> int:
+        return await asyncio.to_thread(lambda: 7)
+
+    worker = app.worker(grace=0)
+    working = asyncio.create_task(worker.arun())
+    try:
+        run = await in_a_thread.aenqueue()
+        assert await run.aresult(timeout=10) == 7
+    finally:
+        worker.stop()
+        await working
 
 
 def test_a_worker_cannot_be_started_twice(app, add):

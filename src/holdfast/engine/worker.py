@@ -104,7 +104,7 @@ class Worker:
                 return self._told.get(timeout=SIGNAL_LOOK)
 
     async def _await_until_told(self) -> None:
-        told = asyncio.create_task(asyncio.to_thread(self._told.get))
+        told = asyncio.create_task(aside(self._told.get))
         while not told.done():
             await asyncio.wait([told], timeout=SIGNAL_LOOK)
 
