@@ -219,3 +219,9 @@ def test_savepoints_of_the_caller_are_parts_of_the_transaction(app, note):
         note.enqueue("a")
     assert orders(app) == ["kept"]
     assert len(app.runs()) == 1
+
+
+def test_one_whose_connection_broke_in_the_middle_ends_with_its_own_error(app):
+    with pytest.raises(ZeroDivisionError), app.transaction() as connection:
+        connection._connection.close()
+        raise ZeroDivisionError

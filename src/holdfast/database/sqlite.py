@@ -190,8 +190,9 @@ class SqliteConnection(Connection):
         self._apsw.set_rollback_hook(self._note_rollback)
 
     def renew(self) -> None:
-        self._apsw.set_commit_hook(None)
-        self._apsw.set_rollback_hook(None)
+        with suppress(apsw.ConnectionClosedError):  # where not even a rollback was possible
+            self._apsw.set_commit_hook(None)
+            self._apsw.set_rollback_hook(None)
         self._over = None
 
     def refuse_if_over(self) -> None:
