@@ -323,8 +323,7 @@ class Client:
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
         if from_step is not None:
             check_name(from_step, "from_step", LONGEST_KEY)
-        fork = new_id()
-        self.store.forks.fork(str(id), str(fork), from_step, text)
+        self.store.forks.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
     def send(self, id: UUID, topic: str, payload: Any) -> None:

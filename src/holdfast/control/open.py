@@ -29,6 +29,8 @@ def open_control(
     database = open_database(url, schema)
     if database.dialect.name == "sqlite" and not make:
         path = sqlite_path(url)
+        if path != ":memory:" and not Path(path).absolute().parent.is_dir():
+            raise ConfigError(f"the folder of {path} doesn't exist: make it, or give another --url")
         if path != ":memory:" and not Path(path).exists():
             raise ConfigError(
                 f"there is no SQLite file {path}: give another --url, or make it with `holdfast migrate --url {url}`"
