@@ -223,6 +223,7 @@ class SqliteConnection(Connection):
 
     def close(self) -> None:
         with suppress(apsw.Error):
+            self._apsw.set_rollback_hook(None)  # what is lost now, no statement has ended
             self._apsw.close(force=True)
 
     def cut(self) -> None:
