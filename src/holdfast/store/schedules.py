@@ -47,7 +47,7 @@ class Schedules(Part):
     def declare(self, app: str, declared: Sequence[Declared]) -> Changes:
         """Let the database know the schedules and triggers of an app's code, all of them: those that it had before and
         has no more are orphaned. What has a new timing, or was orphaned, begins anew, from now."""
-        self._lanes.ids({(run.queue, run.task) for each in declared if (run := each.template) is not None})
+        self._lanes.of(run for each in declared if (run := each.template) is not None)
         return self._together("housekeeping", lambda do: _declare(do, app, {each.name: each for each in declared}))
 
     def until_next(self) -> int | None:
