@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
 from holdfast.engine.gathering import LARGEST_GROUP, Over, take_group
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import ConfigError, ErrorInfo, StoreError, StoreUnavailable
 from holdfast.store import End
 from tests.support.losing import FirstAnswerLost
 from tests.support.waiting import wait_until
@@ -58,7 +58,8 @@ def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["its data", "whatever is written"])
-def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch, caplog, always):
+@pytest.mark.parametrize("fault", [DataFault, ValueError])
+def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch, caplog, always, fault):
     crew, runs, go = gathered
     end_all(crew, runs, go)
     real, sizes = crew.store.attempts.end, []
@@ -66,7 +67,7 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
     def refusing(session, ends):
         sizes.append(len(ends))
         if any(end.id == str(runs[13].id) and (always or end.result is not None) for end in ends):
-            raise DataFault("poison")
+            raise fault("poison")
         return real(session, ends)
 
     monkeypatch.setattr(crew.store.attempts, "end", refusing)
@@ -79,8 +80,52 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
     if always:
         assert runs[13].info().state == "running", "left to the heartbeat"
     else:
-        assert (runs[13].info().state, runs[13].info().error.message) == ("failed", "poison")
+        error = runs[13].info().error
+        assert (runs[13].info().state, error.message) == ("failed", "poison")
+        assert error.type.endswith(fault.__name__)
     assert crew.committer.ended == (39 if always else 40)
+
+
+def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatch):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    attempts = [over.attempt for over in _all(crew.committer._waiting)]
+    for attempt in attempts:
+        crew.committer.end(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died")))
+    real = crew.store.attempts.crash
+
+    def refusing(session, ends):
+        if any(end.id == str(runs[13].id) for end in ends):
+            raise ValueError("poison")
+        return real(session, ends)
+
+    monkeypatch.setattr(crew.store.attempts, "crash", refusing)
+    crew.claimer.stop()
+    crew.committer.tick()
+    assert crew.committer.backlog == 0
+    assert [run.info().state for run in runs] == [("failed" if at == 13 else "ready") for at in range(40)]
+    assert (runs[13].info().error.message, runs[7].info().crashes) == ("poison", 1)
+    assert len(crew.duty) == 0
+
+
+@pytest.mark.parametrize("trouble", [StoreError, StoreUnavailable, ConfigError])
+def test_a_trouble_of_the_store_is_no_fault_of_what_is_written(gathered, monkeypatch, trouble):
+    crew, runs, go = gathered
+    end_all(crew, runs, go)
+    real, sizes = crew.store.attempts.end, []
+
+    def failing(session, ends):
+        sizes.append(len(ends))
+        if len(sizes) == 1:
+            raise trouble("not now")
+        return real(session, ends)
+
+    monkeypatch.setattr(crew.store.attempts, "end", failing)
+    with pytest.raises(trouble):
+        crew.committer.tick()
+    crew.committer.tick()
+    assert sizes == [40, 40]
+    assert [run.info().state for run in runs] == ["done"] * 40
 
 
 def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered, monkeypatch):

@@ -149,6 +149,7 @@ def test_limits_hold_for_runs_however_they_are_made(app, gauge, place):
     limited = app.store.lanes.ids([("default", "work")])["default", "work"]
     assert limited in app.store.lanes.limited
 
+
 @pytest.mark.parametrize("how", ["slot", "now"])
 def test_a_run_that_a_schedule_makes_keeps_to_its_limits(timed_app, clock, how):
     """Also where it is the first with limits that its task ever had."""
@@ -165,7 +166,6 @@ def test_a_run_that_a_schedule_makes_keeps_to_its_limits(timed_app, clock, how):
         timed_app.store.schedules.run_now("nightly")
     assert timed_app.worker().drain(timeout=60) == 1
     assert [run.state for run in timed_app.runs()] == ["done"]
-
 
 
 def test_a_key_that_isnt_known_yet_is_refused(app):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -173,6 +174,49 @@ def test_a_run_that_a_worker_cannot_read_fails_and_can_be_retried_by_one_that_ca
     run.retry()
     drain(app)
     assert run.result() == CANARY
+
+
+@pytest.mark.parametrize("what", ["condition", "argument"])
+def test_an_output_that_a_worker_cannot_read_fails_the_node_that_wants_it(make_app, what):
+    """And nothing else: the worker goes on."""
+    app, wrong = make_app(codec=Scramble()), make_app()
+    echo, *_ = program(app)
+    there, *_ = program(wrong)
+    graph = Graph("graph")
+    first = graph.add(echo, CANARY, name="first")
+    second = graph.add(echo.options(queue="others"), CANARY, name="second")
+    wants = {"when": first.output == CANARY} if what == "condition" else {}
+    graph.add(echo, first.output if what == "argument" else CANARY, after=[second.finished], name="third", **wants)
+    run = app.submit(graph)
+    app.worker(queues=["default"]).drain(timeout=30)
+    beside = there.options(queue="others").enqueue("plain")
+    wrong.worker(queues=["others"]).drain(timeout=30)
+    assert beside.result() == "plain"
+    ends = {name: (node.state, node.error.code if node.error else None) for name, node in run.nodes().items()}
+    assert ends == {"first": ("done", None), "second": ("failed", "bad_arguments"), "third": ("failed", "bad_output")}
+    told = r"third: the output of node first: it was written with a codec, or a key, that this app doesn't have"
+    assert re.search(told, run.nodes()["third"].error.message)
+    run.retry()
+    drain(app)
+    assert run.result() == dict.fromkeys(("first", "second", "third"), CANARY)
+
+
+@pytest.mark.parametrize("codec", [None, Scramble()], ids=["plain", "codec"])
+def test_what_completes_a_gate_before_it_opens_is_kept_as_any_payload(make_app, stored, codec):
+    app = make_app(codec=codec, refuse_above=2000)
+    echo, *_ = program(app)
+    graph = Graph("graph")
+    gate = graph.gate("gate", after=[graph.add(echo, "before", name="before")], type=str)
+    graph.add(echo, gate.output, name="then")
+    run = app.submit(graph)
+    with pytest.raises(TooLarge, match="the output of gate: 3,002 bytes of JSON, but the limit is 2,000"):
+        run.gate("gate").complete("a" * 3000)
+    assert run.gate("gate").complete(CANARY) is True
+    assert run.gate("gate").complete(CANARY) is False, "the same outcome again"
+    assert (CANARY in stored()) == (codec is None)
+    drain(app)
+    assert run.result() == {"before": "before", "gate": CANARY, "then": CANARY}
+    assert run.gate("gate").complete(CANARY) is False
 
 
 def test_a_key_stands_for_the_same_request_whatever_the_codec_writes(make_app):

@@ -4,7 +4,8 @@ Whatever waits is written in one go, each kind in one transaction; while it is b
 an idle worker adds no delay, and a busy one shares the cost of a commit among many.
 
 * A command that lost its fence fails alone; its group goes on.
-* A group that the database refuses for its data is tried again in halves, so that one bad value can't hurt others.
+* A group that the database refuses for its data is tried again in halves, so that one bad value can't hurt others. So
+  is one that raises anything else but a trouble of the store: nothing that a run brings along stops the worker.
 * After a lost connection the whole group is repeated: what was written before the answer got lost is recognised.
 * Commands of a session that is over are dropped: nothing may be written under it.
 """
@@ -19,7 +20,7 @@ from itertools import chain, repeat
 from logging import DEBUG
 from operator import attrgetter
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -30,10 +31,10 @@ from holdfast.engine.gathering import Bundle, Over, Task, bundled, loose, sessio
 from holdfast.engine.loop import Loop
 from holdfast.engine.session import Duty
 from holdfast.engine.watching import Watching
-from holdfast.errors import ErrorInfo
+from holdfast.errors import ConfigError, StoreError
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json, to_json
+from holdfast.model.failure import describe, from_json, to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
 from holdfast.store.rows import Counted
@@ -46,8 +47,15 @@ LOOK_SECONDS = 1.0
 
 WROTE = Wrote()
 
+Ends: TypeAlias = list[tuple[Attempt, End]]
+
 _is_on_loop = attrgetter("on_loop")
 _number_of = attrgetter("number")
+
+
+def is_of_the_data(error: Exception) -> bool:
+    """Whether what was to be written is to blame for an error, and not the store, or where it is said to be."""
+    return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError)
 
 
 class Committer(Loop):
@@ -215,7 +223,9 @@ class Committer(Loop):
         try:
             if not self._store.journal.record_steps(session, f"[{rows}]", number):
                 return False
-        except DataFault:
+        except Exception as fault:
+            if not is_of_the_data(fault):
+                raise
             return False
         asks = list(chain.from_iterable(bundle.asks for bundle in bundles))
         self._told.update(map(id, asks))
@@ -225,7 +235,9 @@ class Committer(Loop):
     def _write_halved(self, asks: list[Ask], write: Callable[[Any], Sequence[Answer]]) -> None:
         try:
             answers = write(asks)
-        except DataFault as fault:
+        except Exception as fault:
+            if not is_of_the_data(fault):
+                raise
             if len(asks) > 1:
                 half = len(asks) // 2
                 self._write_halved(asks[:half], write)
@@ -272,16 +284,11 @@ class Committer(Loop):
             self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
             self._duty.remove(over)
 
-    def _write_ends(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
+    def _write_ends(self, session: str, ends: Ends) -> None:
         try:
             counted = self._store.attempts.end(session, [end for _, end in ends])
-        except DataFault as fault:
-            if len(ends) > 1:
-                half = len(ends) // 2
-                self._write_ends(session, ends[:half])
-                self._write_ends(session, ends[half:])
-            else:
-                self._write_without_data(session, *ends[0], fault)
+        except Exception as fault:
+            self._write_apart(self._write_ends, session, ends, fault)
             return
         whole, quiet = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
         for attempt, end in ends:
@@ -296,9 +303,13 @@ class Committer(Loop):
             self._failed(graph)
         self._duty.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
 
-    def _write_crashes(self, session: str, ends: list[tuple[Attempt, End]]) -> None:
+    def _write_crashes(self, session: str, ends: Ends) -> None:
         """Processes died; whether their runs are tried again is the store's to say."""
-        counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+        try:
+            counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+        except Exception as fault:
+            self._write_apart(self._write_crashes, session, ends, fault)
+            return
         for run in failed:
             self._failed(run)
         for attempt, end in ends:
@@ -311,15 +322,31 @@ class Committer(Loop):
             log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
         self._duty.remove(attempt for attempt, _ in ends)
 
-    def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: DataFault) -> None:
-        """The database takes everything but this: the run fails, with what the database said."""
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, fault)
-        error = to_json(ErrorInfo("error", "DataFault", str(fault)))
-        plain = replace(end, kind="failed", state="failed", result=None, error=error, delay=None, failed=1)
+    def _write_apart(self, write: Callable[[str, Ends], None], session: str, ends: Ends, fault: Exception) -> None:
+        """What could not be written, in halves; of a single one that it failed."""
+        if not is_of_the_data(fault):
+            raise fault
+        if len(ends) > 1:
+            half = len(ends) // 2
+            write(session, ends[:half])
+            write(session, ends[half:])
+        else:
+            self._write_without_data(session, *ends[0], fault)
+
+    def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: Exception) -> None:
+        """The database takes everything but this: the run fails, with what was said of it."""
+        error = describe(fault)
+        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, error)
+        plain = replace(
+            end, kind="failed", state="failed", result=None, error=to_json(error), args=None, delay=None, failed=1
+        )
         try:
             counted = self._store.attempts.end(session, [plain])
-        except DataFault as again:  # then the heartbeat hands it back
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, again)
+        except Exception as again:
+            if not is_of_the_data(again):
+                raise
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe(again))
+            # then the heartbeat hands it back
             counted = Counted()
         self._told.add(id(attempt))
         self._duty.remove([] if end.lingers else [attempt])

@@ -21,6 +21,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.errors import PayloadError
+from holdfast.model.codec import decode
+
 Rule: TypeAlias = list[Any]
 Reference: TypeAlias = dict[str, Any]
 
@@ -52,7 +55,7 @@ class NodeEnd(msgspec.Struct):
         if self.state != "done":
             return NOTHING
         if self._value is NOTHING:
-            self._value = msgspec.json.decode(self.output or "null")
+            self._value = decode(self.output or "null")
         return self._value
 
 
@@ -95,7 +98,7 @@ def decide(plan: Mapping[str, Any], ends: Ends) -> Decision:
         if rule is not None and not holds(rule, ends):
             return _blame(rule, ends)
         return _filled(plan, ends)
-    except Uncomparable as error:
+    except (Uncomparable, PayloadError) as error:
         return Fail(str(error))
     except RecursionError:
         return Fail("its condition or its arguments are nested too deep")
@@ -142,8 +145,12 @@ def nodes_of(rule: Rule | None) -> Iterator[str]:
 
 
 def look_up(reference: Reference, ends: Ends) -> Any:
-    """The value that a reference means, NOTHING where there is none."""
-    value = ends[reference["node"]].value()
+    """The value that a reference means, NOTHING where there is none; PayloadError where it can't be read here."""
+    node = reference["node"]
+    try:
+        value = ends[node].value()
+    except PayloadError as error:
+        raise PayloadError(f"the output of node {node}: {error}") from error
     for key in reference["path"]:
         value = _item(value, key)
         if value is NOTHING:

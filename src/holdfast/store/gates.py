@@ -63,12 +63,12 @@ def conclude(do: Do, gate: HeldRun, outcome: Outcome, *, again: bool) -> tuple[b
     """Somebody completes a gate, or lets it fail; whether it was this call, and the end. One that isn't open yet keeps
     it until it is. `again`: this is a repeat, whose first try may have been carried out."""
     ((state, result, error, text),) = do("gate_state", id=gate.id)
-    result = None if result is None else do.payloads.unpack(result)
     plan: dict[str, Any] = msgspec.json.decode(text)
     outcome = _checked(gate, plan, outcome)
+    packed = None if outcome.result is None else do.payloads.pack(outcome.result, f"the output of {gate.node}")
     early = plan.get("early")
     if state == "blocked" and early is None:
-        plan["early"] = {"state": outcome.state, "result": outcome.result, "error": outcome.error}
+        plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error}
         ((n,),) = do("keep_plan", id=gate.id, plan=msgspec.json.encode(plan).decode())
         data = msgspec.json.encode({"by": outcome.by, "outcome": outcome.state}).decode()
         do("add_history", rows=batch([record(gate.id, n, "concluded_early", 0, data=data)]))
@@ -77,11 +77,11 @@ def conclude(do: Do, gate: HeldRun, outcome: Outcome, *, again: bool) -> tuple[b
         kind = "completed" if outcome.state == "done" else "failed"
         entry = {"kind": kind, "by": outcome.by}
         return True, finish(
-            do, [Finish(gate.id, gate.parent, gate.node, outcome.state, outcome.result, outcome.error, entry=entry)]
+            do, [Finish(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)]
         )
     if early is not None and state == "blocked":
         state, result, error = early["state"], early["result"], early["error"]
-    _refuse_other(gate, outcome, state, result, error)
+    _refuse_other(gate, outcome, state, None if result is None else do.payloads.unpack(result), error)
     return again, []
 
 

@@ -49,7 +49,8 @@ class Released(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """How a run ends that no worker is at."""
+    """How a run ends that no worker is at. `result` is as it is stored: what can't be stored was refused when it was
+    given, and stops nobody here."""
 
     id: str
     graph: str | None
@@ -256,7 +257,7 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
     ended = []
     for some in chunks(list(by_id.values())):
         rows = [
-            {"id": each.id, "state": each.state, "result": _packed(do, each), "error": each.error, "plan": each.plan}
+            {"id": each.id, "state": each.state, "result": each.result, "error": each.error, "plan": each.plan}
             for each in some
         ]
         records = []
@@ -268,10 +269,6 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
             ended.append(each.ended())
         do("add_history", rows=batch(records))
     return ended
-
-
-def _packed(do: Do, each: Finish) -> str | None:
-    return None if each.result is None else do.payloads.pack(each.result, f"the output of {each.node}")
 
 
 def _data(entry: dict[str, Any], error: str | None) -> str | None:

@@ -85,8 +85,8 @@ def attempt_unstoppable(run: str, task: str, attempt: int) -> None:
     _tell(logging.WARNING, run, task, attempt, what)
 
 
-def end_not_written(run: str, task: str, attempt: int, error: object) -> None:
-    _tell(logging.ERROR, run, task, attempt, "ended, but the database refuses what it came to: %s", error)
+def end_not_written(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
+    _tell(logging.ERROR, run, task, attempt, "ended, but what it came to can't be written: %s", error)
 
 
 def run_overdue(run: str, task: str, attempt: int) -> None:
