@@ -222,11 +222,17 @@ def test_what_waits_to_be_written_knows_its_size(app, monkeypatch):
     def large_too(ctx: SyncContext) -> None:
         ctx.step(lambda: "s" * 1000, name="made")
 
+    @app.task(name="again")
+    async def again(ctx: Context, text: str) -> None:
+        if not text:
+            await ctx.restart("a" * 4000)
+
     large.enqueue()
     large_too.enqueue()
+    again.enqueue("")
     app.worker().drain()
     sizes = sorted(task.size // 1000 for task in seen)
-    assert sizes == [0, 1, 1, 2, 3]
+    assert sizes == [0, 0, 1, 1, 2, 3, 4]
 
 
 def _all(waiting):

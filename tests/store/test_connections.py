@@ -12,7 +12,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.database import Conflict, ConnectionLost, base, open_database
+from holdfast.database import Conflict, ConnectionLost, DataFault, base, open_database
 from holdfast.database import sqlite as sqlite_module
 from holdfast.database.statements import Statement
 from holdfast.errors import StoreUnavailable
@@ -176,6 +176,20 @@ def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
         postgres.store.database.line("client").run(work)
     assert len(tries) == base.LOSS_TRIES
     assert postgres.state(postgres.add()) == "ready"
+
+
+@pytest.mark.parametrize("code", ["54000", "54001", "22P05"])
+def test_what_is_too_much_for_postgres_is_a_fault_of_the_data(postgres, code):
+    """The connection is well: the same again, and again on a new one, would fail for ever."""
+    tries = []
+
+    def work(connection):
+        tries.append(connection)
+        connection.script(f"do $$ begin raise exception 'too much' using errcode = '{code}'; end $$")
+
+    with pytest.raises(DataFault):
+        postgres.store.database.line("client").run(work)
+    assert len(tries) == 1
 
 
 def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_the_connection(world):

@@ -40,13 +40,14 @@ READS_WITH = {"read": "client", "pick": "claim", "look": "housekeeping", "tally"
 """By whose line goes what only reads: nobody waits for a writer here, and connections are dear."""
 
 _NO_ROOM = (pg.InsufficientResources, pg.DiskFull, pg.OutOfMemory, pg.TooManyConnections, pg.ConfigurationLimitExceeded)
+_TOO_MUCH = (pg.ProgramLimitExceeded, pg.StatementTooComplex)
 _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
     ((pg.SerializationFailure, pg.DeadlockDetected), Conflict),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout), ConnectionLost),
     ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # a server that was the primary until a moment ago
     ((pg.LockNotAvailable, *_NO_ROOM, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
     ((pg.UniqueViolation,), Duplicate),
-    ((psycopg.DataError, psycopg.IntegrityError), DataFault),
+    ((psycopg.DataError, psycopg.IntegrityError, *_TOO_MUCH), DataFault),
 )
 _REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
 

@@ -98,7 +98,7 @@ class Committer(Loop):
         self._loop_thread = get_ident()
 
     def end(self, attempt: Attempt, end: End) -> None:
-        self.submit(Over(attempt, end, len(end.result or "") + len(end.error or "")))
+        self.submit(Over(attempt, end, len(end.result or "") + len(end.error or "") + len(end.args or "")))
 
     def let_go(self, attempt: Attempt) -> None:
         self.submit(Over(attempt, None))

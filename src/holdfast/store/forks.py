@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.errors import ConfigError, GraphError, RunNotFound
 from holdfast.model.labels import label_of, name_of
-from holdfast.store.family import HeldRun, chunks, hold, spawn_key
-from holdfast.store.part import BATCH, Do, Part, batch, record
+from holdfast.store.family import HeldRun, hold, spawn_key
+from holdfast.store.part import BATCH, Do, Part, batch, bounded, record
 from holdfast.store.releasing import child_end
 from holdfast.store.views import StepRow
 
@@ -39,7 +39,7 @@ class Forks(Part):
             if not do("fork_run", id=id, fork=fork, args=args):
                 return
             kept = [_past(do, original, fork, step) for step in _without_unjoined(before)]
-            for some in chunks(kept):
+            for some in bounded(kept, lambda row: len(row["value"] or "")):
                 do("add_past", rows=batch(some))
             data = {"from": id, "from_step": from_step, "steps": len(kept)} | ({} if by is None else {"by": by})
             told = msgspec.json.encode(data).decode()

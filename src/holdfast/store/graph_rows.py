@@ -4,7 +4,7 @@ graphs until they begin.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,12 +13,11 @@ from holdfast.database import Row
 from holdfast.store.family import chunks
 from holdfast.store.intake import Call, new_row
 from holdfast.store.lanes import Pair
-from holdfast.store.part import BATCH, Do, batch
+from holdfast.store.part import BATCH, Do, batch, bounded
 from holdfast.store.rows import NewGraph, NewNode, NewRun
 
 EDGES = 10 * BATCH
 """How many edges a statement takes: they are small."""
-ROWS_BYTES = 8 * 1024 * 1024
 
 
 class Above:
@@ -76,7 +75,7 @@ def _node_row(node: NewNode, lanes: Mapping[Pair, int], above: Above) -> dict[st
 
 def insert(rows: Mapping[str, Any]) -> Generator[Call, list[Row], None]:
     """The statements that make nodes and edges, in batches."""
-    for some in _bounded(map(_with_text, rows["nodes"])):
+    for some in bounded(map(_with_text, rows["nodes"]), _size):
         yield "add_nodes", {"rows": batch(some)}
     for edges in chunks(sorted(rows["edges"]), EDGES):  # sorted already, mostly: appended, not spread over the table
         yield "add_edges", {"rows": batch({"needs": needs, "node": node} for needs, node in edges)}
@@ -88,20 +87,11 @@ def _with_text(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "plan": msgspec.json.encode(row["plan"]).decode()} if "plan" in row else row
 
 
+def _size(row: dict[str, Any]) -> int:
+    return len(row["args"]) + len(row.get("plan", ""))
+
+
 def add_rows(do: Do, rows: Mapping[str, Any]) -> None:
     """The same in a transaction of ours."""
     for name, values in insert(rows):
         do(name, **values)
-
-
-def _bounded(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    some: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        size += len(row["args"]) + len(row.get("plan", ""))
-        if some and (len(some) == BATCH or size > ROWS_BYTES):
-            yield some
-            some, size = [], len(row["args"]) + len(row.get("plan", ""))
-        some.append(row)
-    if some:
-        yield some

@@ -24,11 +24,11 @@ from holdfast.store.commands import (
     Write,
     Wrote,
 )
-from holdfast.store.family import HeldRun, chunks, hold, ids, spawn_key
+from holdfast.store.family import HeldRun, hold, ids, spawn_key
 from holdfast.store.graph_rows import Above, add_rows, graph_row, node_rows
 from holdfast.store.intake import chunked, new_row
 from holdfast.store.lanes import Pair
-from holdfast.store.part import Do, batch
+from holdfast.store.part import Do, batch, bounded
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.turns import give_turns
 from holdfast.store.waking import (
@@ -100,8 +100,8 @@ class Group:
         self._spawn()
         self._enqueue()
         self._tell()
-        if self._checkpoints:
-            self._do("add_checkpoints", rows=batch(self._checkpoints))
+        for some in bounded(self._checkpoints, lambda kept: len(kept.value or "")):  # of one event, there are many
+            self._do("add_checkpoints", rows=batch(some))
         wake(self._do, self._woken)
         return [self._replies[at] for at in range(len(self._commands))]
 
@@ -227,7 +227,7 @@ class Group:
             for place, child in enumerate(spawn.children):
                 blocked = spawn.concurrency is not None and place >= spawn.concurrency
                 rows.append(_child_row(child, self._lanes, run, spawn, place, blocked=blocked))
-        for some in chunks(rows):
+        for some in bounded(rows, lambda row: len(row["args"])):
             self._do("add_children", rows=batch(some))
 
     def _submit(self, parent: HeldRun, spawn: Spawn, graph: NewGraph) -> None:

@@ -24,7 +24,7 @@ from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking import in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
-from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch
+from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch, bounded
 from holdfast.store.rows import NewRun
 from holdfast.store.turns import take_turns
 
@@ -33,7 +33,6 @@ Call: TypeAlias = tuple[str, dict[str, Any]]
 Plan: TypeAlias = Generator[Call, list[Row], list[str]]
 MakePlan: TypeAlias = Callable[[dict[Pair, int]], Plan]
 
-BATCH_BYTES = 8 * 1024 * 1024
 BULK = 1000
 """Runs without a key or a unique name in one statement."""
 UNIQUE_TRIES = 10
@@ -256,16 +255,8 @@ def add_all(do: Do, chunks: Iterable[str]) -> None:
 
 def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int], most: int = BATCH) -> Iterator[str]:
     """The rows of new runs as JSON parameters of bounded size."""
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for run in runs:
-        size += len(run.args)
-        if rows and (len(rows) == most or size > BATCH_BYTES):
-            yield batch(rows)
-            rows, size = [], len(run.args)
-        rows.append(new_row(run, lanes))
-    if rows:
-        yield batch(rows)
+    for some in bounded(runs, lambda run: len(run.args), most):
+        yield batch(new_row(run, lanes) for run in some)
 
 
 def new_row(run: NewRun, lanes: Mapping[Pair, int]) -> dict[str, Any]:

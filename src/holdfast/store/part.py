@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from holdfast.model.payloads import Payloads
 
 T = TypeVar("T")
 BATCH = 500
+BATCH_BYTES = 8 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -24,6 +25,22 @@ _encode = msgspec.json.Encoder().encode
 def batch(rows: Iterable[Any]) -> str:
     """A batch as the one JSON parameter that statements take."""
     return _encode(list(rows)).decode()
+
+
+def bounded(rows: Iterable[T], size: Callable[[T], int], most: int = BATCH) -> Iterator[list[T]]:
+    """Rows in batches of bounded number and size, whose own is about the bytes of its payload: PostgreSQL takes no more
+    than 256 MB at once."""
+    some: list[T] = []
+    total = 0
+    for row in rows:
+        its = size(row)
+        total += its
+        if some and (len(some) == most or total > BATCH_BYTES):
+            yield some
+            some, total = [], its
+        some.append(row)
+    if some:
+        yield some
 
 
 class Do(Protocol):

@@ -20,7 +20,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.policy.frontier import Fail, Go, NodeEnd, Skip, decide, nodes_of, references
 from holdfast.policy.outcome import payload_code
 from holdfast.store.family import Ended, chunks
-from holdfast.store.part import Do, batch, record
+from holdfast.store.part import Do, batch, bounded, record
 
 
 class Decidable(NamedTuple):
@@ -157,7 +157,7 @@ def _decide(do: Do, turns: Sequence[Decidable]) -> tuple[list[Ended], list[Start
             over.append(_early(turn))
             continue
         going.append(_release_row(turn, decided))
-    for some in chunks(going):
+    for some in bounded(going, lambda row: len(row.get("args", ""))):
         do("release_nodes", rows=batch(some))
     return finish(do, over), starting
 
@@ -255,7 +255,7 @@ def finish(do: Do, finishes: Iterable[Finish]) -> list[Ended]:
     """End runs that no worker is at, with their records. They are locked, or their graph is."""
     by_id = {each.id: each for each in finishes}
     ended = []
-    for some in chunks(list(by_id.values())):
+    for some in bounded(by_id.values(), lambda each: len(each.result or "")):
         rows = [
             {"id": each.id, "state": each.state, "result": each.result, "error": each.error, "plan": each.plan}
             for each in some

@@ -7,13 +7,13 @@ Everything here runs inside a transaction of its caller's, which has locked the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.store.commands import Outcome
 from holdfast.store.family import ids
-from holdfast.store.part import Do, batch
+from holdfast.store.part import Do, batch, bounded
 
 MOST_WOKEN = 500
 
@@ -91,7 +91,7 @@ def settle_events(
 
 
 def settle_waiters(do: Do, payloads: Mapping[str, str], waiters: Iterable[Waiter]) -> set[str]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "run": waiter.run, "generation": waiter.generation, "key": waiter.key, "outcome": "event",
             "value": payloads[waiter.target],
@@ -99,7 +99,10 @@ def settle_waiters(do: Do, payloads: Mapping[str, str], waiters: Iterable[Waiter
         for waiter in waiters
         if waiter.target in payloads
     ]  # fmt: skip
-    return {str(row[0]) for row in do("settle_waits", rows=batch(rows))} if rows else set()
+    woken: set[str] = set()
+    for some in bounded(rows, lambda row: len(row["value"])):
+        woken.update(str(row[0]) for row in do("settle_waits", rows=batch(some)))
+    return woken
 
 
 def receiver(generation: int, key: str) -> str:

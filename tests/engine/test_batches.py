@@ -1,0 +1,121 @@
+"""What is written at once is bounded by its bytes too, wherever many payloads come together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+
+from holdfast import Context, Graph
+from holdfast.database.postgres import PostgresConnection
+from holdfast.database.sqlite import SqliteConnection
+from tests.support.durable import drain
+
+TEXT = "x" * 5000
+MANY = 20
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The sizes of the batches that statements took, by their names, where four texts fill a batch."""
+    sizes = defaultdict(list)
+
+    def watch(kind):
+        execute = kind.execute
+
+        def watched(self, statement, values):
+            sizes[statement.name].append(len(values.get("rows") or ""))
+            return execute(self, statement, values)
+
+        monkeypatch.setattr(kind, "execute", watched)
+
+    watch(PostgresConnection)
+    watch(SqliteConnection)
+    monkeypatch.setattr("holdfast.store.part.BATCH_BYTES", 4 * len(TEXT) + 100)
+    return sizes
+
+
+@pytest.fixture
+def echo(app):
+    @app.task(name="echo")
+    async def echo(text: str = TEXT) -> str:
+        return text
+
+    return echo
+
+
+def bounded(sizes):
+    return len(sizes) >= MANY / 4 and max(sizes) < 5 * len(TEXT)
+
+
+def test_new_runs(app, echo, sent):
+    echo.enqueue_many([(TEXT,)] * MANY)
+    assert bounded(sent["add_runs"])
+
+
+def test_children_of_a_map(app, echo, sent):
+    @app.task(name="parent")
+    async def parent(ctx: Context) -> int:
+        return len(await ctx.map(echo, [TEXT] * MANY))
+
+    run = parent.enqueue()
+    drain(app)
+    assert run.result() == MANY
+    assert bounded(sent["add_children"])
+
+
+def test_nodes_of_a_graph_and_what_is_filled_into_their_arguments(app, echo, sent):
+    graph = Graph("wide")
+    first = graph.add(echo, name="first")
+    for number in range(MANY):
+        graph.add(echo, TEXT, name=f"plain {number}")
+        graph.add(echo, first.output, name=f"filled {number}")
+    run = app.submit(graph)
+    drain(app)
+    assert set(run.result().values()) == {TEXT}
+    assert bounded(sent["add_nodes"])
+    assert bounded(sent["release_nodes"])
+
+
+def test_gates_that_were_complete_before_they_opened(app, echo, sent):
+    graph = Graph("gates")
+    first = graph.add(echo, name="first")
+    for number in range(MANY):
+        graph.gate(f"gate {number}", after=[first])
+    run = app.submit(graph)
+    for number in range(MANY):
+        run.gate(f"gate {number}").complete(TEXT)
+    drain(app)
+    assert set(run.result().values()) == {TEXT}
+    assert bounded([size for size in sent["finish_runs"] if size > len(TEXT)])
+
+
+def test_those_who_wait_for_an_event_before_and_after_it(app, sent):
+    @app.task(name="waits")
+    async def waits(ctx: Context) -> int:
+        first = await asyncio.gather(*(ctx.wait_for("told") for _ in range(MANY)))
+        return len(first + await asyncio.gather(*(ctx.wait_for("told") for _ in range(MANY))))
+
+    run = waits.enqueue()
+    drain(app)
+    app.emit("told", TEXT)
+    assert bounded(sent["settle_waits"])
+    drain(app)
+    assert run.result() == 2 * MANY
+    assert bounded([size for size in sent["add_checkpoints"] if size > len(TEXT)])
+
+
+def test_the_past_of_a_fork(app, sent):
+    @app.task(name="steps")
+    async def steps(ctx: Context) -> int:
+        for number in range(MANY):
+            await ctx.step(lambda: TEXT, name=f"step {number}")
+        return await ctx.step(lambda: 1, name="last")
+
+    run = steps.enqueue()
+    drain(app)
+    fork = run.fork(from_step="last")
+    drain(app)
+    assert fork.result() == 1
+    assert bounded(sent["add_past"])
