@@ -54,8 +54,8 @@ _number_of = attrgetter("number")
 
 
 def is_of_the_data(error: Exception) -> bool:
-    """Whether what was to be written is to blame for an error, and not the store, or where it is said to be."""
-    return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError)
+    """Whether what was to be written is to blame for an error, and not the store, where it is said to be, or us."""
+    return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
 
 
 class Committer(Loop):
