@@ -1,4 +1,8 @@
-"""Takes ready runs for free slots. While there is work it doesn't wait; while there is none it waits to be woken."""
+"""Takes ready runs for free slots. While there is work it doesn't wait; while there is none it waits to be woken.
+
+What a claim took is in hand at once, though it begins only when all claims of the round are made and its past is there:
+the heartbeat must know it. If anything of that fails, what was taken is handed back.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
 from holdfast.engine.watching import Watching
 from holdfast.store import Claim, Store
-from holdfast.store.commands import Kept
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -90,6 +93,7 @@ class Claimer(Loop):
         self._processes_first = False
         self._limited_first = False
         self._rounds = 0
+        self._taken: list[Attempt] = []  # in this round
         self.watching: Watching | None = None
         self.rounds_without_work = 0
 
@@ -102,65 +106,76 @@ class Claimer(Loop):
             return early
         self._lanes.refresh_if_old()
         started = time.time_ns()
-        claims = self._claim(session)
-        if not claims:
-            return self._found_nothing(session)
-        self._full_until = time.monotonic() + SOON if len(claims) > free // 2 else 0.0
-        kept = self._load(claims)
-        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, kept.get(claim.id)) for claim in claims]
-        if self.watching is not None:
-            self.watching.claimed(attempts, started)
+        attempts = self._taken = []
+        try:
+            self._claim(session, free)
+            if not attempts:
+                return self._found_nothing(session)
+            self._full_until = time.monotonic() + SOON if len(attempts) > free // 2 else 0.0
+            self._load(attempts)
+            if self.watching is not None:
+                self.watching.claimed(attempts, started)
+        except Exception:
+            self._runner.stop(attempts, "hand back")
+            self._runner.begin(attempts)
+            raise
         self.rounds_without_work = 0
-        if not self._duty.add(session, attempts):
-            return 0.0  # they are recovered with the session
         begun = self._runner.begin(attempts)
         self._note_busy(session)
         return 0.0 if begun else POLL
 
-    def _claim(self, session: Session) -> list[Claim]:
+    def _claim(self, session: Session, free: int) -> None:
         """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
         if not self._lanes.processes:
-            return self._claim_lanes(session, self._lanes.ordinary, self._runner.free())
+            self._claim_lanes(session, self._lanes.ordinary, free)
+            return
         self._processes_first = not self._processes_first  # in turns, so that neither starves where slots are few
-        claims: list[Claim] = []
         for in_processes in (self._processes_first, not self._processes_first):
-            free = self._runner.free() - len(claims)
+            left = free - len(self._taken)
             if in_processes:
-                free = min(free, self._runner.free_processes())
-            lanes = self._lanes.processes if in_processes else self._lanes.ordinary
-            claims += self._claim_lanes(session, lanes, free)
-        return claims
+                self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_processes()))
+            else:
+                self._claim_lanes(session, self._lanes.ordinary, left)
 
-    def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> list[Claim]:
+    def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
         """Runs of these lanes. Fair queues are claimed from apart, each round another one first."""
         groups = self._lanes.by_turns(lanes)
         if len(groups) < 2:
-            return self._claim_group(session, lanes, free)
+            self._claim_group(session, lanes, free)
+            return
         self._rounds += 1
         first = self._rounds % len(groups)
-        found: list[Claim] = []
         for group in groups[first:] + groups[:first]:
-            found += self._claim_group(session, group, free - len(found))
-        return found
+            free -= self._claim_group(session, group, free)
 
-    def _claim_group(self, session: Session, lanes: list[int], free: int) -> list[Claim]:
-        """Those of lanes with limits are claimed apart, with their permits."""
+    def _claim_group(self, session: Session, lanes: list[int], free: int) -> int:
+        """Those of lanes with limits are claimed apart, with their permits; how many there were."""
         claims = self._store.claims
         limited = [lane for lane in lanes if lane in self._lanes.limited]
         if not limited:
-            return claims.claim(session.id, lanes, free)
+            return self._take(session, claims.claim(session.id, lanes, free))
         others = [lane for lane in lanes if lane not in self._lanes.limited]
         self._limited_first = not self._limited_first  # in turns, here too
         if self._limited_first:
-            found = claims.claim_limited(session.id, limited, free)
-            return found + claims.claim(session.id, others, free - len(found))
-        found = claims.claim(session.id, others, free)
-        return found + claims.claim_limited(session.id, limited, free - len(found))
+            found = self._take(session, claims.claim_limited(session.id, limited, free))
+            return found + self._take(session, claims.claim(session.id, others, free - found))
+        found = self._take(session, claims.claim(session.id, others, free))
+        return found + self._take(session, claims.claim_limited(session.id, limited, free - found))
 
-    def _load(self, claims: list[Claim]) -> dict[str, Kept]:
+    def _take(self, session: Session, claims: list[Claim]) -> int:
+        """What was claimed is in hand from now on, unless the session is over, with which it is recovered; how many."""
+        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
+        if self._duty.add(session, attempts):
+            self._taken += attempts
+        return len(claims)
+
+    def _load(self, attempts: list[Attempt]) -> None:
         """What durable functions that were claimed before have behind them."""
-        again = [claim for claim in claims if claim.fence > 1 and self._lanes.tasks[claim.lane].durable]
-        return self._store.journal.load([(claim.id, claim.generation) for claim in again]) if again else {}
+        again = {each.claim.id: each for each in attempts if each.claim.fence > 1 and each.durable}
+        if again:
+            kept = self._store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
+            for id, attempt in again.items():
+                attempt.kept = kept[id]
 
     def _claimable(self) -> list[int]:
         """The lanes that there are free slots for."""

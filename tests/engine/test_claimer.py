@@ -1,0 +1,82 @@
+"""What the claimer has taken is never left lying, nor handed back behind its back."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Context
+from holdfast.errors import StoreUnavailable
+
+
+def kinds(run):
+    return [entry.kind for entry in run.history()]
+
+
+class Failing:
+    """A call that fails the first time."""
+
+    def __init__(self, real):
+        self.real = real
+        self.failed = False
+
+    def __call__(self, *given):
+        if not self.failed:
+            self.failed = True
+            raise StoreUnavailable("not now")
+        return self.real(*given)
+
+
+def test_what_was_claimed_before_a_claim_that_fails_is_handed_back_at_once(app, monkeypatch):
+    app.limit("one", concurrency=1)
+
+    @app.task(name="plain")
+    async def plain() -> None: ...
+
+    @app.task(name="limited", limits=["one"])
+    async def limited() -> None: ...
+
+    runs = [plain.enqueue(), limited.enqueue()]
+    monkeypatch.setattr(app.store.claims, "claim_limited", Failing(app.store.claims.claim_limited))
+    worker = app.worker(lease=600)  # the heartbeat would find it after 400 seconds
+    worker._crew.claimer._limited_first = True  # the last time
+    with worker:
+        for run in runs:
+            run.result(timeout=30)
+    assert kinds(runs[0]) == ["enqueued", "started", "handed_back", "started", "done"]
+    assert kinds(runs[1]) == ["enqueued", "started", "done"]
+
+
+@pytest.fixture
+def woken(app):
+    """A durable function that has a past, and may go on."""
+
+    @app.task(name="waits")
+    async def waits(ctx: Context) -> str:
+        return await ctx.step(lambda: "kept", name="first") + str(await ctx.wait_for("go"))
+
+    run = waits.enqueue()
+    app.worker().drain(timeout=30)
+    app.emit("go", "!")
+    return run
+
+
+def test_what_was_claimed_and_whose_past_cannot_be_had_is_handed_back_at_once(app, woken, monkeypatch):
+    monkeypatch.setattr(app.store.journal, "load", Failing(app.store.journal.load))
+    with app.worker(lease=600):
+        assert woken.result(timeout=30) == "kept!"
+    assert kinds(woken)[-3:] == ["handed_back", "started", "done"]
+
+
+def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, woken, monkeypatch):
+    worker = app.worker(lease=600)
+    load = app.store.journal.load
+
+    def slowly(*given):
+        for _ in range(3):
+            worker._crew.heartbeat.tick()
+        return load(*given)
+
+    monkeypatch.setattr(app.store.journal, "load", slowly)
+    with worker:
+        assert woken.result(timeout=30) == "kept!"
+    assert "handed_back" not in kinds(woken)
