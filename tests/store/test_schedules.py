@@ -143,14 +143,25 @@ def test_many_schedules_due_at_once_are_all_made(world, clock):
     assert sorted(name for name, _ in fire(world)) == names
 
 
-def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_nobody(world, clock):
+@pytest.mark.parametrize("part", ["timing", "rules", "template"])
+def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_nobody(world, clock, part):
     declare(world, "new", "tick")
-    world.sql("update {schema}schedules set timing = :timing where name = 'new'", timing='{"moon":"full"}')
+    world.sql(f"update {{schema}}schedules set {part} = :new where name = 'new'", new='{"moon":"full"}')
     clock.advance(60)
     fired = world.store.schedules.fire()
     assert [each.schedule for each in fired.made] == ["tick"]
     assert "moon" in fired.unreadable["new"]
     assert row(world, "new").next_at == clock.now
+
+
+def test_many_schedules_that_this_code_can_not_read_hold_up_nobody(world, clock):
+    names = [f"new {n:03}" for n in range(120)]
+    declare(world, *names, "tick")
+    world.sql("update {schema}schedules set timing = :timing where name <> 'tick'", timing='{"moon":"full"}')
+    clock.advance(60)
+    fired = world.store.schedules.fire()
+    assert [each.schedule for each in fired.made] == ["tick"]
+    assert sorted(fired.unreadable) == names
 
 
 def test_a_schedule_that_is_over_makes_nothing_more(world, clock):

@@ -151,22 +151,14 @@ class Plan(NamedTuple):
 
     name: str
     rules: Rules
-    slots: list[int]
+    runs: dict[int, NewRun]
+    """By slot."""
     next_at: int | None
-    template: str
 
 
 def _fire(do: Do, lanes: Mapping[Pair, int]) -> Fired:
     fired = Fired([], [], {})
-    plans: list[Plan] = []
-    for name, queue, task, timing, rules, template, next_at, now in do("pick_due_schedules"):
-        if (queue, task) not in lanes or sum(len(it.slots) for it in plans) >= BATCH:
-            continue  # the next round has room, and knows the lane of what was added a moment ago
-        try:
-            due = due_slots(from_text(Timing, timing), (kept := from_text(Rules, rules)).catch_up, next_at, now)
-            plans.append(Plan(name, kept, due.slots, due.next, template))
-        except Exception as error:  # of newer code, or of a time zone that isn't known here: others may know it
-            fired.unreadable[name] = f"{type(error).__name__}: {error}"
+    plans = _plan_due(do, lanes, fired.unreadable)
     runs, passed = _sort_out(do, plans)
     fired.made.extend(_make(do, runs, lanes))
     fired.passed.extend(passed.items())
@@ -176,21 +168,38 @@ def _fire(do: Do, lanes: Mapping[Pair, int]) -> Fired:
     return fired
 
 
+def _plan_due(do: Do, lanes: Mapping[Pair, int], unreadable: dict[str, str]) -> list[Plan]:
+    """The first of what is due. What this code can't read stays as it is, and is passed by."""
+    plans: list[Plan] = []
+    name, next_at = "", -1
+    while not plans and (rows := do("pick_due_schedules", at=next_at, behind=name)):
+        for name, queue, task, timing, rules, template, next_at, now in rows:
+            if (queue, task) not in lanes or sum(len(it.runs) for it in plans) >= BATCH:
+                continue  # the next round has room, and knows the lane of what was added a moment ago
+            try:
+                due = due_slots(from_text(Timing, timing), (kept := from_text(Rules, rules)).catch_up, next_at, now)
+                runs = {slot: run_of_slot(name, template, kept, slot) for slot in due.slots}
+                plans.append(Plan(name, kept, runs, due.next))
+            except Exception as error:  # of newer code, or of a time zone that isn't known here: others may know it
+                unreadable[name] = f"{type(error).__name__}: {error}"
+    return plans
+
+
 def _sort_out(do: Do, plans: Sequence[Plan]) -> tuple[list[tuple[str, int, NewRun]], dict[str, int]]:
     """The runs to be made, and the last slots that are passed over because a run of their schedule is unfinished."""
-    slots = [{"schedule": it.name, "slot": slot} for it in plans for slot in it.slots]
+    slots = [{"schedule": it.name, "slot": slot} for it in plans for slot in it.runs]
     made = {(name, int(slot)) for name, slot in do("find_slots", rows=batch(slots))} if slots else set()
-    alone = [it.name for it in plans if it.rules.overlap == "skip" and it.slots]
+    alone = [it.name for it in plans if it.rules.overlap == "skip" and it.runs]
     busy = {name for (name,) in do("busy_schedules", rows=_names(alone))} if alone else set()
     runs, passed = [], {}
     for it in plans:
-        for slot in it.slots:
+        for slot, run in it.runs.items():
             if (it.name, slot) in made:
                 continue
             if it.name in busy:
                 passed[it.name] = slot
                 continue
-            runs.append((it.name, slot, run_of_slot(it.name, it.template, it.rules, slot)))
+            runs.append((it.name, slot, run))
             if it.rules.overlap == "skip":
                 busy.add(it.name)
     return runs, passed

@@ -33,10 +33,10 @@ update {schema}schedules set orphaned = 1 where name {among(:rows, name text)}
 select min(next_at) - {now} from {schema}schedules where kind = 'schedule' and paused = 0 and orphaned = 0
 
 -- name: pick_due_schedules
--- Schedules whose slot has come, each for one worker at a time.
+-- Schedules whose slot has come, each for one worker at a time: the first of them, or those behind one that is known.
 select name, queue, task, timing, rules, template, next_at, {now} from {schema}schedules
-where kind = 'schedule' and paused = 0 and orphaned = 0 and next_at <= {now}
-order by next_at limit 50 {lock_free}
+where kind = 'schedule' and paused = 0 and orphaned = 0 and next_at <= {now} and (next_at, name) > (cast(:at as bigint), :behind)
+order by next_at, name limit 50 {lock_free}
 
 -- name: find_slots
 -- Which of these slots have made a run before. Asked under the lock of their schedules.
