@@ -135,6 +135,21 @@ def test_a_stop_hook_that_raises_does_not_keep_others_from_running(app, ledger, 
     assert app.store.workers.live() == []
 
 
+def test_stop_hooks_have_a_moment_also_when_the_worker_is_in_a_hurry(app, ledger, caplog):
+    @app.on_stop
+    async def last():
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ledger.write("last")
+
+    worker = app.worker()
+    with worker:
+        worker.stop()
+        worker.stop()
+    assert ledger.lines() == ["last"]
+    assert "hooks" not in caplog.text
+
+
 def test_failure_hooks_hear_of_failed_runs_before_the_worker_is_gone(app, ledger):
     seen = []
 

@@ -69,6 +69,8 @@ def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
     assert app.store.workers.live() == []
+    assert "0 ended here, 1 handed back" in worker.log
+    assert "hooks" not in worker.log, "it has none"
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])

@@ -364,7 +364,10 @@ class Committer(Loop):
             self.let_go(attempt)
 
     def _tell(self, attempt: Attempt, end: End) -> None:
-        self.ended += 1
+        if end.kind == "handed_back":
+            self.handed_back += 1
+        else:
+            self.ended += 1
         claim = attempt.claim
         if end.drift is not None:
             log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
@@ -379,7 +382,6 @@ class Committer(Loop):
             if end.state == "failed":
                 self._failed(claim.id)
         elif end.kind == "handed_back":
-            self.handed_back += 1
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / SECOND

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
@@ -224,8 +224,7 @@ class Worker:
         if not self._stuck_loop():
             self._write_and_tell()
             hooks = asyncio.run_coroutine_threadsafe(self._crew.lifespan.stop(), own_loop.loop)
-            if not self._crew.wait_until(hooks.done, self._hook_seconds(), self._hurried):
-                log.hooks_slow()
+            self._wait_for_hooks(hooks.done)
         lingers = self._close(exiting=exiting)
         if not lingers and not (exiting and self._crew.runner.taken):
             own_loop.stop(CLEAN_UP)
@@ -234,8 +233,7 @@ class Worker:
         await aside(self._finish_or_cancel)
         await aside(self._write_and_tell)
         hooks = asyncio.ensure_future(self._crew.lifespan.stop())
-        if not await aside(self._crew.wait_until, hooks.done, self._hook_seconds(), self._hurried):
-            log.hooks_slow()
+        await aside(self._wait_for_hooks, hooks.done)
         await aside(self._close, exiting=exiting)
 
     async def _stop_surely(self, *, exiting: bool) -> None:
@@ -252,9 +250,11 @@ class Worker:
         if cancelled:
             raise asyncio.CancelledError
 
-    def _hook_seconds(self) -> float:
-        """How long stop hooks may take: what runs had the same."""
-        return max(self._crew.settings.grace, CLEAN_UP)
+    def _wait_for_hooks(self, done: Callable[[], bool]) -> None:
+        """Stop hooks have the grace, as what runs had it, and a moment also in a hurry."""
+        crew = self._crew
+        if not (crew.wait_until(done, crew.settings.grace, self._hurried) or crew.wait_until(done, CLEAN_UP)):
+            log.hooks_slow()
 
     def _finish_or_cancel(self) -> None:
         """Claim no more, give what runs its grace, then tell it to stop."""

@@ -214,7 +214,7 @@ def loop_failed(loop: str) -> None:
 
 
 def hooks_slow() -> None:
-    logger.warning("the stop hooks take longer than the grace; the worker stops without waiting for them")
+    logger.warning("the stop hooks are not done in time; the worker stops without waiting for them")
 
 
 def hook_failed(hook: str) -> None:
