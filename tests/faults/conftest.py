@@ -31,9 +31,9 @@ def ledger(tmp_path: Path) -> Ledger:
 def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]:
     """Start `apps/work.py` on a database, and wait until it works unless told otherwise."""
 
-    def start(url: str, *, wait: bool = True, **settings: object) -> Process:
+    def start(url: str, *flags: str, wait: bool = True, **settings: object) -> Process:
         options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
-        process = processes.start(APPS / "work.py", url, ledger.path, *options)
+        process = processes.start(APPS / "work.py", url, ledger.path, *flags, *options)
         if wait:
             process.wait_for("works on", timeout=60)
         return process

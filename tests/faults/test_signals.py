@@ -97,3 +97,19 @@ def test_two_signals_in_the_same_instant_still_end_it(app, database_url, start_w
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
     assert app.store.workers.live() == []
+
+
+@pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
+def test_a_second_ctrl_c_ends_the_grace_of_a_worker_inside_a_program(app, database_url, start_worker, ledger, task):
+    program = start_worker(database_url, "--embedded", grace=3600, lease=60)
+    run = app.remote(task).enqueue()
+    wait_until(lambda: pids(ledger, "began"))
+    program.signal(signal.SIGINT)
+    program.wait_for("stops:")
+    assert program.alive
+    program.signal(signal.SIGINT)
+    assert program.wait(timeout=20) == -signal.SIGINT
+    assert "KeyboardInterrupt" in program.log
+    assert run.info().state == "ready"
+    assert kinds(run) == ["enqueued", "started", "handed_back", *["let_go"] * (task != "hold")]
+    assert app.store.workers.live() == []

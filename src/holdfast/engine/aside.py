@@ -1,11 +1,12 @@
-"""Blocking calls of the worker itself, awaited: each in a thread of its own, not in the loop's pool, which author code
-may have filled."""
+"""Blocking calls of the worker itself, each in a thread of its own: awaited, not in the loop's pool, which author code
+may have filled; or waited for to the end."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -34,3 +35,28 @@ async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
     threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
     return await future
+
+
+def to_the_end(call: Callable[[], None], hurry: Callable[[], None]) -> None:
+    """Wait for a blocking call, also when a signal interrupts us: that hurries the call, and is raised after it."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    interrupted: BaseException | None = None
+    while not ended.done():
+        try:
+            ended.exception()
+        except BaseException as error:
+            interrupted = error
+            hurry()
+    if interrupted is not None:
+        raise interrupted
+    ended.result()

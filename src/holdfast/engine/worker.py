@@ -8,7 +8,7 @@ as the very last act of a process that ends, and otherwise stays marked as ours 
 from __future__ import annotations
 
 import asyncio
-import gc
+import atexit
 import os
 import signal
 import sys
@@ -20,10 +20,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from holdfast.engine.aside import aside
+from holdfast.engine.aside import aside, to_the_end
 from holdfast.engine.crew import Crew
 from holdfast.engine.event_loop import LoopThread
 from holdfast.engine.loop import FIRST_PAUSE
+from holdfast.engine.own_process import own_process
 from holdfast.engine.runner import CLEAN_UP
 from holdfast.errors import BlockingCall, ConfigError, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import SECOND, Duration, to_micros
@@ -34,11 +35,7 @@ from holdfast.telemetry.fields import worker_here
 FLUSH = 30.0
 LOOK = 0.02
 SIGNAL_LOOK = 0.5
-YOUNG_OBJECTS = 50_000
-"""New objects between two looks for garbage, in a process of our own. Runs are freed without: they leave no cycles."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread computes while another one wants to, in a process of our own. Who has the only writer of SQLite
-waits so long behind every call (bench jobs)."""
+LAST_ACT = 5.0
 
 
 class Worker:
@@ -52,6 +49,7 @@ class Worker:
         self._asked = 0
         self._signalled = 0
         self._started = False
+        self._closing: threading.Thread
 
     # The blocking forms
 
@@ -61,7 +59,7 @@ class Worker:
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        self._stop(exiting=False)
+        to_the_end(self._stop, self._hurry)
 
     def run(self) -> None:
         """Work until SIGTERM or Ctrl-C (or `stop()`): finish within the grace, hand the rest back. A second signal
@@ -69,7 +67,7 @@ class Worker:
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
             self._start_with_own_loop()
-            with _own_process():
+            with own_process():
                 self._wait_until_told()
                 self._stop(exiting=True)
         self._exit_if_stuck()
@@ -84,13 +82,17 @@ class Worker:
             while not self._drained(limit):
                 time.sleep(LOOK)
         finally:
-            self._stop(exiting=False)
+            to_the_end(self._stop, self._hurry)
         return self._crew.committer.ended
 
     def stop(self) -> None:
         """Ask `run()` to end, from another thread; asked twice, it hurries."""
         self._asked += 1
         self._told.put(None)
+
+    def _hurry(self) -> None:
+        """Whoever waits for the end doesn't want to any more."""
+        self._asked += 2
 
     def _hurried(self) -> bool:
         """Not added up: systemd signals a worker whose supervisor tells it the same in its own way."""
@@ -217,7 +219,7 @@ class Worker:
 
     # Stopping
 
-    def _stop(self, *, exiting: bool) -> None:
+    def _stop(self, *, exiting: bool = False) -> None:
         own_loop = self._own_loop
         assert own_loop is not None
         self._finish_or_cancel()
@@ -245,7 +247,7 @@ class Worker:
                 await asyncio.shield(stopping)
             except asyncio.CancelledError:
                 cancelled = True
-                self._asked += 2
+                self._hurry()
         stopping.result()
         if cancelled:
             raise asyncio.CancelledError
@@ -291,7 +293,9 @@ class Worker:
             for attempt in lingering:
                 self._crew.runner.give_up(attempt)
             self._flush()
-            threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True).start()
+            atexit.register(self._end_with_the_process)
+            self._closing = threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True)
+            self._closing.start()
             return True
         self._flush()
         for attempt in lingering:  # the last act
@@ -306,6 +310,13 @@ class Worker:
         self._end_session()
         if self._own_loop is not None:
             self._own_loop.stop(CLEAN_UP)
+        atexit.unregister(self._end_with_the_process)
+
+    def _end_with_the_process(self) -> None:
+        """The author code that outlived us ends now, as all else here does."""
+        for attempt in self._crew.unfinished():
+            self._crew.committer.let_go(attempt)
+        self._closing.join(LAST_ACT)
 
     def _flush(self) -> None:
         """Wait until all ends are durable, or the session is over. What a loop that author code blocks has gathered
@@ -377,23 +388,6 @@ class Worker:
     def _refuse_in_loop(called: str, instead: str) -> None:
         if asyncio._get_running_loop() is not None:
             raise BlockingCall(f"{called} would block the running event loop; use {instead}")
-
-
-@contextmanager
-def _own_process() -> Iterator[None]:
-    """The process is ours. What is there at the start need not be looked through for garbage again, and the rest less
-    often: with hundreds of runs at once that would take a fifth of the time. Threads that come back from the database
-    get the interpreter sooner than after 5 ms: a commit is waited for by hundreds."""
-    gc.collect()
-    gc.freeze()
-    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
-    gc.set_threshold(max(threshold[0], YOUNG_OBJECTS) if threshold[0] else 0, *threshold[1:])
-    sys.setswitchinterval(min(interval, SWITCH_SECONDS))
-    try:
-        yield
-    finally:
-        gc.set_threshold(*threshold)
-        sys.setswitchinterval(interval)
 
 
 def _deadline(timeout: Duration | None) -> float:

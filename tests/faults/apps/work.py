@@ -1,5 +1,6 @@
 """A worker process for fault tests: work.py URL LEDGER [--lease S] [--grace S] [--concurrency N] [--clock-off S]
-[--clock-jumps S]. A clock that jumps is ahead by so much and behind by so much in turns, a few times a second.
+[--clock-jumps S] [--embedded]. A clock that jumps is ahead by so much and behind by so much in turns, a few times a
+second.
 
 Its tasks write every effect into the ledger. Those that wait do so for files beside the ledger, which the test makes.
 """
@@ -12,6 +13,7 @@ import ctypes
 import logging
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +25,7 @@ parser.add_argument("--grace", type=float, default=1.0)
 parser.add_argument("--concurrency", type=int, default=10)
 parser.add_argument("--clock-off", type=float, default=0.0)
 parser.add_argument("--clock-jumps", type=float, default=0.0)
+parser.add_argument("--embedded", action="store_true", help="work in the background of a program that waits for ever")
 options = parser.parse_args()
 
 real_time, real_time_ns = time.time, time.time_ns
@@ -124,4 +127,9 @@ async def hog(seconds: int) -> int:
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("holdfast").setLevel(logging.INFO)
-    app.worker(lease=options.lease, grace=options.grace, concurrency=options.concurrency).run()
+    worker = app.worker(lease=options.lease, grace=options.grace, concurrency=options.concurrency)
+    if options.embedded:
+        with worker:
+            threading.Event().wait()
+    else:
+        worker.run()
