@@ -145,14 +145,15 @@ def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeyp
 def test_a_process_that_starts_waits_for_another_one_that_migrates(postgres_url, monkeypatch):
     monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.05)
     world = World(postgres_url)
-    with psycopg.connect(postgres_url) as other, ThreadPoolExecutor() as pool:
+    waits = (
+        "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+        " and clock_timestamp() - query_start > interval '0.1 s'"
+    )
+    with ThreadPoolExecutor() as pool, psycopg.connect(postgres_url) as other:
         other.execute("select pg_advisory_xact_lock(hashtextextended('holdfast migration holdfast', 0))")
         applied = pool.submit(world.store.prepare)
-        long_enough = (
-            "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
-            " and clock_timestamp() - query_start > interval '0.1 s'"
-        )
-        wait_until(lambda: applied.done() or other.execute(long_enough).fetchone())
+        with psycopg.connect(postgres_url, autocommit=True) as watcher:
+            wait_until(lambda: applied.done() or watcher.execute(waits).fetchone())
         other.rollback()
         assert applied.result(timeout=30) == [migration.name for migration in migrations()]
     world.close()

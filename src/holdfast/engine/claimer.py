@@ -92,7 +92,7 @@ class Claimer(Loop):
         self._full_until = 0.0  # there was more to do than slots, and probably is until then
         self._processes_first = False
         self._limited_first = False
-        self._rounds = 0
+        self._dealt = 0
         self._taken: list[Attempt] = []  # in this round
         self.watching: Watching | None = None
         self.rounds_without_work = 0
@@ -138,15 +138,24 @@ class Claimer(Loop):
                 self._claim_lanes(session, self._lanes.ordinary, left)
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
-        """Runs of these lanes. Fair queues are claimed from apart, each round another one first."""
+        """Runs of these lanes. Fair queues are claimed from apart: slots are dealt to them one by one, going on with
+        the one that is next, and those that some of them leave go to the others."""
         groups = self._lanes.by_turns(lanes)
         if len(groups) < 2:
             self._claim_group(session, lanes, free)
             return
-        self._rounds += 1
-        first = self._rounds % len(groups)
-        for group in groups[first:] + groups[:first]:
-            free -= self._claim_group(session, group, free)
+        first = self._dealt % len(groups)
+        self._dealt += free
+        left, in_order = free, groups[first:] + groups[:first]
+        with_more = []
+        for at, group in enumerate(in_order):
+            share = (free - at + len(groups) - 1) // len(groups)
+            found = self._claim_group(session, group, share)
+            left -= found
+            if found == share:
+                with_more.append(group)
+        for group in with_more if left else ():
+            left -= self._claim_group(session, group, left)
 
     def _claim_group(self, session: Session, lanes: list[int], free: int) -> int:
         """Those of lanes with limits are claimed apart, with their permits; how many there were."""
