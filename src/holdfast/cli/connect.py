@@ -22,7 +22,6 @@ from holdfast.control.open import nothing_yet, open_control
 from holdfast.database import open_database
 from holdfast.database.dialect import Dialect
 from holdfast.errors import ConfigError
-from holdfast.store import Store
 
 WHICH = (
     "which database? there is no holdfast.db here: give --url, or --app module:app, set $HOLDFAST_URL or $HOLDFAST_APP,"
@@ -42,9 +41,8 @@ class Place(NamedTuple):
         if self.app is None:
             return Holdfast(self.url, schema=self.schema, migrate=migrate)
         if (self.app.url, _schema_of(self.app)) != (self.url, self.schema):
-            own = self.app.store
-            database = open_database(self.url, self.schema)
-            self.app._bind(Store(database, migrate=migrate, clock=own.clock, payloads=own.payloads), self.url)
+            there = open_database(self.url, self.schema)
+            self.app._bind(self.app.store.beside(there, migrate=migrate), self.url)
         return self.app
 
 

@@ -84,9 +84,11 @@ class Store:
         """What tells these tables from those of another database or schema."""
         return self._ground.identity()
 
-    def beside(self, database: Database) -> Store:
-        """A store with the same settings on other connections to the same tables."""
-        return Store(database, migrate=self._ground.migrates, clock=self._ground.clock, payloads=self.payloads)
+    def beside(self, database: Database, *, migrate: bool | None = None) -> Store:
+        """A store with the same settings on other connections to the same tables, or on another database; `migrate`:
+        where that is to be otherwise."""
+        migrates = self._ground.migrates if migrate is None else migrate
+        return Store(database, migrate=migrates, clock=self._ground.clock, payloads=self.payloads)
 
     def be_patient_for(self, seconds: float) -> None:
         """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""
