@@ -39,7 +39,7 @@ class PeerTables:
         drop_database(self._server, database_of(self.url))
 
     def empty(self) -> None:
-        """No rows, no dead rows, no dirty pages of the repetition before."""
+        """No rows, no dead rows, no dirty pages: nothing to be cleaned up while the next one is measured."""
         self._connection.execute(f"truncate {', '.join(self._peer.tables)} restart identity cascade".encode())
         self.settle()
 
@@ -82,14 +82,19 @@ class Bench:
             self._set_up()
         if self._tables is None:
             return {trial.part: self._take_direct(trial, None)}
-        self._tables.empty()
-        if trial.direct:
-            return {trial.part: self._take_direct(trial, self._tables)}
-        if trial.way:
-            return {trial.part: self._take_enqueue(trial, self._tables)}
+        try:
+            return self._take_on(self._tables, measure, trial)
+        finally:
+            self._tables.empty()
+
+    def _take_on(self, tables: PeerTables, measure: str, trial: Trial) -> Figures:
         if measure == "latency":
-            return self._take_latency(trial, self._tables)
-        return {trial.part: self._take_work(trial, self._tables)}
+            return self._take_latency(trial, tables)
+        if trial.direct:
+            return {trial.part: self._take_direct(trial, tables)}
+        if trial.way:
+            return {trial.part: self._take_enqueue(trial, tables)}
+        return {trial.part: self._take_work(trial, tables)}
 
     def _set_up(self) -> None:
         """Make the peer's tables."""
