@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import psycopg
 import pytest
 
 from holdfast.database import open_database
-from holdfast.store import Store, claims
-from holdfast.store.claims import MOST_PLACES, SLOW, Place, Reached, claim_size
+from holdfast.store import Store
+from holdfast.store.claims import claim_size
 from tests.support.world import CANCELLED, SECOND, World, end_of
 
 
@@ -184,86 +183,6 @@ def test_busy_means_ready_or_running_in_these_lanes(world):
     assert not busy([world.lane("other")])
     world.end("w", claim)
     assert not busy([world.lane()])
-
-
-class Stopwatch:
-    """Shows how long claims take: `took` seconds each."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.took = 0.0
-
-    def __call__(self) -> float:
-        self.now += self.took
-        return self.now
-
-
-@pytest.fixture
-def timed(postgres_url, monkeypatch):
-    """A store whose claims take as long as the test says: with an old snapshot held open, those that begin at the front
-    of a lane take long on PostgreSQL."""
-    world = World(postgres_url)
-    watch = Stopwatch()
-    monkeypatch.setattr(world.store.claims, "_monotonic", watch)
-    monkeypatch.setattr(claims, "SLOW", SLOW)
-    world.session("w")
-    yield world, watch
-    world.close()
-
-
-def one_back(world, watch, took):
-    """A run that is ready again at a place before that of a later one, whose claim took so long."""
-    back = world.add()
-    (first,) = world.claim("w", 1)
-    watch.took = took
-    world.add()
-    world.claim("w", 1)
-    watch.took = 0.0
-    world.end("w", first, "handed_back")
-    return back
-
-
-@pytest.mark.parametrize("took", [0.03, 1.0])
-def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed, took):
-    world, watch = timed
-    back = one_back(world, watch, took)
-    later, urgent, minor = world.add(), world.add(priority=5), world.add(priority=-5)
-    other = world.add("never claimed before")
-    lanes = ["task", "never claimed before"]
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [urgent, later, other]
-    next_urgent, last = world.add(priority=5), world.add()
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [next_urgent, last]
-    watch.now += 9 * took
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, minor]
-
-
-def test_where_there_is_nothing_to_go_on_with_a_claim_looks_at_the_front_unless_that_takes_very_long(timed):
-    world, watch = timed
-    for took, found in ((0.03, True), (1.0, False)):
-        back = one_back(world, watch, took)
-        assert [claim.id for claim in world.claim("w", 8)] == ([back] if found else [])
-
-
-def test_places_in_many_priorities_are_forgotten_at_once():
-    reached = Reached(1)
-    for priority in range(MOST_PLACES):
-        reached.move_on(SimpleNamespace(priority=priority, turn=0, seq=5))
-    assert len(reached.places()) == MOST_PLACES
-    reached.move_on(SimpleNamespace(priority=-1, turn=0, seq=5))
-    assert reached.places() == [Place(1)]
-
-
-def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
-    world, watch = timed
-    world.add()
-    world.add()
-    lane = world.lane()
-    watch.took = 1.0
-    world.claim("w", 1)
-    watch.took = 0.0
-    assert not world.store.claims.any_ready([lane])
-    watch.now += 9
-    assert world.store.claims.any_ready([lane])
 
 
 def test_what_another_worker_is_at_is_passed_over_and_the_next_are_taken(postgres_url):

@@ -15,15 +15,14 @@ import psycopg
 import pytest
 
 from holdfast.database import Statements
-from holdfast.store.claims import Reached
+from holdfast.store.claims import Place, Reached
 from holdfast.store.part import batch
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
 from tests.support.world import World, end_of
 
 ONLY_SQLITE = {"claimable", "claimed_limited", "record_ends", "still_running"}
-ONLY_POSTGRES = {"claim_on"}
-SIZED = {"claim", "claim_on", "limited_candidates"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
+SIZED = {"claim", "limited_candidates"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
     "find_keys", "point_keys", "joined_keys", "return_messages", "give_back", "settle_children", "fitting_runs",
@@ -140,7 +139,8 @@ def literal(value):
 def test_a_claim_of_any_size_reads_the_ready_index(postgres, statistics, wanted):
     statistics.execute("set local plan_cache_mode = force_generic_plan")
     statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("claim", wanted)
-    plan = explain(statistics, statement, VALUES, "analyze,")
+    places = {"places": batch(Place(lane) for lane in (1, 2, 3))}
+    plan = explain(statistics, statement, VALUES | places, "analyze,")
     nodes = list(walk(plan))
     scans = [node for node in nodes if node.get("Index Name") == "holdfast_runs_ready"]
     assert scans, plan
@@ -197,8 +197,6 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
     statements = Statements("holdfast.store.sql", sqlite.store.database.dialect)
     wrong = {}
     for name, (own, index) in HOT.items():
-        if name in ONLY_POSTGRES:
-            continue
         text = statements.get(name, 64 if name in SIZED else None).sql
         lines = sqlite.sql(f"explain query plan {text}", **(VALUES | own))
         plan = "\n".join(row[3] for row in lines)
@@ -261,8 +259,8 @@ def test_what_an_old_snapshot_keeps_in_the_index_is_not_walked_over_by_claims_th
         world.sql("analyze {schema}runs")
         reached = Reached(last.lane)
         reached.move_on(last)
-        on = pages_read(world, "claim_on", places=batch(reached.places()))
-        assert 3 * on < pages_read(world, "claim", lanes=batch([{"lane": last.lane}]))
+        on = pages_read(world, "claim", places=batch(reached.places()))
+        assert 3 * on < pages_read(world, "claim", places=batch(reached.places(going_on=False)))
 
 
 def pages_read(world, name, **values):

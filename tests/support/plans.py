@@ -143,7 +143,10 @@ COUNTERS = {
         {"place": f'["one","{n}"]', "name": "one", "used": 1, "log": "[]", "number": 1} for n in range(0, 500, 5)
     )
 }
-CLAIMING = {"sum": 1, "priority": 0, "turn": 0, "seq": 1000}
+CLAIMING = {
+    "sum": 1, "priority": 0, "turn": 0, "seq": 1000,
+    "places": batch([Place(1), Place(2, 1, MOST, 1, 0, 1000), Place(2, 0, 1, 0, 0, 1000)]),
+}  # fmt: skip
 PLACE = {"place": '["one","25"]', "parked_on": '["one","25"]'}
 
 VALUES: dict[str, Any] = {
@@ -168,10 +171,6 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_ready": ({}, "holdfast_runs_ready"),
     "busy_lanes": ({}, "holdfast_runs_ready"),
     "claim": (CLAIMING, "holdfast_runs_ready"),
-    "claim_on": (
-        {"places": batch([Place(1), Place(2, 5, 5, 0, 1000), Place(2, MOST, 0, 0, 1000)])},
-        "holdfast_runs_ready",
-    ),
     "claimable": ({"size": 16}, "holdfast_runs_ready"),
     "limited_candidates": ({}, "holdfast_runs_ready"),
     "touch_limits": (COUNTERS, None),

@@ -5,6 +5,7 @@
 | `{schema}` | stands before every table's name |
 | `{in_schema}` | stands before an index's name when it is dropped |
 | `{now}` | the transaction's time in microseconds, for finding rows (an index can be used) |
+| `{stamp}` | the same, for what is written about many rows: worked out once for the statement, not for each row |
 | `{moment}` | the time right now, for judging leases after a lock was taken |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
 | `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
@@ -22,6 +23,7 @@
 | `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
 | `{end_hint}` | a value that tells client processes that runs have ended; costs nothing while none waits for one |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
+| `{storage(runs, fillfactor = 50)}` | in the schema: how a table is stored, where that can be said |
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class PostgresDialect(Dialect):
     writing_ctes = True
 
     _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000 as bigint))"
+    _stamp = "(select {now})"
     _moment = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
     _lock = "for no key update"
     _lock_free = "for no key update skip locked"
@@ -152,6 +155,11 @@ class PostgresDialect(Dialect):
     def _time(argument: str) -> str:
         return f"to_timestamp({argument} / 1000000.0)"
 
+    @staticmethod
+    def _storage(argument: str) -> str:
+        table, settings = argument.split(",", 1)
+        return f"alter table {{schema}}{table} set ({settings})"
+
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
         return PARAMETER.sub(lambda match: numbers[match[1]], text)
@@ -167,7 +175,7 @@ class SqliteDialect(Dialect):
     _schema = "holdfast_"
     _in_schema = ""
     _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
-    _moment = _now
+    _stamp = _moment = _now  # SQLite works it out once anyway
     _lock = _lock_free = _lock_shared = _lock_whole = ""
     _uuid = "text"
     _serial = "integer primary key autoincrement"
@@ -206,6 +214,10 @@ class SqliteDialect(Dialect):
     @staticmethod
     def _name_lock(argument: str) -> str:
         return argument  # a transaction that writes is alone anyway
+
+    @staticmethod
+    def _storage(argument: str) -> str:  # noqa: ARG004 - rows are changed in place
+        return ""
 
     @staticmethod
     def _time(argument: str) -> str:

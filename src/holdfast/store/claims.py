@@ -21,6 +21,11 @@ RARELY = 9
 """After a slow one, claims go on from where they ended for so many times as long."""
 TOO_SLOW = 0.25
 """After one that took so long, that is so even where there is nothing to go on with."""
+MANY = 64
+"""Runs that are many to claim at once."""
+OFTEN = 16
+"""While claims of many get as many as they want, so many in a row go on from where the last one ended, before one
+begins at the front again."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -71,21 +76,24 @@ _PRIORITY = attrgetter("priority")
 
 
 class Place(msgspec.Struct):
-    """In the order of a lane. What is behind it is looked at, and what is more urgent than `above`."""
+    """In the order of a lane. What is behind it is looked at, and what is of a priority between `above` and `below`."""
 
     lane: int
     above: int = LEAST
+    below: int = MOST
     priority: int = LEAST
     turn: int = 0
     seq: int = 0
 
 
 class Reached:
-    """How far into the order of a lane the claims of this process have come, in each priority that they met."""
+    """How far into the order of a lane the claims of this process have come, in each priority that they met. `steps`:
+    how many more may go on from there, though nothing says that it would take long to begin at the front."""
 
     def __init__(self, lane: int) -> None:
         self._lane = lane
         self._last: dict[int, tuple[int, int]] = {}
+        self.steps = 0
 
     def move_on(self, claim: Claim) -> None:
         """To this one, unless it came before."""
@@ -94,13 +102,15 @@ class Reached:
         if len(self._last) > MOST_PLACES:
             self._last.clear()
 
-    def places(self) -> list[Place]:
-        """Where to go on: behind each, and with what is more urgent than all of them."""
-        most_urgent = max(self._last, default=LEAST)
+    def places(self, *, going_on: bool = True) -> list[Place]:
+        """Where to go on: behind each, and with what is more urgent than it but not than the next. Else the front."""
+        if not going_on or not self._last:
+            return [Place(self._lane)]
+        urgent = sorted(self._last, reverse=True)
         return [
-            Place(self._lane, most_urgent if priority == most_urgent else MOST, priority, *last)
-            for priority, last in self._last.items()
-        ] or [Place(self._lane)]
+            Place(self._lane, priority, below, priority, *self._last[priority])
+            for below, priority in zip([MOST, *urgent], urgent, strict=False)
+        ]
 
 
 class Claims(Part):
@@ -138,29 +148,33 @@ class Claims(Part):
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        """On PostgreSQL: from the front; or, where that was slow a moment ago, on from where the last claim ended, so
-        that walks over what can't be cleaned up take a small share of the time. What comes back to an earlier place, as
-        a retry does, or is less urgent than all that we met, waits then."""
+        """On PostgreSQL: from the front, or on from where the last claim ended, so that walks over what isn't cleaned
+        up yet take a small share of the time: for a few claims where there is much to do, for longer where the front
+        was slow a moment ago. What comes back to an earlier place, as a retry does, or is less urgent than all that we
+        met, waits then."""
         began = self._monotonic()
-        if began < self._go_on_until:
-            known = [self._reached.get(lane) or Reached(lane) for lane in lanes]
-            places = batch([place for reached in known for place in reached.places()])
-            claims = self._note(self._one("claim", "claim_on", limit=size, session=session, places=places))
-            if claims or began < self._keep_off_until:
-                return claims
-        rows = batch({"lane": lane} for lane in lanes)
-        claims = self._note(self._one("claim", "claim", limit=size, session=session, lanes=rows))
-        took = self._monotonic() - began
-        self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
-        self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
+        reached = [self._reached.setdefault(lane, Reached(lane)) for lane in lanes]
+        going_on = [began < self._go_on_until or each.steps > 0 for each in reached]
+        claims = self._claim_behind(session, reached, going_on, size)
+        if not claims and any(going_on) and began >= self._keep_off_until:
+            going_on = [False] * len(reached)
+            claims = self._claim_behind(session, reached, going_on, size)
+        if not all(going_on):
+            took = self._monotonic() - began
+            self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
+            self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
+        much = size >= MANY and len(claims) == size
+        for each, went_on in zip(reached, going_on, strict=True):
+            each.steps = (max(each.steps - 1, 0) if went_on else OFTEN) if much else 0
         return claims
 
-    def _note(self, rows: Sequence[Row]) -> list[Claim]:
-        """These claims, in order; and how far we have come with them."""
-        claims = self._in_order(rows)
+    def _claim_behind(self, session: str, reached: list[Reached], going_on: list[bool], size: int) -> list[Claim]:
+        """These claims, in order; and how far we have come with them is noted."""
+        places = [place for each, on in zip(reached, going_on, strict=True) for place in each.places(going_on=on)]
+        claims = self._in_order(self._one("claim", "claim", limit=size, session=session, places=batch(places)))
         furthest = {(claim.lane, claim.priority): claim for claim in claims}
         for (lane, _), claim in furthest.items():
-            self._reached.setdefault(lane, Reached(lane)).move_on(claim)
+            self._reached[lane].move_on(claim)
         return claims
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:

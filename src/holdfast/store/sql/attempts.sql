@@ -26,19 +26,19 @@ ended as (
     set state = locked.state,
         session = case when locked.lingers = 1 then run.session end,
         held = case when locked.lingers = 1 and locked.state in ('ready', 'scheduled') then 'quiescing' end,
-        due_at = case when locked.state = 'scheduled' then {now} + locked.delay end,
+        due_at = case when locked.state = 'scheduled' then {stamp} + locked.delay end,
         result = locked.result,
         error = coalesce(locked.error, case when locked.state <> 'done' then run.error end),
         failures = run.failures + coalesce(locked.failed, 0),
         records = run.records + 1,
-        finished_at = case when locked.state in ('done', 'failed') then {now} end,
-        expires_at = case when locked.state in ('done', 'failed') then {now} + run.keep end
+        finished_at = case when locked.state in ('done', 'failed') then {stamp} end,
+        expires_at = case when locked.state in ('done', 'failed') then {stamp} + run.keep end
     from locked
     where run.ctid = locked.place and was_fence = locked.fence and was_session = :session and was_state = 'running'
     returning run.id, run.records, locked.kind, run.attempt, run.fence, run.claimed_at, locked.error
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
-select id, records, {now}, kind, attempt, fence, :session, claimed_at, error from ended
+select id, records, {stamp}, kind, attempt, fence, :session, claimed_at, error from ended
 returning run, fence, case when kind in ('done', 'failed') then {end_hint} end
 
 -- name: end_attempts
@@ -123,5 +123,5 @@ returning id, {hint}
 -- name: add_history
 -- Records of what happened to runs, numbered by `records` of the run's row under its lock.
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
-select cast(each.run as {uuid}), each.n, {now}, each.kind, each.attempt, each.fence, each.session, each.since, each.data
+select cast(each.run as {uuid}), each.n, {stamp}, each.kind, each.attempt, each.fence, each.session, each.since, each.data
 from {each(:rows, run uuid, n int, kind text, attempt int, fence bigint, session text, since bigint, data text)}

@@ -10,51 +10,24 @@ limit 1
 
 -- name: claim
 -- only: postgres
--- The first ready runs of the lanes become this session's. Candidates are read per lane without locks, merged, then locked by key: twice
--- as many are read as wanted, because another worker may be at the first ones, and no more are locked (bench jobs with two workers).
--- Then by the place of the locked row, which no statistics can turn round. One statement, because round trips decide (bench jobs).
+-- The first ready runs of the lanes behind places in their order, and those of priorities between these, become this session's. What was claimed
+-- stays in the index until it is cleaned up, and a claim that begins at the front walks over all of it. Candidates are read per lane without
+-- locks, merged, then locked: twice as many are read as wanted, because another worker may be at the first ones, and no more are locked
+-- (bench jobs with two workers). From one to the next by the place of the row, which no statistics can turn round: what changed since the
+-- statement began is passed over. One statement, because round trips decide; the time is asked for once, not for each row (bench jobs).
 -- Runs with limits aren't claimed so: their lane wasn't known to have any. Limits of rows are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
 candidates as materialized (
-    select ready.id
-    from alive cross join {each(:lanes, lane bigint)} cross join lateral (
-        select r.id, r.priority, r.turn, r.seq from {schema}runs r
-        where r.lane = each.lane and r.state = 'ready' and r.held is null
-        order by r.priority desc, r.turn, r.seq limit {reach}
-    ) ready
-    where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.turn, ready.seq limit {reach}
-),
-locked as materialized (
-    select r.* from candidates cross join lateral (
-        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id offset 0 {lock_free}
-    ) r
-    where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
-)
-update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
-where ctid = any(array(select place from locked))
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
-
--- name: claim_on
--- only: postgres
--- The same, going on behind places in the order of the lanes, and with what is more urgent. What was claimed before stays in the index as
--- long as any transaction can see it: with an old snapshot, a claim that begins at the front walks over all of it.
-with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
-),
-candidates as materialized (
-    select ready.id
-    from alive cross join {each(:places, lane bigint, above bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
+    select ready.place
+    from alive cross join {each(:places, lane bigint, above bigint, below bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
         (
-            select r.id, r.priority, r.turn, r.seq from {schema}runs r
-            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
+            select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
+            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above and r.priority < each.below
             order by r.priority desc, r.turn, r.seq limit {reach}
         ) union all (
-            select r.id, r.priority, r.turn, r.seq from {schema}runs r
+            select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
             where r.lane = each.lane and r.state = 'ready' and r.held is null
             and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
             order by r.turn, r.seq limit {reach}
@@ -65,15 +38,17 @@ candidates as materialized (
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
-        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.id = candidates.id offset 0 {lock_free}
+        select x.ctid as place, x.state, x.held, x.limits from {schema}runs x where x.ctid = candidates.place offset 0 {lock_free}
     ) r
     where r.state = 'ready' and r.held is null and r.limits is null limit {limit}
 )
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = {now}, started_at = coalesce(started_at, {now})
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0,
+    claimed_at = {stamp}, started_at = coalesce(started_at, {stamp})
 where ctid = any(array(select place from locked))
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos, ending
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent,
+    spent, undos, ending
 
 -- name: claimable
 -- only: sqlite
@@ -127,24 +102,28 @@ select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fe
 from {schema}runs r where r.seq in (select value from json_each(:seqs)) and r.session = :session and r.state = 'running'
 
 -- name: busy_lanes
--- Whether anything in these lanes is running, or ready and not paused. Written so that no statistics can make the planner walk the table.
-select 1 from (
-    select each.lane, case when each.lane in (select id from {schema}paused_lanes) then 1 else 0 end as paused
-    from {each(:lanes, lane bigint)}
-) asked
-where (
-    paused = 0 and (
-        select r.seq from {schema}runs r where r.lane = asked.lane and r.state = 'ready' and r.held is null
+-- Whether anything in these lanes is ready and not paused, or running: the dearer question is asked where the first says no. Written so
+-- that no statistics can make the planner walk the table.
+select 1 where (
+    select 1 from {each(:lanes, lane bigint)}
+    where each.lane not in (select id from {schema}paused_lanes) and (
+        select r.seq from {schema}runs r where r.lane = each.lane and r.state = 'ready' and r.held is null
         order by r.priority desc, r.turn, r.seq limit 1
     ) is not null
-) or exists (
-    select 1 from {schema}workers w
+    limit 1
+) is not null or (
+    select 1 from {each(:lanes, lane bigint)}
     where (
-        select r.seq from {schema}runs r
-        where r.session = w.session and r.lane = asked.lane and (r.state = 'running' or (r.state = 'ready' and paused = 0)) limit 1
+        select 1 from {schema}workers w
+        where (
+            select r.seq from {schema}runs r
+            where r.session = w.session and r.lane = each.lane
+            and (r.state = 'running' or (r.state = 'ready' and r.lane not in (select id from {schema}paused_lanes))) limit 1
+        ) is not null
+        limit 1
     ) is not null
-)
-limit 1
+    limit 1
+) is not null
 
 -- name: owned
 -- The runs that a session holds, by the database's account.

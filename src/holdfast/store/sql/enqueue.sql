@@ -36,10 +36,10 @@ and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
     tags, keep, created_at, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
-    case when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
-    coalesce(each.run_at, {now} + each.delay),
-    coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {now}, each.limits, coalesce(each.turn, 0)
+    case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
+    coalesce(each.run_at, {stamp} + each.delay),
+    coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
+    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, 0)
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, limits text, turn bigint)}
 where true
 on conflict do nothing

@@ -11,10 +11,10 @@ from {schema}runs p where p.id {among(parents, parent)}
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
     root, parent, spawn_key, place, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
-    case when each.blocked = 1 then 'blocked' when coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else 'ready' end,
-    coalesce(each.run_at, {now} + each.delay),
-    coalesce(each.deadline_at, {now} + each.deadline_in), coalesce(each.deadline_at - {now}, each.deadline_in),
-    each.max_crashes, each.args, each.options, each.tags, each.keep, {now},
+    case when each.blocked = 1 then 'blocked' when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
+    coalesce(each.run_at, {stamp} + each.delay),
+    coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
+    each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp},
     cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, 0)
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
@@ -32,10 +32,10 @@ set state = case
         ) then 'ready'
         else each.state end,
     resumed = case when each.kind = 'waiting' then 1 else 0 end,
-    spent = case when each.kind = 'waiting' then spent + {now} - claimed_at else 0 end,
+    spent = case when each.kind = 'waiting' then spent + {stamp} - claimed_at else 0 end,
     session = case when each.lingers = 1 then session end,
     held = case when each.lingers = 1 and each.state in ('ready', 'scheduled', 'waiting') then 'quiescing' end,
-    due_at = case when each.state = 'scheduled' then {now} + each.delay end,
+    due_at = case when each.state = 'scheduled' then {stamp} + each.delay end,
     result = each.result,
     error = case
         when each.kind = 'undone' then cause
@@ -50,8 +50,8 @@ set state = case
     undos = case when each.kind in ('restarted', 'moved') then 0 else undos end,
     args = coalesce(each.args, {schema}runs.args),
     records = records + case when each.drift is null then 1 else 2 end,
-    finished_at = case when each.state in ('done', 'failed', 'cancelled') then {now} end,
-    expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {now} + keep end
+    finished_at = case when each.state in ('done', 'failed', 'cancelled') then {stamp} end,
+    expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {stamp} + keep end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}, case when finished_at is not null then {end_hint} end

@@ -3,11 +3,11 @@
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
     root, parent, spawn_key, kind, node, pending, plan, cause, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
-    case when each.state = 'ready' and coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled' else each.state end,
-    coalesce(each.run_at, case when each.state <> 'blocked' then {now} + each.delay end),
-    coalesce(each.deadline_at, case when each.state <> 'blocked' then {now} + each.deadline_in end),
-    coalesce(each.deadline_at - {now}, each.deadline_in),
-    each.max_crashes, each.args, each.options, each.tags, each.keep, {now},
+    case when each.state = 'ready' and coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else each.state end,
+    coalesce(each.run_at, case when each.state <> 'blocked' then {stamp} + each.delay end),
+    coalesce(each.deadline_at, case when each.state <> 'blocked' then {stamp} + each.deadline_in end),
+    coalesce(each.deadline_at - {stamp}, each.deadline_in),
+    each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp},
     cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.kind, each.node, each.pending, each.plan, each.cause, each.limits, coalesce(each.turn, 0)
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
 where true
@@ -101,10 +101,10 @@ order by seq
 -- Nodes that are to run become ready, or wait: gates for somebody, graphs for their own nodes.
 update {schema}runs
 set state = case
-        when each.state = 'ready' and coalesce(each.run_at, {now} + each.delay) > {now} then 'scheduled'
+        when each.state = 'ready' and coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled'
         else each.state end,
-    due_at = coalesce(each.run_at, {now} + each.delay),
-    deadline = coalesce(deadline, {now} + lifetime),
+    due_at = coalesce(each.run_at, {stamp} + each.delay),
+    deadline = coalesce(deadline, {stamp} + lifetime),
     args = coalesce(each.args, {schema}runs.args),
     pending = each.pending, cause = null
 from {each(:rows, id uuid, state text, delay bigint, run_at bigint, args text, pending int)}
@@ -116,7 +116,7 @@ returning {schema}runs.id, {hint}
 update {schema}runs
 set state = each.state, result = each.result, error = each.error, cause = null, due_at = null, records = records + 1,
     plan = coalesce(each.plan, {schema}runs.plan),
-    finished_at = {now}, expires_at = case when parent is null then {now} + keep end
+    finished_at = {stamp}, expires_at = case when parent is null then {stamp} + keep end
 from {each(:rows, id uuid, state text, result text, error text, plan text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
 returning {schema}runs.id, records, {hint}, {end_hint}

@@ -17,7 +17,7 @@ held as materialized (
     ) r
 )
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
-select run, generation, n, key, kind, case when kind = 'now' then cast({now} as text) else value end, fence, undo, took, {now}
+select run, generation, n, key, kind, case when kind = 'now' then cast({stamp} as text) else value end, fence, undo, took, {stamp}
 from held where was_fence = fence and was_session = :session and (was_state = 'running' or (was_ending is not null and undo = 1))
 on conflict do nothing
 returning run, n, case when kind = 'now' then value end
@@ -55,7 +55,7 @@ held as materialized (
 ),
 written as (
     insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
-    select run, generation, n, key, 'step', value, fence, 0, took, {now}
+    select run, generation, n, key, 'step', value, fence, 0, took, {stamp}
     from held where was_fence = fence and was_session = :session and was_state = 'running'
     on conflict do nothing
     returning 1
@@ -80,7 +80,7 @@ select r.id from {schema}runs r where r.id {among(:rows, id uuid)} and r.ending 
 -- name: add_checkpoints
 -- Checkpoints of runs that are locked and were found to be the session's, in the same transaction.
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
-select cast(each.run as {uuid}), each.generation, each.n, each.key, each.kind, each.value, each.fence, each.undo, each.took, {now}
+select cast(each.run as {uuid}), each.generation, each.n, each.key, each.kind, each.value, each.fence, each.undo, each.took, {stamp}
 from {each(:rows, run uuid, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 where true
 on conflict do nothing
@@ -153,11 +153,11 @@ order by r.seq {lock}
 -- Registers waits. One that is there already keeps its time: a retry doesn't extend a sleep.
 insert into {schema}waits (run, generation, key, kind, target, eager, pending, due_at, since)
 select cast(each.run as {uuid}), each.generation, each.key, each.kind, each.target, each.eager, each.pending,
-    coalesce(each.due_at, {now} + each.delay), {now}
+    coalesce(each.due_at, {stamp} + each.delay), {stamp}
 from {each(:rows, run uuid, generation int, key text, kind text, target text, eager smallint, pending int, due_at bigint, delay bigint)}
 where true
 on conflict do nothing
-returning run, key, due_at - {now}
+returning run, key, due_at - {stamp}
 
 -- name: known_waits
 -- Which of these waits are there already, how long until they are due, and what came of them.

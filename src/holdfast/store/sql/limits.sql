@@ -107,10 +107,10 @@ and place {among(:rows, place text)} and coalesce(look_at, -1) >= 0
 -- Locked runs that may start become the session's.
 update {schema}runs
 set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
-    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(cast(:at as bigint), {now}),
-    started_at = coalesce(started_at, cast(:at as bigint), {now})
+    spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(cast(:at as bigint), {stamp}),
+    started_at = coalesce(started_at, cast(:at as bigint), {stamp})
 where id {among(:rows, id uuid)}
-returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation, tenant, parent, spent, undos,
+returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent, spent, undos,
     ending, limits
 
 -- name: claim_limited

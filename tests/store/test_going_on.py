@@ -1,0 +1,138 @@
+"""Claims on PostgreSQL that go on from where the last one ended, and those that begin at the front again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.store import claims
+from holdfast.store.claims import MANY, MOST_PLACES, OFTEN, SLOW, Place, Reached
+from tests.support.world import World
+
+
+class Stopwatch:
+    """Shows how long claims take: `took` seconds each."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.took = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.took
+        return self.now
+
+
+@pytest.fixture
+def timed(postgres_url, monkeypatch):
+    """A store whose claims take as long as the test says: with an old snapshot held open, those that begin at the front
+    of a lane take long on PostgreSQL."""
+    world = World(postgres_url)
+    watch = Stopwatch()
+    monkeypatch.setattr(world.store.claims, "_monotonic", watch)
+    monkeypatch.setattr(claims, "SLOW", SLOW)
+    world.session("w")
+    yield world, watch
+    world.close()
+
+
+def one_back(world, watch, took):
+    """A run that is ready again at a place before that of a later one, whose claim took so long."""
+    back = world.add()
+    (first,) = world.claim("w", 1)
+    watch.took = took
+    world.add()
+    world.claim("w", 1)
+    watch.took = 0.0
+    world.end("w", first, "handed_back")
+    return back
+
+
+@pytest.mark.parametrize("took", [0.03, 1.0])
+def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed, took):
+    world, watch = timed
+    back = one_back(world, watch, took)
+    later, urgent, minor = world.add(), world.add(priority=5), world.add(priority=-5)
+    other = world.add("never claimed before")
+    lanes = ["task", "never claimed before"]
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [urgent, later, other]
+    next_urgent, last = world.add(priority=5), world.add()
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [next_urgent, last]
+    watch.now += 9 * took
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, minor]
+
+
+def test_where_there_is_nothing_to_go_on_with_a_claim_looks_at_the_front_unless_that_takes_very_long(timed):
+    world, watch = timed
+    for took, found in ((0.03, True), (1.0, False)):
+        back = one_back(world, watch, took)
+        assert [claim.id for claim in world.claim("w", 8)] == ([back] if found else [])
+
+
+def claim_much(world, times, size=MANY):
+    """What so many claims of this size got, each of them as much as it wanted."""
+    claims = [world.claim("w", size) for _ in range(times)]
+    assert [len(each) for each in claims] == [size] * times
+    return [claim.id for each in claims for claim in each]
+
+
+@pytest.fixture
+def crowded(timed):
+    """More ready runs than the tests claim, and one that went back to the front after a first claim of many."""
+    world, _ = timed
+    world.add_many(MANY * (OFTEN + 4))
+    (back, *_) = world.claim("w", MANY)
+    world.end("w", back, "handed_back")
+    return world, back.id
+
+
+def test_where_there_is_much_to_do_claims_go_on_and_in_the_end_one_begins_at_the_front(crowded):
+    world, back = crowded
+    assert back not in claim_much(world, OFTEN)
+    assert world.claim("w", MANY)[0].id == back
+
+
+def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
+    world, _ = crowded
+    most_urgent = [world.add(priority=9)]
+    claim_much(world, 1)
+    most_urgent += [world.add(priority=9), world.add(priority=5), world.add(priority=3)]
+    assert [claim.id for claim in world.claim("w", MANY)[:3]] == most_urgent[1:]
+
+
+def test_a_claim_that_got_less_than_it_wanted_is_followed_by_one_at_the_front(crowded):
+    world, back = crowded
+    while len(claims := world.claim("w", 2 * MANY)) == 2 * MANY:
+        assert back not in {claim.id for claim in claims}
+    later = world.add()
+    assert [claim.id for claim in world.claim("w", 2 * MANY)] == [back, later]
+
+
+def test_claims_of_few_begin_at_the_front_however_much_there_is(timed):
+    world, _ = timed
+    world.add_many(MANY)
+    (back, *_) = world.claim("w", MANY // 2)
+    world.end("w", back, "handed_back")
+    assert world.claim("w", 1)[0].id == back.id
+
+
+def test_places_in_many_priorities_are_forgotten_at_once():
+    reached = Reached(1)
+    for priority in range(MOST_PLACES):
+        reached.move_on(SimpleNamespace(priority=priority, turn=0, seq=5))
+    assert len(reached.places()) == MOST_PLACES
+    reached.move_on(SimpleNamespace(priority=-1, turn=0, seq=5))
+    assert reached.places() == [Place(1)]
+
+
+def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
+    world, watch = timed
+    world.add()
+    world.add()
+    lane = world.lane()
+    watch.took = 1.0
+    world.claim("w", 1)
+    watch.took = 0.0
+    assert not world.store.claims.any_ready([lane])
+    watch.now += 9
+    assert world.store.claims.any_ready([lane])

@@ -1,0 +1,31 @@
+"""How rows are stored on PostgreSQL, which writes a new version of a row for each change."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from tests.support.world import World
+
+
+def pages(world):
+    """On which page of the table each run stands."""
+    return dict(world.sql("select id, (cast(cast(ctid as text) as point))[0] from {schema}runs"))
+
+
+def test_most_runs_that_are_claimed_stay_on_their_page(postgres_url):
+    with closing(World(postgres_url)) as world:
+        world.session("w")
+        world.add_many(200)
+        before = pages(world)
+        claimed = world.claim("w", 128)
+        after = pages(world)
+        assert sum(before[claim.id] == after[claim.id] for claim in claimed) > 100
+
+
+def test_tables_that_change_much_say_so(postgres_url):
+    with closing(World(postgres_url)) as world:
+        settings = "select relname, reloptions from pg_class where relkind = 'r' and reloptions is not null"
+        assert dict(world.sql(settings)) == {
+            "runs": ["fillfactor=50", "autovacuum_vacuum_scale_factor=0.05"],
+            "limits": ["fillfactor=50"],
+        }
