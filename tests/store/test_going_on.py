@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.store import claims
-from holdfast.store.claims import MANY, MOST_PLACES, OFTEN, SLOW, Place, Reached
+from holdfast.store.claims import FRONT_SECONDS, MANY, MOST_PLACES, SLOW, Place, Reached
 from tests.support.world import World
 
 
@@ -69,43 +69,44 @@ def test_where_there_is_nothing_to_go_on_with_a_claim_looks_at_the_front_unless_
         assert [claim.id for claim in world.claim("w", 8)] == ([back] if found else [])
 
 
-def claim_much(world, times, size=MANY):
-    """What so many claims of this size got, each of them as much as it wanted."""
-    claims = [world.claim("w", size) for _ in range(times)]
-    assert [len(each) for each in claims] == [size] * times
-    return [claim.id for each in claims for claim in each]
+def ids(claims):
+    return [claim.id for claim in claims]
 
 
 @pytest.fixture
 def crowded(timed):
-    """More ready runs than the tests claim, and one that went back to the front after a first claim of many."""
-    world, _ = timed
-    world.add_many(MANY * (OFTEN + 4))
+    """Five times as many ready runs as a claim of many takes, and one that went back to the front after the first."""
+    world, watch = timed
+    world.add_many(6 * MANY)
     (back, *_) = world.claim("w", MANY)
     world.end("w", back, "handed_back")
-    return world, back.id
+    return world, watch, back.id
 
 
-def test_where_there_is_much_to_do_claims_go_on_and_in_the_end_one_begins_at_the_front(crowded):
-    world, back = crowded
-    assert back not in claim_much(world, OFTEN)
+def test_where_there_is_much_to_do_claims_go_on_for_a_moment_and_then_one_begins_at_the_front(crowded):
+    world, watch, back = crowded
+    assert back not in ids(world.claim("w", MANY))
+    watch.now += 0.99 * FRONT_SECONDS
+    assert back not in ids(world.claim("w", MANY)), "the last look at the front was at the first claim"
+    watch.now += 0.01 * FRONT_SECONDS
     assert world.claim("w", MANY)[0].id == back
+    assert len(world.claim("w", MANY)) == MANY
 
 
 def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
-    world, _ = crowded
-    most_urgent = [world.add(priority=9)]
-    claim_much(world, 1)
-    most_urgent += [world.add(priority=9), world.add(priority=5), world.add(priority=3)]
-    assert [claim.id for claim in world.claim("w", MANY)[:3]] == most_urgent[1:]
+    world, _, back = crowded
+    urgent = world.add(priority=1)
+    claimed = ids(world.claim("w", MANY))
+    assert claimed[0] == urgent
+    assert back not in claimed
 
 
 def test_a_claim_that_got_less_than_it_wanted_is_followed_by_one_at_the_front(crowded):
-    world, back = crowded
+    world, _, back = crowded
     while len(claims := world.claim("w", 2 * MANY)) == 2 * MANY:
-        assert back not in {claim.id for claim in claims}
+        assert back not in ids(claims)
     later = world.add()
-    assert [claim.id for claim in world.claim("w", 2 * MANY)] == [back, later]
+    assert ids(world.claim("w", 2 * MANY)) == [back, later]
 
 
 def test_claims_of_few_begin_at_the_front_however_much_there_is(timed):
@@ -114,6 +115,31 @@ def test_claims_of_few_begin_at_the_front_however_much_there_is(timed):
     (back, *_) = world.claim("w", MANY // 2)
     world.end("w", back, "handed_back")
     assert world.claim("w", 1)[0].id == back.id
+
+
+def test_a_lane_with_few_is_looked_at_from_its_front_while_another_goes_on(timed):
+    world, watch = timed
+    lanes = ["task", "quiet"]
+    world.add("quiet", priority=9)
+    (urgent,) = world.claim("w", 1, ["quiet"])
+    world.add_many(4 * MANY)
+    (back, *_) = world.claim("w", MANY, lanes)
+    for claim in (urgent, back):
+        world.end("w", claim, "handed_back")
+    claimed = ids(world.claim("w", MANY, lanes))
+    assert claimed[0] == urgent.id
+    assert back.id not in claimed
+    watch.now += FRONT_SECONDS
+    assert world.claim("w", MANY, lanes)[0].id == back.id
+
+
+def test_where_tenants_take_turns_every_claim_begins_at_the_front(timed):
+    """A tenant who is new gets a turn before those that others have waited for."""
+    world, _ = timed
+    world.add_many(4 * MANY, turn=1000)
+    world.claim("w", MANY)
+    new = world.add(turn=999)
+    assert world.claim("w", MANY)[0].id == new
 
 
 def test_places_in_many_priorities_are_forgotten_at_once():

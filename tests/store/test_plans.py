@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from holdfast.database import Statements
+from holdfast.database.statements import Statement
 from holdfast.store.claims import Place, Reached
 from holdfast.store.part import batch
 from holdfast.testing.server import create_database, database_of, drop_database
@@ -151,6 +152,27 @@ def test_a_claim_of_any_size_reads_the_ready_index(postgres, statistics, wanted)
     assert all(node["Actual Rows"] * node["Actual Loops"] <= wanted for node in locks), "it locks what it takes"
     updated = next(node for node in nodes if node["Node Type"] == "ModifyTable")
     assert updated["Actual Rows"] == wanted
+
+
+MIXED = """
+insert into {schema}runs (id, lane, priority, state, max_crashes, args, keep, created_at, finished_at)
+select gen_random_uuid(), 1 + n * 7 % 20, 0, case when n % 4 = 0 then 'ready' else 'done' end, 3, '[]', 1, 1,
+    case when n % 4 > 0 then 1 end
+from generate_series(1, 40000) n
+"""
+
+
+def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(postgres_url):
+    """Gathered and sorted, so few would cost less; but the plan stays when they have become many."""
+    with closing(World(postgres_url)) as world:
+        world.sql(MIXED)
+        world.sql("analyze {schema}runs")
+        claim = Statements("holdfast.store.sql", world.store.database.dialect).get("claim", 512)
+        values = {"session": "w", "places": batch([Place(1), Place(2)]), "now": None}
+        explained = Statement("explained", f"explain {claim.sql}", claim.parameters)
+        rows = world.store.database.line("claim").run(lambda connection: connection.execute(explained, values))
+        plan = "\n".join(row[0] for row in rows)
+        assert plan.count("Index Scan using holdfast_runs_ready") == 2, plan
 
 
 def test_parked_runs_are_not_read_by_claims_and_only_as_many_as_are_let_in(postgres, statistics):

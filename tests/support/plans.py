@@ -145,7 +145,7 @@ COUNTERS = {
 }
 CLAIMING = {
     "sum": 1, "priority": 0, "turn": 0, "seq": 1000,
-    "places": batch([Place(1), Place(2, 1, MOST, 1, 0, 1000), Place(2, 0, 1, 0, 0, 1000)]),
+    "places": batch([Place(1), Place(2, 5, 5, 0, 1000), Place(2, MOST, 0, 0, 1000)]),
 }  # fmt: skip
 PLACE = {"place": '["one","25"]', "parked_on": '["one","25"]'}
 

@@ -10,6 +10,8 @@ from holdfast.database import Row
 from holdfast.database.statements import Source, render
 
 CHUNK = 1000
+LONGEST_COUNT = 600.0
+"""Seconds that counting may take: after ten minutes at full speed there are many millions."""
 
 DONE = "select count(*) from {schema}runs where seq > cast(:mark as bigint) and state = 'done'"
 RECORDED = """
@@ -34,19 +36,20 @@ class Tables:
         self._drop = drop
         self.app, _ = make_app(url)
         self.store = self.app.store
+        self.store.database.read_seconds = LONGEST_COUNT
         self.store.prepare()
         lanes = self.store.lanes.ids({(QUEUE, task) for task in TASKS})
         self.lanes = {task: lane for (_, task), lane in lanes.items()}
         self._mark = 0
 
-    def rows(self, text: str, **values: Any) -> list[Row]:
+    def rows(self, text: str, line: str = "client", **values: Any) -> list[Row]:
         """Run one statement, written with the dialect's fragments."""
         statement = render(Source("bench", None, "", text), self.store.database.dialect)
-        line = self.store.database.line("client")
-        return line.run(lambda connection: connection.execute(statement, {"now": None, **values}))
+        given = {"now": None, **values}
+        return self.store.database.line(line).run(lambda connection: connection.execute(statement, given))
 
     def number(self, text: str) -> int:
-        return int(self.rows(text, mark=self._mark)[0][0])
+        return int(self.rows(text, "read", mark=self._mark)[0][0])
 
     def mark(self) -> None:
         """Leave what is there now out of all counts, and in place."""

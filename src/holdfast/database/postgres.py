@@ -341,6 +341,8 @@ class PostgresDatabase(Database):
         if purpose == "read" and self.read_seconds is not None:
             milliseconds["statement_timeout"] = int(self.read_seconds * 1000)
         settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
+        if purpose == "claim":  # lanes are read in their order, as far as wanted; sorted, they would be read to the end
+            settings.append("-c enable_bitmapscan=off")
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
         defaults = {
             "application_name": f"holdfast {purpose}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
@@ -22,10 +23,9 @@ RARELY = 9
 TOO_SLOW = 0.25
 """After one that took so long, that is so even where there is nothing to go on with."""
 MANY = 64
-"""Runs that are many to claim at once."""
-OFTEN = 16
-"""While claims of many get as many as they want, so many in a row go on from where the last one ended, before one
-begins at the front again."""
+"""Runs of one lane that are many for one claim."""
+FRONT_SECONDS = 0.05
+"""While claims get so many, and all they want, a lane is looked at from its front so often; those in between go on."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -76,41 +76,49 @@ _PRIORITY = attrgetter("priority")
 
 
 class Place(msgspec.Struct):
-    """In the order of a lane. What is behind it is looked at, and what is of a priority between `above` and `below`."""
+    """In the order of a lane. What is behind it is looked at, and what is more urgent than `above`."""
 
     lane: int
     above: int = LEAST
-    below: int = MOST
     priority: int = LEAST
     turn: int = 0
     seq: int = 0
 
 
 class Reached:
-    """How far into the order of a lane the claims of this process have come, in each priority that they met. `steps`:
-    how many more may go on from there, though nothing says that it would take long to begin at the front."""
+    """How far into the order of a lane the claims of this process have come, in each priority that they met."""
 
     def __init__(self, lane: int) -> None:
-        self._lane = lane
+        self.lane = lane
         self._last: dict[int, tuple[int, int]] = {}
-        self.steps = 0
+        self._crowded = False
+        self._front_at = -FRONT_SECONDS
 
     def move_on(self, claim: Claim) -> None:
         """To this one, unless it came before."""
         place = (claim.turn, claim.seq)
         self._last[claim.priority] = max(place, self._last.get(claim.priority, place))
         if len(self._last) > MOST_PLACES:
-            self._last.clear()
+            self._last = {}
+
+    def goes_on(self, now: float) -> bool:
+        """Whether there is so much to do here that the front needn't be looked at yet."""
+        return self._crowded and now < self._front_at + FRONT_SECONDS
+
+    def note(self, now: float, *, went_on: bool, crowded: bool) -> None:
+        """A claim began now, at the front or not."""
+        self._crowded = crowded
+        if not went_on:
+            self._front_at = now
 
     def places(self, *, going_on: bool = True) -> list[Place]:
-        """Where to go on: behind each, and with what is more urgent than it but not than the next. Else the front."""
-        if not going_on or not self._last:
-            return [Place(self._lane)]
-        urgent = sorted(self._last, reverse=True)
+        """Where to go on: behind each, and with what is more urgent than all of them. Else the front."""
+        last = self._last if going_on else {}
+        most_urgent = max(last, default=LEAST)
         return [
-            Place(self._lane, priority, below, priority, *self._last[priority])
-            for below, priority in zip([MOST, *urgent], urgent, strict=False)
-        ]
+            Place(self.lane, most_urgent if priority == most_urgent else MOST, priority, *place)
+            for priority, place in list(last.items())
+        ] or [Place(self.lane)]
 
 
 class Claims(Part):
@@ -148,13 +156,13 @@ class Claims(Part):
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        """On PostgreSQL: from the front, or on from where the last claim ended, so that walks over what isn't cleaned
-        up yet take a small share of the time: for a few claims where there is much to do, for longer where the front
-        was slow a moment ago. What comes back to an earlier place, as a retry does, or is less urgent than all that we
-        met, waits then."""
+        """On PostgreSQL: from the front of each lane, or on from where the last claim ended, so that walks over what
+        isn't cleaned up yet take a small share of the time: for a moment where there is much to do, for longer where
+        the front was slow. What comes back to an earlier place, as a retry does, or is less urgent than all that we
+        met, waits then. Not where tenants take turns: who is new there stands before what was claimed."""
         began = self._monotonic()
         reached = [self._reached.setdefault(lane, Reached(lane)) for lane in lanes]
-        going_on = [began < self._go_on_until or each.steps > 0 for each in reached]
+        going_on = [began < self._go_on_until or each.goes_on(began) for each in reached]
         claims = self._claim_behind(session, reached, going_on, size)
         if not claims and any(going_on) and began >= self._keep_off_until:
             going_on = [False] * len(reached)
@@ -163,9 +171,9 @@ class Claims(Part):
             took = self._monotonic() - began
             self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
             self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
-        much = size >= MANY and len(claims) == size
+        gave = Counter(claim.lane for claim in claims if not claim.turn) if len(claims) == size else Counter()
         for each, went_on in zip(reached, going_on, strict=True):
-            each.steps = (max(each.steps - 1, 0) if went_on else OFTEN) if much else 0
+            each.note(began, went_on=went_on, crowded=gave[each.lane] >= MANY)
         return claims
 
     def _claim_behind(self, session: str, reached: list[Reached], going_on: list[bool], size: int) -> list[Claim]:

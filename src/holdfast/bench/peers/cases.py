@@ -101,6 +101,8 @@ class Bench:
         with scratch_folder() as scratch:
             trial = Trial(self._peer, PostgresHost.name, "", 0)
             finish(self._command("prepare", trial, scratch), scratch, "setup", LONGEST_SECONDS)
+        if self._tables is not None:
+            self._tables.settle()
         self._is_set_up = True
 
     def _take_direct(self, trial: Trial, tables: PeerTables | None) -> float:

@@ -10,7 +10,7 @@ limit 1
 
 -- name: claim
 -- only: postgres
--- The first ready runs of the lanes behind places in their order, and those of priorities between these, become this session's. What was claimed
+-- The first ready runs of the lanes behind places in their order, and those more urgent than these, become this session's. What was claimed
 -- stays in the index until it is cleaned up, and a claim that begins at the front walks over all of it. Candidates are read per lane without
 -- locks, merged, then locked: twice as many are read as wanted, because another worker may be at the first ones, and no more are locked
 -- (bench jobs with two workers). From one to the next by the place of the row, which no statistics can turn round: what changed since the
@@ -21,10 +21,10 @@ with alive as materialized (
 ),
 candidates as materialized (
     select ready.place
-    from alive cross join {each(:places, lane bigint, above bigint, below bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
+    from alive cross join {each(:places, lane bigint, above bigint, priority bigint, turn bigint, seq bigint)} cross join lateral (
         (
             select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
-            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above and r.priority < each.below
+            where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
             order by r.priority desc, r.turn, r.seq limit {reach}
         ) union all (
             select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
