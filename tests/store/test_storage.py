@@ -26,6 +26,6 @@ def test_tables_that_change_much_say_so(postgres_url):
     with closing(World(postgres_url)) as world:
         settings = "select relname, reloptions from pg_class where relkind = 'r' and reloptions is not null"
         assert dict(world.sql(settings)) == {
-            "runs": ["fillfactor=50", "autovacuum_vacuum_scale_factor=0.05"],
+            "runs": ["fillfactor=50", "autovacuum_analyze_scale_factor=0.2"],
             "limits": ["fillfactor=50"],
         }

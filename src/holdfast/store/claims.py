@@ -24,7 +24,7 @@ TOO_SLOW = 0.25
 """After one that took so long, that is so even where there is nothing to go on with."""
 MANY = 64
 """Runs of one lane that are many for one claim."""
-FRONT_SECONDS = 0.05
+FRONT_SECONDS = 0.1
 """While claims get so many, and all they want, a lane is looked at from its front so often; those in between go on."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
@@ -157,9 +157,9 @@ class Claims(Part):
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
         """On PostgreSQL: from the front of each lane, or on from where the last claim ended, so that walks over what
-        isn't cleaned up yet take a small share of the time: for a moment where there is much to do, for longer where
-        the front was slow. What comes back to an earlier place, as a retry does, or is less urgent than all that we
-        met, waits then. Not where tenants take turns: who is new there stands before what was claimed."""
+        isn't cleaned up yet take a small share of the time: for longer where the front was slow, for a moment where
+        there is much to do and tenants don't take turns, since who is new stands before what was claimed. What comes
+        back to an earlier place, as a retry does, or is less urgent than all that we met, waits then."""
         began = self._monotonic()
         reached = [self._reached.setdefault(lane, Reached(lane)) for lane in lanes]
         going_on = [began < self._go_on_until or each.goes_on(began) for each in reached]
