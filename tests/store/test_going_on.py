@@ -93,6 +93,19 @@ def test_where_there_is_much_to_do_claims_go_on_for_a_moment_and_then_one_begins
     assert len(world.claim("w", MANY)) == MANY
 
 
+def test_claims_from_the_front_take_a_twentieth_of_the_time(timed):
+    world, watch = timed
+    world.add_many(4 * MANY)
+    watch.took = 0.01
+    (back, *_) = world.claim("w", MANY)
+    watch.took = 0.0
+    world.end("w", back, "handed_back")
+    watch.now += 0.18
+    assert back.id not in ids(world.claim("w", MANY))
+    watch.now += 0.02
+    assert world.claim("w", MANY)[0].id == back.id
+
+
 def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
     world, _, back = crowded
     urgent = world.add(priority=1)

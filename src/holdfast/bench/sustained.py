@@ -20,7 +20,8 @@ MINUTES = 10
 QUICK_MINUTES = 3
 MINUTE = 60.0
 QUICK_MINUTE = 1.0
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.25
+"""Often enough to feed: a look counts all that is ready, which takes the database's time from the worker."""
 READY = """
 select count(*) from {schema}lanes l cross join {schema}runs r
 where l.task = 'bench.noop' and r.lane = l.id and r.state = 'ready' and r.held is null

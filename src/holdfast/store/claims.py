@@ -26,6 +26,8 @@ MANY = 64
 """Runs of one lane that are many for one claim."""
 FRONT_SECONDS = 0.1
 """While claims get so many, and all they want, a lane is looked at from its front so often; those in between go on."""
+FRONT_SHARE = 20
+"""Or so seldom that claims from the front take one of so many parts of the time."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -92,7 +94,7 @@ class Reached:
         self.lane = lane
         self._last: dict[int, tuple[int, int]] = {}
         self._crowded = False
-        self._front_at = -FRONT_SECONDS
+        self._front_at = 0.0
 
     def move_on(self, claim: Claim) -> None:
         """To this one, unless it came before."""
@@ -103,13 +105,13 @@ class Reached:
 
     def goes_on(self, now: float) -> bool:
         """Whether there is so much to do here that the front needn't be looked at yet."""
-        return self._crowded and now < self._front_at + FRONT_SECONDS
+        return self._crowded and now < self._front_at
 
-    def note(self, now: float, *, went_on: bool, crowded: bool) -> None:
-        """A claim began now, at the front or not."""
+    def note(self, now: float, took: float, *, went_on: bool, crowded: bool) -> None:
+        """A claim began now, at the front or not, and took so long."""
         self._crowded = crowded
         if not went_on:
-            self._front_at = now
+            self._front_at = now + max(FRONT_SECONDS, FRONT_SHARE * took)
 
     def places(self, *, going_on: bool = True) -> list[Place]:
         """Where to go on: behind each, and with what is more urgent than all of them. Else the front."""
@@ -167,13 +169,13 @@ class Claims(Part):
         if not claims and any(going_on) and began >= self._keep_off_until:
             going_on = [False] * len(reached)
             claims = self._claim_behind(session, reached, going_on, size)
+        took = self._monotonic() - began
         if not all(going_on):
-            took = self._monotonic() - began
             self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
             self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
         gave = Counter(claim.lane for claim in claims if not claim.turn) if len(claims) == size else Counter()
         for each, went_on in zip(reached, going_on, strict=True):
-            each.note(began, went_on=went_on, crowded=gave[each.lane] >= MANY)
+            each.note(began, took, went_on=went_on, crowded=gave[each.lane] >= MANY)
         return claims
 
     def _claim_behind(self, session: str, reached: list[Reached], going_on: list[bool], size: int) -> list[Claim]:
