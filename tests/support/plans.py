@@ -198,6 +198,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "find_keys": (KEYS, "keys_pkey"),
     "point_keys": (KEYS, "keys_pkey"),
     "add_runs": (RUNS_TO_ADD, None),
+    "add_new_runs": (RUNS_TO_ADD, None),
     "hold_successors": ({}, "runs_pkey"),
     "find_unique": ({"rows": batch({"unique_name": f"name {n}"} for n in range(0, 200, 2))}, "holdfast_runs_unique"),
     "find_ids": ({}, "runs_pkey"),

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.database import Row, Statement
+from holdfast.database import Duplicate, Row, Statement
 from holdfast.database.borrowed import Borrowed, BorrowedAsync
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking import in_thread
@@ -68,13 +68,20 @@ class Intake(Part):
         lanes = self._lanes.of(runs)
         if any(run.key is not None or run.unique is not None or run.fair is not None for run in runs):
             return self._together("client", lambda do: carry_out(plan(runs, lanes), do))
+        try:
+            self._add_plain("add_new_runs" if self._ground.database.dialect.writing_ctes else "add_runs", runs, lanes)
+        except Duplicate:  # they were made before an answer was lost
+            self._add_plain("add_runs", runs, lanes)
+        return [run.id for run in runs]
+
+    def _add_plain(self, name: str, runs: Sequence[NewRun], lanes: dict[Pair, int]) -> None:
+        """Runs that nothing stands in the way of, by this statement; more than fit into one in a transaction."""
         chunks = chunked(runs, lanes, BULK)
         first, second = next(chunks), next(chunks, None)
         if second is None:
-            self._one("client", "add_runs", rows=first)
+            self._one("client", name, rows=first)
         else:
-            self._together("client", lambda do: add_all(do, chunked(runs, lanes, BULK)))
-        return [run.id for run in runs]
+            self._together("client", lambda do: add_all(do, name, chunked(runs, lanes, BULK)))
 
     def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
@@ -247,10 +254,9 @@ def _point_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator
         yield "point_keys", {"rows": batch(rows)}
 
 
-def add_all(do: Do, chunks: Iterable[str]) -> None:
-    """Runs that nothing stands in the way of."""
+def add_all(do: Do, name: str, chunks: Iterable[str]) -> None:
     for chunk in chunks:
-        do("add_runs", rows=chunk)
+        do(name, rows=chunk)
 
 
 def chunked(runs: Sequence[NewRun], lanes: dict[Pair, int], most: int = BATCH) -> Iterator[str]:

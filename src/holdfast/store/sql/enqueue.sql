@@ -45,6 +45,23 @@ where true
 on conflict do nothing
 returning id, {hint}
 
+-- name: add_new_runs
+-- only: postgres
+-- The same for runs without a unique name or a turn, where a repeat is refused: to watch out for it at each row, and to tell which were made,
+-- costs a fifth more (bench enqueue).
+with added as (
+    insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep,
+        created_at, limits)
+    select each.id, each.lane, each.tenant, each.priority,
+        case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
+        coalesce(each.run_at, {stamp} + each.delay),
+        coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
+        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits
+    from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text)}
+    returning 1
+)
+select {hint} from added limit 1
+
 -- name: lock_names
 -- Lets batches with unique names in common go one after the other, so that they can't wait for each other in a circle.
 select {name_lock(names.unique_name)} from (
