@@ -47,17 +47,17 @@ returning id, {hint}
 
 -- name: add_new_runs
 -- only: postgres
--- The same for runs without a unique name or a turn, where a repeat is refused: to watch out for it at each row, and to tell which were made,
+-- The same for runs without a unique name, where a repeat is refused: to watch out for it at each row, and to tell which were made,
 -- costs a fifth more (bench enqueue).
 with added as (
     insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep,
-        created_at, limits)
+        created_at, limits, turn)
     select each.id, each.lane, each.tenant, each.priority,
         case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
         coalesce(each.run_at, {stamp} + each.delay),
         coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits
-    from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text)}
+        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, 0)
+    from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text, turn bigint)}
     returning 1
 )
 select {hint} from added limit 1
