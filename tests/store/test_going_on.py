@@ -106,6 +106,17 @@ def test_claims_from_the_front_take_a_twentieth_of_the_time(timed):
     assert world.claim("w", MANY)[0].id == back.id
 
 
+def test_one_long_claim_keeps_nobody_from_the_front_for_long(timed):
+    world, watch = timed
+    world.add_many(4 * MANY)
+    watch.took = 0.15
+    (back, *_) = world.claim("w", MANY)
+    watch.took = 0.0
+    world.end("w", back, "handed_back")
+    watch.now += 10 * 0.15
+    assert world.claim("w", MANY)[0].id == back.id
+
+
 def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
     world, _, back = crowded
     urgent = world.add(priority=1)

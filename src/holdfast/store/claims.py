@@ -27,7 +27,9 @@ MANY = 64
 FRONT_SECONDS = 0.1
 """While claims get so many, and all they want, a lane is looked at from its front so often; those in between go on."""
 FRONT_SHARE = 20
-"""Or so seldom that claims from the front take one of so many parts of the time."""
+"""Or so seldom that claims from the front take one of so many parts of the time,"""
+FRONT_LONGEST = 1.0
+"""but not more seldom than this: one claim may have taken long for another reason."""
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -111,7 +113,7 @@ class Reached:
         """A claim began now, at the front or not, and took so long."""
         self._crowded = crowded
         if not went_on:
-            self._front_at = now + max(FRONT_SECONDS, FRONT_SHARE * took)
+            self._front_at = now + min(max(FRONT_SECONDS, FRONT_SHARE * took), FRONT_LONGEST)
 
     def places(self, *, going_on: bool = True) -> list[Place]:
         """Where to go on: behind each, and with what is more urgent than all of them. Else the front."""
