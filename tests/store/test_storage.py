@@ -26,6 +26,11 @@ def test_tables_that_change_much_say_so(postgres_url):
     with closing(World(postgres_url)) as world:
         settings = "select relname, reloptions from pg_class where relkind = 'r' and reloptions is not null"
         assert dict(world.sql(settings)) == {
-            "runs": ["fillfactor=50", "autovacuum_analyze_scale_factor=0.2"],
+            "runs": [
+                "fillfactor=50",
+                "autovacuum_analyze_scale_factor=0.2",
+                "autovacuum_vacuum_scale_factor=0.02",
+                "autovacuum_vacuum_cost_limit=2000",
+            ],
             "limits": ["fillfactor=50"],
         }
