@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.client.gathering import Gathering, can_wait_for_others
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
 
@@ -61,6 +61,20 @@ async def test_one_that_cannot_be_written_fails_alone():
     made, failed, other = await asyncio.gather(*calls, return_exceptions=True)
     assert (made, other) == (["made a"], ["made c"])
     assert isinstance(failed, StoreError)
+
+
+async def test_a_database_that_cannot_be_reached_is_asked_once_for_all():
+    tried = []
+
+    def add(runs: Sequence[NewRun]) -> list[str]:
+        tried.append(len(runs))
+        raise StoreUnavailable("the database can't be reached")
+
+    gathering = Gathering(add)
+    told = await asyncio.gather(*(gathering.add([new(str(n))]) for n in range(5)), return_exceptions=True)
+    assert tried == [5]
+    assert [str(error) for error in told] == ["the database can't be reached"] * 5
+    assert len(set(map(id, told))) == 5, "each has an exception of its own"
 
 
 async def test_a_caller_that_is_cancelled_takes_nobody_along():

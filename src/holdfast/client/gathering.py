@@ -1,7 +1,8 @@
 """Groups what concurrent coroutines enqueue: while one group is being written, the next gathers.
 
 A lone call is written at once; a hundred at once share a statement, a commit and a thread. Each call stands for itself:
-when a group can't be written, its calls are tried one by one, and each gets its own answer.
+when a group can't be written, its calls are tried one by one, and each gets its own answer. Only of a database that
+can't be reached all are told at once: one by one they would each wait for it again.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextvars
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.errors import StoreUnavailable
 from holdfast.model.blocking import in_thread
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
@@ -31,6 +34,14 @@ class Call(NamedTuple):
 
     runs: Sequence[NewRun]
     ids: asyncio.Future[list[str]]
+
+    def tell(self, ids: list[str]) -> None:
+        if not self.ids.done():  # its caller was cancelled
+            self.ids.set_result(ids)
+
+    def fail(self, error: Exception) -> None:
+        if not self.ids.done():
+            self.ids.set_exception(error)
 
 
 class Gathering:
@@ -73,21 +84,30 @@ class Gathering:
     async def _write(self, group: list[Call]) -> None:
         try:
             ids = await in_thread(self._add, [run for call in group for run in call.runs])
+        except StoreUnavailable as error:
+            for call in group:
+                call.fail(_another(error))
         except Exception as error:
-            if len(group) > 1:
+            if len(group) == 1:
+                group[0].fail(error)
+            else:
                 for call in group:
                     await self._write([call])
-            elif not group[0].ids.done():
-                group[0].ids.set_exception(error)
         except BaseException:  # the loop is ending; whether the runs were made is known to nobody
             for call in group:
                 call.ids.cancel()
             raise
         else:
             for call in group:
-                own, ids = ids[: len(call.runs)], ids[len(call.runs) :]
-                if not call.ids.done():  # its caller was cancelled
-                    call.ids.set_result(own)
+                call.tell(ids[: len(call.runs)])
+                ids = ids[len(call.runs) :]
+
+
+def _another(error: StoreUnavailable) -> StoreUnavailable:
+    """The same for another caller: whoever raises an exception writes into it."""
+    other = copy(error).with_traceback(error.__traceback__)
+    other.__cause__ = error.__cause__
+    return other
 
 
 def _group_size(waiting: list[Call]) -> int:
