@@ -1,10 +1,13 @@
-"""What the claimer has taken is never left lying, nor handed back behind its back."""
+"""What the claimer has taken is never left lying, nor handed back behind its back; when it asks to be told of work."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 from holdfast import Context
+from holdfast.engine import claimer
 from holdfast.errors import StoreUnavailable
 
 
@@ -80,3 +83,30 @@ def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, w
     with worker:
         assert woken.result(timeout=30) == "kept!"
     assert "handed_back" not in kinds(woken)
+
+
+def test_a_worker_that_works_without_a_pause_asks_to_be_told_of_nothing(app, monkeypatch):
+    """Else everyone who enqueues would pay for telling it what it finds by itself."""
+
+    @app.task(name="plain")
+    async def plain() -> None: ...
+
+    said: list[bool] = []
+    idle = threading.Event()
+    mark_idle = app.store.workers.mark_idle
+
+    def noting(session, is_idle):
+        mark_idle(session, is_idle)
+        said.append(is_idle)
+        if is_idle:
+            idle.set()
+
+    monkeypatch.setattr(app.store.workers, "mark_idle", noting)
+    monkeypatch.setattr(claimer, "POLL", 0.001)  # what counts as working without a pause
+    with app.worker(concurrency=1):
+        assert idle.wait(30)
+        idle.clear()
+        for run in plain.enqueue_many([()] * 30):
+            run.result(timeout=30)
+        assert idle.wait(30)
+    assert said[:3] == [True, False, True]

@@ -1,8 +1,9 @@
-"""Who ends runs tells those who wait for ends, and only while somebody does."""
+"""Who ends runs tells those who wait for ends, who brings work those who have none, and only while somebody does."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -15,8 +16,8 @@ from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, World, end_
 class Ear:
     """Listens as another program might, and hears in the order of commits."""
 
-    def __init__(self, world: World) -> None:
-        self._channel = world.store.database.dialect.ends_channel
+    def __init__(self, world: World, channel: str) -> None:
+        self._channel = channel
         self._connection = psycopg.connect(world.url, autocommit=True)
         self._connection.execute(f'listen "{self._channel}"')
 
@@ -43,7 +44,7 @@ def postgres(postgres_url):
 
 @pytest.fixture
 def ear(postgres):
-    ear = Ear(postgres)
+    ear = Ear(postgres, postgres.store.database.dialect.ends_channel)
     yield ear
     ear.close()
 
@@ -199,6 +200,26 @@ def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
     assert ends.wait(60, stop)
     ends.close()
     work.close()
+
+
+def test_new_work_is_told_only_while_a_worker_is_idle_and_a_batch_of_it_once(postgres):
+    with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
+        postgres.add()
+        assert ear.heard() == 0
+        postgres.store.workers.mark_idle("w", True)
+        postgres.add_many(5)
+        assert ear.heard() == 1
+        postgres.store.workers.mark_idle("w", False)
+        postgres.add()
+        assert ear.heard() == 0
+
+
+def test_nobody_is_told_of_new_work_for_a_worker_that_died_idle(postgres):
+    with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
+        postgres.store.workers.mark_idle("w", True)
+        postgres.clock.advance(3601)
+        postgres.add()
+        assert ear.heard() == 0
 
 
 def test_closing_one_watch_of_a_file_doesnt_close_the_other(sqlite_url):

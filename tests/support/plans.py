@@ -211,6 +211,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "prune_descendants": ({}, "holdfast_runs_tree"),
     "postpone_pruning": ({}, "runs_pkey"),
     "prune_history": ({}, "history_pkey"),
+    "forget_records": ({"rows": batch({"run": id, "n": 1} for id in IDS)}, "history_pkey"),
+    "tops_between": ({"low": IDS[0], "high": IDS[90]}, "runs_pkey"),
     "prune_messages": ({}, "messages_pkey"),
     "prune_chunks": ({}, "chunks_pkey"),
     "hold_runs": ({}, "runs_pkey"),
