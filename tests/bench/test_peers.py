@@ -3,6 +3,7 @@ are installed by a slow test only."""
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -94,6 +95,15 @@ def test_what_pip_said_is_the_reason(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "peers: installing odd (no-such-peer==1)" in said
     assert "trying again" in said
+
+
+def test_a_python_that_is_too_old_is_named_in_few_words():
+    said = (
+        "ERROR: Ignored the following versions that require a different python version:"
+        " 1.0 Requires-Python >=3.40; 1.1 Requires-Python >=3.41\n"
+        "ERROR: Could not find a version that satisfies the requirement odd==1.1 (from versions: none)\n"
+    )
+    assert environments._reason(said) == f"it needs Python >=3.41, this is {platform.python_version()}"
 
 
 def test_every_peer_has_what_its_trials_need():

@@ -82,7 +82,23 @@ PROCRASTINATE = Peer(
     done="select count(*) from procrastinate_jobs where status = 'succeeded'",
     settings={"concurrency": 30, "pool": 4},
 )
-PEERS = {peer.name: peer for peer in (RAW, PGQUEUER, DBOS, ABSURD, PROCRASTINATE)}
+CHANCY = Peer(
+    "chancy",
+    ("chancy==0.26.0", PSYCOPG, UVLOOP),
+    tables=("chancy_jobs", "chancy_workers"),
+    unfinished="exists (select from chancy_jobs where state not in ('succeeded', 'failed'))",
+    done="select count(*) from chancy_jobs where state = 'succeeded'",
+    settings={"concurrency": 1000},
+)
+OBAN = Peer(
+    "oban",
+    ("oban==0.7.0", PSYCOPG, UVLOOP),
+    tables=("oban_jobs", "oban_producers"),
+    unfinished="exists (select from oban_jobs where state in ('available', 'executing', 'scheduled', 'retryable'))",
+    done="select count(*) from oban_jobs where state = 'completed'",
+    settings={"concurrency": 100, "pool": 10},
+)
+PEERS = {peer.name: peer for peer in (RAW, PGQUEUER, DBOS, ABSURD, PROCRASTINATE, CHANCY, OBAN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,9 @@ class Trial:
         return {**self.peer.settings, **self.changes}
 
 
-JOBS = {RAW: 50_000, PGQUEUER: 20_000, ABSURD: 10_000, PROCRASTINATE: 10_000, DBOS: 5_000}
+JOBS = {
+    RAW: 50_000, PGQUEUER: 20_000, CHANCY: 20_000, OBAN: 20_000, ABSURD: 10_000, PROCRASTINATE: 10_000, DBOS: 5_000,
+}  # fmt: skip
 
 
 def _jobs() -> list[Trial]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -88,6 +90,8 @@ def _install(python: Path, requirements: Sequence[str], name: str) -> None:
 
 def _reason(said: str) -> str:
     """The line of pip's complaint that tells the most."""
+    if wanted := re.findall(r"Requires-Python ([^;\s]+)", said):
+        return f"it needs Python {wanted[-1]}, this is {platform.python_version()}"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return next(iter(errors), lines[-1] if lines else "it said nothing")
