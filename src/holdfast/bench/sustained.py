@@ -29,7 +29,8 @@ and r.priority = 0 and r.turn = 0 and r.seq >= cast(:front as bigint)
 """
 """How many wait, and the first of them. Jobs that do nothing come to the front in their order and don't come back, so
 that a look goes on from the first that the last one found: what was claimed since the server last cleaned up is still
-in PostgreSQL's index, and walking over all of it four times a second took a seventh of the processor."""
+in PostgreSQL's index, and walking over all of it four times a second took a seventh of the processor. Lane by lane:
+otherwise SQLite walks all runs, ever more of them."""
 UNFINISHED = f"""
 select jobs + (select count(*) from {{schema}}runs where session is not null and state = 'running'), front
 from ({READY}) as waiting
@@ -90,19 +91,31 @@ class Feeder:
         self._tables = tables
         self._waiting = waiting
         self._workers = workers
-        self._front = 0
+        self.front = 0
+        """The number of the first job that waits, as of the last look."""
         self.fed = waiting
 
     def rate(self, seconds: float, number: int) -> float:
         """What is done in a second, over this time."""
-        before, since = self._completed(), time.monotonic()
+        before, since = self.completed(), time.monotonic()
         while time.monotonic() < since + seconds:
             self._workers.check_alive()
-            self._feed()
+            self.feed()
             time.sleep(LOOK_SECONDS)
-        rate = (self._completed() - before) / (time.monotonic() - since)
+        rate = (self.completed() - before) / (time.monotonic() - since)
         note(f"minute {number}: {rate:,.0f} jobs/s; {self.fed:,} jobs so far")
         return rate
+
+    def feed(self) -> None:
+        """Add jobs when a third of those that shall wait is missing."""
+        missing = self._waiting - self._count(READY)
+        if missing > self._waiting // 3:
+            self._tables.fill(missing, NOOP)
+            self.fed += missing
+
+    def completed(self) -> int:
+        """How many jobs are done."""
+        return self.fed - self._count(UNFINISHED)
 
     def drain(self) -> None:
         self.wait_until(lambda: self._count(UNFINISHED) == 0)
@@ -115,17 +128,8 @@ class Feeder:
                 raise Failed(f"waited {LONGEST_SECONDS:.0f} s in vain: {self._workers.said()}")
             time.sleep(LOOK_SECONDS)
 
-    def _feed(self) -> None:
-        missing = self._waiting - self._count(READY)
-        if missing > self._waiting // 3:
-            self._tables.fill(missing, NOOP)
-            self.fed += missing
-
-    def _completed(self) -> int:
-        return self.fed - self._count(UNFINISHED)
-
     def _count(self, statement: str) -> int:
-        ((jobs, self._front),) = self._tables.rows(statement, "read", front=self._front)
+        ((jobs, self.front),) = self._tables.rows(statement, "read", front=self.front)
         return int(jobs)
 
 
