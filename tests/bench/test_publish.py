@@ -115,6 +115,14 @@ def test_what_is_not_fit_is_not_published(docs):
     assert not (docs / "benchmarks.svg").exists()
 
 
+def test_what_failed_before_it_was_repeated_often_enough_is_not_published(docs):
+    report = jobs_report()
+    report.add("PostgreSQL", "absurd", {"1 worker": 900.0})
+    report.fail("PostgreSQL", "absurd", "runs done: 9 of 10")
+    with pytest.raises(Unusable, match="not published: jobs"):
+        publish([Results(ABOUT, [report]).as_data()], docs)
+
+
 def test_a_page_without_a_place_for_figures_is_left_alone(docs):
     (docs / "benchmarks.md").write_text("# Nothing\n")
     with pytest.raises(Unusable, match="no place for figures"):

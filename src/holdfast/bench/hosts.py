@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ class PostgresHost(Host):
             if facts[name] == "off":
                 raise Unusable(f"the PostgreSQL server has {name} off: its figures would say nothing; turn it on")
         facts["version"] = facts.pop("server_version")
+        facts["psycopg"] = f"{psycopg.__version__} ({psycopg.pq.__impl__})"
         url = create_database(self.url)
         try:
             with psycopg.connect(url, autocommit=True) as connection:
@@ -128,6 +130,7 @@ def about(hosts: list[Host]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "holdfast": holdfast.__version__,
+        "uvloop": version("uvloop") if importlib.util.find_spec("uvloop") else "not installed",
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
     }

@@ -69,7 +69,8 @@ class Report:
 
     @property
     def publishable(self) -> bool:
-        return not (self._settings["quick"] or self._settings.get("profiled")) and self._settings["reps"] >= FEWEST
+        enough = all(len(line.values) >= FEWEST for line in self._lines.values())
+        return enough and not (self._settings["quick"] or self._settings.get("profiled"))
 
     def add(self, database: str, subject: str, figures: Figures, details: dict[str, Any] | None = None) -> None:
         for figure, value in figures.items():
