@@ -177,7 +177,6 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "hold_limits": (COUNTERS, "limits_pkey"),
     "keep_limits": (COUNTERS, "limits_pkey"),
     "return_permits": (COUNTERS, "limits_pkey"),
-    "waited_for": (COUNTERS, "limits_pkey"),
     "claim_limited": ({"at": NOW}, "runs_pkey"),
     "claimed_limited": ({}, None),
     "park": (each(parked_on='["one","25"]'), "runs_pkey"),

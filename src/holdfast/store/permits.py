@@ -7,7 +7,7 @@ runs that wait for a permit are picked only where nobody else holds them.
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -60,9 +60,10 @@ def give_back(do: Do, limits: Iterable[str | None]) -> None:
     returned = Count(place for each in limits if each is not None for place in places_of(each))
     if not returned:
         return
-    rows = batch({"place": place, "number": number} for place, number in returned.items())
-    do("return_permits", rows=rows)
-    waited_for = [place for (place,) in do("waited_for", rows=rows)]
+    looked_at = _return(do, returned)
+    if left := {place: number for place, number in returned.items() if place not in looked_at}:
+        looked_at |= _return(do, left)  # someone was at them; now we are
+    waited_for = [place for place, look_at in looked_at.items() if look_at is not None]
     if waited_for:
         counters, now = _hold(do, waited_for)
         for place, counter in counters.items():
@@ -95,6 +96,12 @@ def _let_in(do: Do, place: str, counter: Counter, now: int, size: int | None = N
         counter.look_at = now + LOOK_SOON
     else:
         counter.look_at = counter.opens_at(now)
+
+
+def _return(do: Do, permits: Mapping[str, int]) -> dict[str, int | None]:
+    """Take numbers of permits back; of each counter that could be had, when it is to be looked at."""
+    rows = batch({"place": place, "number": number} for place, number in permits.items())
+    return dict(do("return_permits", rows=rows))
 
 
 def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:

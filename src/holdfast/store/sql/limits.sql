@@ -64,12 +64,21 @@ on conflict do nothing
 
 -- name: hold_limits
 -- only: postgres
--- Locks counters in order: how they stand, what their limits allow, and the time by now. (One statement, because round trips decide: bench limits.)
-with held as materialized (
-    select place, name, used, log, look_at from {schema}limits where place {among(:rows, place text)} order by place {lock}
+-- Locks counters in order, each by its key: how they stand, what their limits allow, and the time when all are locked. (One statement,
+-- because round trips decide; by an array of places a small table was walked through, and the array for each of its rows: bench limits.)
+with given as materialized (
+    select each.place from {each(:rows, place text)} order by each.place
+),
+held as materialized (
+    select l.* from given cross join lateral (
+        select x.place, x.name, x.used, x.log, x.look_at from {schema}limits x where x.place = given.place {lock}
+    ) l
+),
+locked as materialized (
+    select case when count(*) >= 0 then {moment} end as at from held
 )
-select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, {moment}
-from held left join {schema}limit_settings s on s.name = held.name
+select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, locked.at
+from held cross join locked left join {schema}limit_settings s on s.name = held.name
 
 -- name: hold_limits
 -- only: sqlite
@@ -80,27 +89,47 @@ from {schema}limits l left join {schema}limit_settings s on s.name = l.name
 where l.place {among(:rows, place text)}
 
 -- name: keep_limits
+-- only: postgres
+-- How counters stand now, which this transaction has locked: each by its key, then by the place of its row.
+with given as materialized (
+    select each.used, each.log, each.look_at, l.at
+    from {each(:rows, place text, used int, log text, look_at bigint)} cross join lateral (
+        select x.ctid as at from {schema}limits x where x.place = each.place offset 0
+    ) l
+)
+update {schema}limits set used = given.used, log = given.log, look_at = given.look_at, touched_at = {stamp}
+from given where {schema}limits.ctid {among(given, at)} and {schema}limits.ctid = given.at
+
+-- name: keep_limits
+-- only: sqlite
 -- How counters stand now.
 update {schema}limits set used = each.used, log = each.log, look_at = each.look_at, touched_at = {now}
 from {each(:rows, place text, used int, log text, look_at bigint)}
-where {schema}limits.place {matching(:rows, place text)} and {schema}limits.place = each.place
+where {schema}limits.place = each.place
 
 -- name: return_permits
--- Permits of counters, all of which are locked in order first, aren't in use any more.
-with held as materialized (
-    select place from {schema}limits where place {among(:rows, place text)} order by place {lock}
+-- only: postgres
+-- Permits of counters, locked in order, aren't in use any more; and when those that wait for them are to be looked at. One that changed
+-- while this statement began is locked and passed over: it isn't in the answer.
+with given as materialized (
+    select each.place, each.number from {each(:rows, place text, number int)} order by each.place
+),
+held as materialized (
+    select given.number, l.at from given cross join lateral (
+        select x.ctid as at from {schema}limits x where x.place = given.place {lock}
+    ) l
 )
+update {schema}limits set used = case when used > held.number then used - held.number else 0 end, touched_at = {stamp}
+from held where {schema}limits.ctid {among(held, at)} and {schema}limits.ctid = held.at
+returning {schema}limits.place, {schema}limits.look_at
+
+-- name: return_permits
+-- only: sqlite
+-- Permits of counters aren't in use any more; and when those that wait for them are to be looked at.
 update {schema}limits set used = case when used > each.number then used - each.number else 0 end, touched_at = {now}
 from {each(:rows, place text, number int)}
-where {schema}limits.place {matching(:rows, place text)} and {schema}limits.place = each.place
-and (select count(*) from held) > 0
-
--- name: waited_for
--- Those of some counters that runs wait for; most of the time nobody waits for any. (coalesce keeps the planner from walking all that are
--- waited for.)
-select place from {schema}limits
-where (select min(l.look_at) from {schema}limits l where l.look_at is not null) is not null
-and place {among(:rows, place text)} and coalesce(look_at, -1) >= 0
+where {schema}limits.place = each.place
+returning place, look_at
 
 -- name: claim_limited
 -- only: postgres
