@@ -40,7 +40,7 @@ def imports_of(path: Path) -> set[str]:
     return plain | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
-@pytest.mark.parametrize(("paths", "most"), [(MODULES, 400), (TESTS, 500)], ids=["src", "tests"])
+@pytest.mark.parametrize(("paths", "most"), [(MODULES, 700), (TESTS, 700)], ids=["src", "tests"])
 def test_no_file_is_too_long_to_be_read_at_one_go(paths, most):
     lengths = {by_path(path): len(path.read_text().splitlines()) for path in paths}
     assert {path: length for path, length in lengths.items() if length > most} == {}

@@ -185,15 +185,15 @@ def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, led
         assert run.cancel()
         return "payment"
 
-    ended, told = Calls._ended, []
+    forget, told = Calls._forget, []
 
-    def cancelled_now(calls):
+    def cancelled_now(calls, threads, under_way):
         if not told:
             told.append(True)
             calls._desk.stop(calls._attempt, "lost")
-        ended(calls)
+        forget(calls, threads, under_way)
 
-    monkeypatch.setattr(Calls, "_ended", cancelled_now)
+    monkeypatch.setattr(Calls, "_forget", cancelled_now)
     run = charging(app, ledger, charge).enqueue()
     with app.worker(), pytest.raises(RunCancelled):
         run.result(timeout=30)

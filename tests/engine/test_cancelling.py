@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from holdfast import Retry, RunCancelled
+from holdfast.engine import runner
 from holdfast.errors import KeyConflict, RunFinished
 from tests.support.waiting import wait_until
 
@@ -94,7 +95,8 @@ def test_the_result_of_a_cancelled_thread_comes_too_late(app, ledger, caplog):
     assert "its result is dropped" in caplog.text
 
 
-def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, ledger):
+def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, ledger, monkeypatch):
+    monkeypatch.setattr(runner, "ABANDON_AFTER_S", 600)
     release = threading.Event()
 
     @app.task(name="long")
@@ -118,8 +120,30 @@ def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, led
     assert kinds(run) == ["enqueued", "started", "cancelled", "retried", "let_go", "started", "done"]
 
 
-def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(app, ledger):
+def test_a_retry_of_a_cancelled_run_does_not_wait_for_a_thread_that_never_ends(app, ledger):
+    release = threading.Event()
+
+    @app.task(name="long")
+    def long() -> str:
+        ledger.write("began")
+        if len(ledger.lines()) == 1:
+            release.wait(60)
+            return "too late"
+        return "done"
+
+    with app.worker(lease=1):
+        run = long.enqueue()
+        wait_until(ledger.lines)
+        run.cancel()
+        run.retry()
+        assert run.result(timeout=30) == "done"
+        release.set()
+    assert kinds(run) == ["enqueued", "started", "cancelled", "retried", "let_go", "started", "done"]
+
+
+def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(app, ledger, monkeypatch):
     """Its end is refused, the run being cancelled; the mark on it must stay all the same."""
+    monkeypatch.setattr(runner, "ABANDON_AFTER_S", 600)
     release = threading.Event()
 
     @app.task(name="long", timeout=0.5)

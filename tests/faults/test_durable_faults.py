@@ -71,7 +71,9 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     assert ask(app, "select payload from {}events where emitted_at is not null") == [(str(peer.pid),)]
     assert ask(app, "select name from effects") == [(str(peer.pid),)]
     assert ask(app, "select data from {}chunks") == [(str(peer.pid),)]
-    assert [kinds(run) for run in runs.values()] == [["enqueued", "started", "crashed", "started", "done"]] * len(LATE)
+    assert [kinds(run) for run in runs.values()] == [["enqueued", "started", "worker_lost", "started", "done"]] * len(
+        LATE
+    )
 
 
 def everything_in(app):

@@ -84,12 +84,12 @@ def test_nothing_stays_owned_by_the_dead_when_the_server_crashes_during_a_recove
     locked = holder.execute("select id from holdfast.runs order by seq limit 300 for update").fetchall()
     assert len(locked) == 300
     peer = start_worker(url, lease=2, concurrency=1)
-    wait_until(lambda: when_up(lambda: records(app))["crashed"] == 500)
+    wait_until(lambda: when_up(lambda: records(app))["worker_lost"] == 500)
     assert states(app)["running"] >= 300
     durable_server.kill()
     holder.close()
     durable_server.start()
-    wait_until(lambda: (when_up(lambda: records(app)) or {"crashed": 0})["crashed"] >= 800, 60)
+    wait_until(lambda: (when_up(lambda: records(app)) or {"worker_lost": 0})["worker_lost"] >= 800, 60)
     assert ask(app, f"select count(*) from {{}}runs where session like '%:{dead.pid}:%'") == [(0,)]
     assert peer.alive
     # every one of them can be had again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from uuid import UUID
 from greenlet import greenlet
 
 from holdfast.engine.crew import Crew, Settings
+from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.store.transactions import LINES
@@ -30,10 +32,14 @@ class SimulatedThreads:
 
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
+        self.lost = 0
+        self.lock = threading.Lock()
 
-    def run(self, call: Callable[[], None]) -> None:
+    def run(self, call: Callable[[], None]) -> ThreadCall:
         context = contextvars.Context()
-        self._worker.add_errand("thread", partial(context.run, call))
+        handle = ThreadCall(self, call)
+        self._worker.add_errand("thread", partial(context.run, handle))
+        return handle
 
     def close(self) -> None:
         """They end by themselves."""

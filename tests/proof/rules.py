@@ -84,11 +84,12 @@ class Judge:
             return
         if not self._alive(new["session"]):
             yield f"session {new['session']} claimed it after the end of its lease"
-        if old["held"] is not None or old["session"] is not None:
+        if old["held"] not in (None, "isolated") or old["session"] is not None:
             yield f"it was claimed while held ({old['held']}) or in the hands of {old['session']}"
         if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
             yield f"its attempt went from {old['attempt']} to {new['attempt']}"
-        yield from self._in_its_turn(new)
+        if old["held"] is None:
+            yield from self._in_its_turn(new)
 
     def _in_its_turn(self, new: Row) -> Iterator[str]:
         """A run begins when nobody is at a predecessor of its unique name, and after those that come first."""
@@ -112,7 +113,7 @@ class Judge:
         if by_holder:
             if not self._alive(old["session"]):
                 yield f"session {old['session']} ended it ({by_holder[-1]['kind']}) after the end of its lease"
-        elif any(record["kind"] == "crashed" for record in records):
+        elif any(record["kind"] in ("crashed", "worker_lost") for record in records):
             yield from self._recovered(old, new)
         elif not any(record["kind"] in ("cancelled", "failed", "undoing") for record in records):
             yield f"it became {new['state']} without a record"

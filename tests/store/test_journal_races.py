@@ -323,7 +323,7 @@ def test_a_cancel_that_waited_for_a_checkpoint_undoes_it(world):
 def test_a_checkpoint_that_waited_for_the_recovery_of_its_session_is_refused(world, kind):
     claim = world.running("w")
     world.clock.advance(60)
-    recovery = stopped(world, lambda store: store.workers.recover(["w"], "{}"), "recover_lost")
+    recovery = stopped(world, lambda store: store.workers.recover(["w"], "{}"), "crash_runs")
     world.clock.advance(-1)  # as if the writer had looked at the clock just before
     journal, records = world.store.journal, [record_of(claim, 1)]
     write = {

@@ -45,9 +45,9 @@ class Play:
 
     def claim(self):
         session = self.chance.choice(self.sessions)
-        for claim in self.world.store.claims.claim_limited(
-            session, [self.world.lane()], self.chance.choice([1, 4, 16])
-        ):
+        claims, lanes = self.world.store.claims, [self.world.lane()]
+        found = claims.claim_limited(session, lanes, self.chance.choice([1, 4, 16]))
+        for claim in found + claims.claim_isolated(session, lanes, 16):
             self.in_hand[claim.id] = session, claim
 
     def end(self):

@@ -86,7 +86,7 @@ def test_the_next_claim_after_a_crash_has_the_next_attempt_and_fence(world, cloc
 
 def crash(world, clock, name):
     world.session(name)
-    (claim,) = world.claim(name)
+    (claim,) = world.claim(name) or world.claim_isolated(name)
     clock.advance(60)
     return claim.id, world.recover(name)
 
@@ -201,11 +201,14 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     with pytest.raises(DataFault):
         world.recover("w")
     assert world.sql("select count(*) from {schema}runs where state = 'running'") == [(200,)], "all or none"
-    assert world.sql("select count(*) from {schema}runs where crashes > 0") == [(500,)]
+    assert world.sql("select count(*) from {schema}runs where deaths > 0") == [(500,)]
     world.sql("delete from {schema}history where kind = 'x'")
     assert world.store.workers.dead() == ["w"]
     assert world.recover("w").ready == 200
-    assert world.sql("select count(*) from {schema}runs where session is not null or crashes <> 1") == [(0,)]
+    assert world.sql("select count(*) from {schema}runs where session is not null or deaths <> 1") == [(0,)]
+    assert world.sql("select count(*) from {schema}runs where crashes > 0") == [(0,)], "nobody is charged"
+    kinds = world.sql("select kind, data, count(*) from {schema}history group by kind, data")
+    assert kinds == [("worker_lost", '{"together":700}', 700)]
     assert world.rows("workers") == 0
 
 

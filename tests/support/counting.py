@@ -25,6 +25,12 @@ def records(app: Holdfast) -> Counter[str]:
     return Counter(dict(ask(app, "select kind, count(*) from {}history group by kind")))
 
 
+def taken_over(app: Holdfast) -> int:
+    """How many attempts ended because their worker died."""
+    counted = records(app)
+    return counted["crashed"] + counted["worker_lost"]
+
+
 def ended_once(app: Holdfast) -> bool:
     """Whether every run has exactly one record of its end."""
     query = "select run from {}history where kind in ('done', 'failed', 'cancelled') group by run having count(*) > 1"

@@ -75,6 +75,7 @@ class World:
             "seq lane tenant priority turn state held due_at deadline lifetime session fence attempt failures crashes"
             " max_crashes unique_name args result error options tags keep records created_at claimed_at started_at"
             " finished_at expires_at root parent spawn_key place generation resumed spent undos ending cause progress"
+            " deaths isolation"
         )
         found = self.sql(
             f"select {', '.join(names.split())} from {{schema}}runs where id = cast(:id as {{uuid}})", id=id
@@ -114,6 +115,9 @@ class World:
 
     def claim(self, session: str, wanted: int = 1, tasks: Iterable[str] = ("task",)) -> list[Claim]:
         return self.store.claims.claim(session, [self.lane(task) for task in tasks], wanted)
+
+    def claim_isolated(self, session: str, most: int = 100, tasks: Iterable[str] = ("task",)) -> list[Claim]:
+        return self.store.claims.claim_isolated(session, [self.lane(task) for task in tasks], most)
 
     def running(self, session: str, **more: Any) -> Claim:
         """A new run, claimed by the session."""
@@ -218,6 +222,7 @@ STATE_AFTER = {
     "retrying": "scheduled",
     "timed_out": "scheduled",
     "handed_back": "ready",
+    "crashed": "ready",
     "waiting": "waiting",
     "restarted": "ready",
     "undoing": "ready",

@@ -115,9 +115,10 @@ def resume(given: Given, queue: tuple[str, ...]) -> None:
 @holdfast.command()
 @pass_given
 def workers(given: Given) -> None:
-    """List worker processes: what they hold, and whether they live.
+    """List worker processes: how many runs they hold, and whether they are alive and healthy.
 
-    A dead one is listed until its runs were given back to others.
+    A worker is unhealthy when a task blocks its event loop, or when too many of its threads are lost to tasks that
+    didn't stop at their timeout. A dead worker is listed until other workers have taken its runs over.
 
     \b
     Examples:
@@ -134,6 +135,10 @@ def workers(given: Given) -> None:
         show_table(
             WORKER_COLUMNS, [_worker_row(worker) for worker in found], "no workers: start one, `holdfast worker`"
         )
+        for worker in found:
+            if worker.problem is not None:
+                lag = f" for {span(worker.loop_lag)}" if worker.loop_lag else ""
+                show_line(f"{worker.session} is unhealthy: {worker.problem}{lag}")
 
 
 def _worker_row(worker: WorkerInfo) -> list[str]:

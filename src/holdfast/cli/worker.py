@@ -99,9 +99,11 @@ def worker(
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed
         app.on_start(leash.ready)
-        leash.hold(ours.stop)
+        leash.hold(ours.stop, ours.session_ended)
+        ours.on_session(leash.opens)
+        ours.restart_if_unhealthy()
     ours.run()
-    return 0
+    return ours.exit_code
 
 
 def _said(given: Given) -> list[str]:

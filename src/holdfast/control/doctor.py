@@ -90,7 +90,9 @@ class Doctor:
     def _work(self) -> Iterator[Finding]:
         due = self._store.timers.due()
         overdue = 0.0 if due.scheduled is None else -due.scheduled / SECOND
-        yield from symptoms.of_workers(Workers(self._store).list(), sum(self._ready().values()), overdue)
+        workers = Workers(self._store).list()
+        yield from symptoms.of_workers(workers, sum(self._ready().values()), overdue)
+        yield from symptoms.of_worker_health(workers)
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.all() if queue.paused}

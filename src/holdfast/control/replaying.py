@@ -23,6 +23,7 @@ from holdfast.engine.conductor import Conductor
 from holdfast.engine.past import Past
 from holdfast.engine.playing import Arguments, Replayed, missing_undos, replay, replay_plainly
 from holdfast.engine.score import Score
+from holdfast.engine.threads import ThreadCall, Threads
 from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.failure import describe
 from holdfast.model.labels import label_of
@@ -129,9 +130,12 @@ class ReadingDesk:
         self.store = store
         self.clerk = clerk
 
-    def run_in_thread(self, call: Callable[[], None]) -> None:
-        """For looks at the ends of children."""
-        threading.Thread(target=call, name="holdfast-check-read", daemon=True).start()
+    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
+        """For reading the ends of children. The thread ends with the call."""
+        threads = Threads()
+        handle = threads.run(call)
+        threads.close()
+        return handle
 
     def has_room(self) -> bool:
         return True

@@ -230,6 +230,26 @@ def of_workers(workers: Sequence[WorkerInfo], ready: int, overdue: float) -> Ite
         )  # fmt: skip
 
 
+def of_worker_health(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    """Workers that are alive, and can't do all their work."""
+    for worker in workers:
+        if worker.state != "unhealthy":
+            continue
+        data = {"worker": worker.session, "loop_lag": worker.loop_lag, "lost_threads": worker.lost_threads}
+        if worker.loop_lag:
+            yield Finding(
+                "blocked_loop", "wrong", f"worker {worker.name} is stuck: {worker.problem} for {worker.loop_lag:.0f} s",
+                "it claims nothing, and its coroutines don't go on; after a lease it gives them up to other workers",
+                "use async I/O in `async def` tasks, or make them `def` tasks, which run in threads", data,
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "lost_threads", "wrong", f"worker {worker.name} is running out of threads: {worker.problem}",
+                "their runs went on without them, but each such thread stays until its process ends",
+                "give blocking calls (sockets, locks, subprocesses) a timeout of their own; restart the worker", data,
+            )  # fmt: skip
+
+
 def of_lanes(
     ready: Mapping[tuple[str, str], int], workers: Sequence[WorkerInfo], paused: set[str]
 ) -> Iterator[Finding]:

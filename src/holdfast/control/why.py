@@ -27,7 +27,7 @@ SHOWN = 5
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
-    limit, quiescing, paused, no_worker, no_queue, unknown_task, busy, or next."""
+    limit, quiescing, isolated, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
 
     code: str
     text: str
@@ -82,6 +82,8 @@ class Whys:
         since = None if row.claimed_at is None else to_datetime(row.claimed_at)
         who = row.session if worker is None else worker.name
         lost = _taken_over(workers) if worker is None or worker.state == "dead" else ""
+        if worker is not None and worker.state == "unhealthy":
+            lost = f"; that worker is unhealthy: {worker.problem}"
         text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{lost}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
@@ -132,6 +134,12 @@ class Whys:
         elif row.held == "quiescing":
             who = f"worker {row.session}" if row.session else "the worker of the run before it"
             yield Reason("quiescing", f"{who} hasn't let go of it yet", {"worker": row.session})
+        elif row.held == "isolated":
+            text = (
+                "its last worker processes died with it and others: it waits for a worker that runs nothing else, so"
+                " that the run that kills its process can be told from the others"
+            )
+            yield Reason("isolated", text)
         queue = next((each for each in self._store.queues.all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
             text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
@@ -162,6 +170,12 @@ class Whys:
         if not knowing:
             text = f"no worker knows task {row.task}; alive are {_names(serving)}"
             return Reason("unknown_task", text, {"task": row.task, "workers": [worker.name for worker in serving]})
+        healthy = [worker for worker in knowing if worker.state != "unhealthy"]
+        if not healthy:
+            problems = "; ".join(f"{worker.name}: {worker.problem}" for worker in knowing[:SHOWN])
+            text = f"no worker that could run it is healthy: {problems}"
+            return Reason("unhealthy", text, {"workers": [worker.name for worker in knowing]})
+        knowing = healthy
         busy = [worker for worker in knowing if worker.concurrency is not None and worker.runs >= worker.concurrency]
         if len(busy) == len(knowing):
             return Reason("busy", f"all slots of {_names(busy)} are taken", {"workers": [each.name for each in busy]})

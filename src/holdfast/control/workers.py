@@ -18,7 +18,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
     session: str
     name: str
-    state: Literal["working", "idle", "dead"]
+    state: Literal["working", "idle", "unhealthy", "dead"]
     lease_left: float
     """Seconds; negative when the lease is over."""
     started_at: datetime
@@ -28,6 +28,12 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     runs: int
     tasks: Sequence[str] | None = None
     """The tasks that its code knows; None where it didn't say, because there are too many."""
+    problem: str | None = None
+    """Why it is unhealthy."""
+    loop_lag: float = 0.0
+    """Seconds for which its event loop has been blocked, at its last heartbeat."""
+    lost_threads: int = 0
+    """Threads lost to code that didn't stop when its timeout expired or its run was cancelled."""
 
 
 class Workers:
@@ -42,18 +48,23 @@ class Workers:
 
 
 def _info(row: Row) -> WorkerInfo:
-    session, name, started_at, left, idle, info, runs = row
+    session, name, started_at, left, idle, info, runs, status = row
     said = _said(info)
+    health = _said(status or "{}")
+    problem = health.get("problem")
     return WorkerInfo(
         session=session,
         name=name,
-        state="dead" if left <= 0 else "idle" if idle and not runs else "working",
+        state="dead" if left <= 0 else "unhealthy" if problem else "idle" if idle and not runs else "working",
         lease_left=left / SECOND,
         started_at=to_datetime(started_at),
         queues=said.get("queues"),
         concurrency=said.get("concurrency"),
         runs=runs,
         tasks=said.get("tasks"),
+        problem=problem,
+        loop_lag=health.get("loop_lag", 0.0),
+        lost_threads=health.get("lost_threads", 0),
     )
 
 

@@ -31,6 +31,7 @@ from holdfast.telemetry.fields import Working, working
 
 if TYPE_CHECKING:
     from holdfast.engine.score import Score
+    from holdfast.engine.threads import ThreadCall
     from holdfast.engine.watching import Watched
     from holdfast.task.options import Place
 
@@ -74,12 +75,18 @@ class Attempt(msgspec.Struct, eq=False):
     """Its end was handed to the committer."""
     over: bool = False
     """Author code has stopped."""
+    abandoned: bool = False
+    """Author code was told to stop and didn't: its run goes on without it."""
+    thread: ThreadCall | None = None
+    """Of one that runs in a thread, or waits for its process there."""
+    isolated: bool = False
+    """It runs in a process without others, because processes died with it."""
     score: Score | None = None
     """Of a durable function that has begun."""
     waits_for: Sequence[str] = ()
     restart_args: str | None = None
     threads_over: Callable[[], None] | None = None
-    """Called when the last thread of its steps has ended."""
+    """Called when the last thread of its steps has ended, or was abandoned."""
     scheduled_for: datetime | None = None
     watched: Watched | None = None
     """Where telemetry is on."""
@@ -176,9 +183,11 @@ class Attempt(msgspec.Struct, eq=False):
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
         return self._end(Outcome(code), describe(exception, code))
 
-    def crashed(self, error: ErrorInfo) -> End:
-        """The process of its author code died. Counted against this run, and nobody else."""
-        return replace(self._plain("crashed", "ready", lingers=False), error=to_json(error))
+    def crashed(self, error: ErrorInfo, together: int = 1, *, isolate: bool | None = None) -> End:
+        """The process of its author code died, or its code had to be abandoned. `together`: how many runs could have
+        caused that; a run alone is charged."""
+        end = self._plain("crashed", "ready", lingers=False)
+        return replace(end, error=to_json(error), together=together, isolate=isolate)
 
     def timed_out(self, *, lingers: bool) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / SECOND
@@ -271,6 +280,11 @@ def deadline_error() -> ErrorInfo:
     return ErrorInfo("deadline", "TimeoutError", "the run didn't end before its deadline")
 
 
+def blocked_error(seconds: float) -> ErrorInfo:
+    message = f"it blocked the event loop for {seconds:.0f} s: use async I/O, or a `def` task, which runs in a thread"
+    return ErrorInfo("crashed", "Crashed", message)
+
+
 def crash_error() -> ErrorInfo:
-    message = "the workers that tried it died or lost their lease more often than max_crashes allows"
+    message = "its worker process died or lost its lease, with no other run in it, more often than max_crashes allows"
     return ErrorInfo("crashed", "Crashed", message)

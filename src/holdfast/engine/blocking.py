@@ -19,6 +19,7 @@ from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck,
 from holdfast.engine.lingering import CROWDED, LINGER
 from holdfast.engine.player import Player
 from holdfast.engine.score import Score
+from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
@@ -48,7 +49,7 @@ class BlockingConductor(Player):
         self._desk = desk
         self._closed = False
         self._open: dict[str, tuple[str, Future[Outcome]]] = {}
-        self._outliving: list[Future[Any]] = []  # functions of steps that took longer than their timeouts
+        self._outliving: dict[Future[Any], ThreadCall] = {}  # functions of steps that outlived their timeouts
         for record in [] if score.dry else score.past.settled:
             self._ask(record)
 
@@ -68,7 +69,14 @@ class BlockingConductor(Player):
         return sum(not each.done() for each in self._outliving)
 
     def wait_for_threads(self) -> None:
-        wait(self._outliving)
+        """Wait for functions of steps that outlived their timeouts; abandon those that don't return in time."""
+        until = time.monotonic() + ABANDON_AFTER_S
+        while wait(self._outliving, LOOK).not_done and time.monotonic() < until:
+            if not self._closed:
+                self.check()
+        outliving, self._outliving = self._outliving, {}
+        for handle in outliving.values():
+            handle.abandon()
 
     def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
@@ -188,8 +196,7 @@ class BlockingConductor(Player):
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
                 self._pause(real_seconds(self._desk.store.clock, tried))
-                while wait(self._outliving, LOOK).not_done:  # two tries of a step never run at once
-                    self.check()
+                self.wait_for_threads()
         finally:
             if watched is not None:
                 watched.end(tried)
@@ -214,13 +221,13 @@ class BlockingConductor(Player):
             except BaseException as error:
                 done.set_exception(error)
 
-        self._desk.run_in_thread(work)
+        handle = self._desk.run_in_thread(work)
         try:
             return _no_coroutine(done.result(timeout / SECOND))
         except NotYet as error:
             if done.done():
                 return _no_coroutine(done.result())
-            self._outliving.append(done)
+            self._outliving[done] = handle
             raise TookTooLong from error
 
     def _scope(self, key: str) -> Scope:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.engine.desk import Desk
 from holdfast.engine.effects import Tried
 from holdfast.engine.past import Past
+from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import ErrorInfo
 from holdfast.model.clock import SECOND
@@ -39,9 +40,10 @@ class Caller(Protocol):
 
 
 class Calls:
-    """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
+    """The calls of one attempt's steps. A thread can't be stopped: `threads` counts those that run, and weren't
+    abandoned."""
 
-    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_payloads", "_run", "threads")
+    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_payloads", "_run", "_running", "threads")
 
     def __init__(self, attempt: Attempt, past: Past, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt = attempt
@@ -52,6 +54,7 @@ class Calls:
         self._payloads = desk.store.payloads
         self._loop = loop
         self.threads = 0
+        self._running: set[UnderWay] = set()
 
     def _scope(self, key: str) -> Scope:
         return Scope(self._run, True, self._generation, self._past.tried_as(key) if self._past.undone else key)
@@ -110,14 +113,24 @@ class Calls:
                     return tried
                 error = None
                 await asyncio.sleep(real_seconds(self._desk.store.clock, tried))
-                while (
-                    under_way is not None and under_way.threads
-                ):  # one that outlived its timeout: two tries of a step never run at once
-                    await asyncio.sleep(LOOK)
+                if under_way is not None:
+                    await self._wait_for_threads(under_way)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None:
                 under_way.leave(partial(_came_late, caller, step, key, self._payloads))
             raise
+
+    async def _wait_for_threads(self, under_way: UnderWay) -> None:
+        """Let a try that outlived its timeout end before the next one begins, unless it doesn't return in time."""
+        until = self._loop.time() + ABANDON_AFTER_S
+        while under_way.threads and self._loop.time() < until:
+            await asyncio.sleep(LOOK)
+        self._forget(under_way.abandon(), under_way)
+
+    def abandon_threads(self) -> None:
+        """Stop waiting for the threads of all steps."""
+        for under_way in list(self._running):
+            self._forget(under_way.abandon(), under_way)
 
     def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
         """The function as a coroutine; `under_way` is for the threads of a plain one."""
@@ -139,8 +152,9 @@ class Calls:
         context = contextvars.copy_context()
 
         def finish(value: Any, error: BaseException | None) -> None:
-            counted.ended(value, error)
-            self._ended()
+            if handle in counted.handles:
+                counted.ended(handle, value, error)
+                self._forget(1, counted)
             if done.done():
                 return
             if error is None:
@@ -158,18 +172,19 @@ class Calls:
                 error = raised  # type: ignore[assignment]
             self._loop.call_soon_threadsafe(finish, value, error)
 
+        handle = self._desk.run_in_thread(work)
         self.threads += 1
-        counted.begin()
-        try:
-            self._desk.run_in_thread(work)
-        except BaseException:
-            counted.threads -= 1
-            self.threads -= 1
-            raise
+        counted.begin(handle)
+        self._running.add(counted)
         return await done
 
-    def _ended(self) -> None:
-        self.threads -= 1
+    def _forget(self, threads: int, under_way: UnderWay) -> None:
+        """That many threads of a step have ended, or were abandoned."""
+        if not under_way.threads:
+            self._running.discard(under_way)
+        if not threads:
+            return
+        self.threads -= threads
         if self.threads == 0 and self._attempt.threads_over is not None:
             self._attempt.threads_over()
 
@@ -179,21 +194,32 @@ def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: 
 
 
 class UnderWay:
-    """The threads of one step."""
+    """The threads of one step that run, and weren't abandoned."""
 
-    __slots__ = ("_came", "_late", "threads")
+    __slots__ = ("_came", "_late", "handles")
 
     def __init__(self) -> None:
-        self.threads = 0
+        self.handles: set[ThreadCall] = set()
         self._came: list[Any] = []  # what the last of them returned
         self._late: Callable[[Any], None] | None = None
 
-    def begin(self) -> None:
-        self.threads += 1
+    @property
+    def threads(self) -> int:
+        return len(self.handles)
+
+    def begin(self, handle: ThreadCall) -> None:
+        self.handles.add(handle)
         self._came.clear()
 
-    def ended(self, value: Any, error: BaseException | None) -> None:
-        self.threads -= 1
+    def abandon(self) -> int:
+        """Stop waiting for them; how many there were."""
+        abandoned, self.handles = self.handles, set()
+        for handle in abandoned:
+            handle.abandon()
+        return len(abandoned)
+
+    def ended(self, handle: ThreadCall, value: Any, error: BaseException | None) -> None:
+        self.handles.discard(handle)
         if error is not None:
             return
         if self._late is None:

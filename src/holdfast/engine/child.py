@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from holdfast.engine.leash import READY, STOP
+from holdfast.engine.leash import ENDED, READY, SESSION, STOP, LineReader
 
 LONGEST_LINE = 64 * 1024
 
@@ -83,23 +83,46 @@ class Child:
             os.close(writable)
         ours.setblocking(False)
         self._leash = ours
+        self._lines = LineReader(ours)
         self.number = number
         self.pid = self._process.pid
         self.output = Output(number, readable, show)
         self._ready = False
+        self._session: str | None = None
 
     @property
     def ready(self) -> bool:
         """Whether its start went well."""
-        if not self._ready:
-            with suppress(OSError):
-                self._ready = self._leash.recv(1) == READY
+        self._read()
         return self._ready
+
+    @property
+    def session(self) -> str | None:
+        """The last session that it opened, or was about to open."""
+        self._read()
+        return self._session
+
+    def _read(self) -> None:
+        """Take note of what it has reported."""
+        with suppress(OSError):
+            while (lines := self._lines.read()) is not None:
+                for word, rest in lines:
+                    if word == READY:
+                        self._ready = True
+                    elif word == SESSION:
+                        self._session = rest
 
     def tell_to_stop(self) -> None:
         """Once to finish within the grace, twice to hurry."""
+        self._send(STOP)
+
+    def tell_ended(self, session: str) -> None:
+        """Have it recover the runs of a session whose process has ended."""
+        self._send(f"{ENDED} {session}")
+
+    def _send(self, line: str) -> None:
         with suppress(OSError):
-            self._leash.send(STOP)
+            self._leash.send(f"{line}\n".encode())
 
     def signal(self, number: int) -> None:
         if self._process.returncode is None:  # not reaped, so the number is still its own
@@ -113,7 +136,7 @@ class Child:
     def ended(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs. What it started and left behind is killed."""
         if self._process.returncode is None and self._process.poll() is not None:
-            _ = self.ready  # the last look at what it said
+            self._read()  # what it reported last
             self.signal_group(signal.SIGKILL)
             self._leash.close()
         return self._process.returncode

@@ -13,18 +13,22 @@ from typing import Any
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.committer import Committer
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
 from holdfast.engine.watching import Watching
 from holdfast.store import Claim, Store
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
+from holdfast.telemetry import log
 
 POLL = 1.0
 CONTENDED = 0.005
 MOST_UNWRITTEN = 2000
 FEW = 16
 """While there is more to do than slots, fewer free ones than this part of all are filled"""
+ISOLATION_PATIENCE_S = 2.0
+"""How long a worker that has runs leaves isolated ones to a worker that has none."""
 SOON = 0.005
 """so many seconds after the last claim: many at once cost little more than one."""
 
@@ -39,6 +43,7 @@ class KnownLanes:
         self.tasks: dict[int, Task[..., Any]] = {}
         self.ordinary: list[int] = []
         self.processes: list[int] = []
+        self.threads: frozenset[int] = frozenset()
         self.limited: frozenset[int] = frozenset()
         self.queues: dict[int, str] = {}
         self._fair: dict[int, str] = {}
@@ -61,6 +66,7 @@ class KnownLanes:
         self._fair = {lane: queue for lane in known if (queue := all_lanes[lane][0]) in self._registry.fair}
         self.processes = [lane for lane, task in known.items() if task.declaration.run_in == "process"]
         self.ordinary = [lane for lane, task in known.items() if task.declaration.run_in != "process"]
+        self.threads = frozenset(lane for lane, task in known.items() if task.declaration.run_in == "thread")
         return changed
 
     def by_turns(self, lanes: Iterable[int]) -> list[list[int]]:
@@ -75,18 +81,108 @@ class KnownLanes:
             self.refresh()
 
 
+def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
+    """Load what durable functions that were claimed before have recorded."""
+    again = {each.claim.id: each for each in attempts if each.claim.fence > 1 and each.durable}
+    if again:
+        kept = store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
+        for id, attempt in again.items():
+            attempt.kept = kept[id]
+
+
+class IsolatedRuns:
+    """Runs suspects of a crash in a process without other runs, so that the next death shows who causes them.
+
+    A worker without runs takes a group of isolated runs at once. A busy one first leaves them to others for a while;
+    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after one
+    lease at the latest: so nobody waits for ever for a worker to become empty.
+    """
+
+    def __init__(self, store: Store, duty: Duty, runner: Runner, lanes: KnownLanes, lease: float) -> None:
+        self._store = store
+        self._duty = duty
+        self._runner = runner
+        self._lanes = lanes
+        self._lease = lease
+        self._next_look_at = 0.0
+        self._waiting_since: float | None = None
+        self._reserved: list[Attempt] = []
+        self._start_by = 0.0
+        self._running: list[Attempt] = []
+
+    @property
+    def reserved(self) -> bool:
+        """Whether this worker has claimed a group that it hasn't started."""
+        return bool(self._reserved)
+
+    def pause(self, session: Session) -> float | None:
+        """Start, reserve or wait for isolated runs; seconds for which nothing else may be claimed, or None."""
+        self._running = [each for each in self._running if not each.over and each.session == session.id]
+        self._reserved = [each for each in self._reserved if each.session == session.id]
+        now = time.monotonic()
+        if self._reserved:
+            if self._runner.taken and now < self._start_by:
+                return min(POLL, self._start_by - now)
+            self._start()
+        if self._running:
+            return POLL
+        if now < self._next_look_at:
+            return None
+        self._next_look_at = now + POLL
+        lanes = list(self._lanes.tasks)
+        if not self._store.claims.any_isolated(lanes):
+            self._waiting_since = None
+            return None
+        self._waiting_since = self._waiting_since or now
+        if self._runner.taken and now - self._waiting_since < ISOLATION_PATIENCE_S:
+            return None
+        self._reserve(session, lanes, now)
+        return 0.0 if self._reserved else None
+
+    def _reserve(self, session: Session, lanes: list[int], now: float) -> None:
+        claims = self._store.claims.claim_isolated(session.id, lanes, self._runner.concurrency)
+        attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, isolated=True) for claim in claims]
+        if self._duty.add(session, attempts):
+            self._reserved = attempts
+            self._start_by = now + self._lease
+            self._waiting_since = None
+
+    def _start(self) -> None:
+        attempts, self._reserved = self._reserved, []
+        log.isolated_started(len(attempts), self._runner.taken)
+        try:
+            load_history(self._store, attempts)
+        except Exception:
+            self._runner.stop(attempts, "hand back")
+            self._runner.begin(attempts)
+            raise
+        self._running = attempts
+        self._runner.begin(attempts)
+
+
 class Claimer(Loop):
     """Fills free slots with ready runs."""
 
     name = "claimer"
 
-    def __init__(self, store: Store, duty: Duty, lanes: KnownLanes, runner: Runner, committer: Committer) -> None:
+    def __init__(
+        self,
+        store: Store,
+        duty: Duty,
+        lanes: KnownLanes,
+        runner: Runner,
+        committer: Committer,
+        monitor: LoopMonitor,
+        lease: float,
+    ) -> None:
         super().__init__()
         self._store = store
         self._duty = duty
         self._lanes = lanes
         self._runner = runner
         self._committer = committer
+        self._monitor = monitor
+        self._isolation = IsolatedRuns(store, duty, runner, lanes, lease)
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
         self._full_until = 0.0  # there was more to do than slots, and probably is until then
@@ -100,8 +196,14 @@ class Claimer(Loop):
     def tick(self) -> float:
         session = self._duty.session
         free = self._runner.free()
-        if session is None or free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
-            return NOT_BEFORE_WOKEN if session else POLL
+        if session is None or self._monitor.stalled:
+            return POLL
+        if self._isolation.reserved and (pause := self._isolation.pause(session)) is not None:
+            return pause
+        if free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
+            return NOT_BEFORE_WOKEN
+        if (pause := self._isolation.pause(session)) is not None:
+            return pause
         if free < self._runner.concurrency // FEW and (early := self._full_until - time.monotonic()) > 0:
             return early
         self._lanes.refresh_if_old()
@@ -127,7 +229,7 @@ class Claimer(Loop):
     def _claim(self, session: Session, free: int) -> None:
         """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
         if not self._lanes.processes:
-            self._claim_lanes(session, self._lanes.ordinary, free)
+            self._claim_lanes(session, self._ordinary(), free)
             return
         self._processes_first = not self._processes_first  # in turns, so that neither starves where slots are few
         for in_processes in (self._processes_first, not self._processes_first):
@@ -135,7 +237,14 @@ class Claimer(Loop):
             if in_processes:
                 self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_processes()))
             else:
-                self._claim_lanes(session, self._lanes.ordinary, left)
+                self._claim_lanes(session, self._ordinary(), left)
+
+    def _ordinary(self) -> list[int]:
+        """The lanes whose runs need no process; without those that need a thread, when too many threads are lost."""
+        lanes = self._lanes.ordinary
+        if self._runner.lost_threads < self._runner.concurrency:
+            return lanes
+        return [lane for lane in lanes if lane not in self._lanes.threads]
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
         """Runs of these lanes. Fair queues are claimed from apart: slots are dealt to them one by one, going on with
@@ -179,16 +288,11 @@ class Claimer(Loop):
         return len(claims)
 
     def _load(self, attempts: list[Attempt]) -> None:
-        """What durable functions that were claimed before have behind them."""
-        again = {each.claim.id: each for each in attempts if each.claim.fence > 1 and each.durable}
-        if again:
-            kept = self._store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
-            for id, attempt in again.items():
-                attempt.kept = kept[id]
+        load_history(self._store, attempts)
 
     def _claimable(self) -> list[int]:
         """The lanes that there are free slots for."""
-        return self._lanes.ordinary + (self._lanes.processes if self._runner.free_processes() > 0 else [])
+        return self._ordinary() + (self._lanes.processes if self._runner.free_processes() > 0 else [])
 
     def _found_nothing(self, session: Session) -> float:
         """Ask to be told of new work, then look once more: what came in between is not announced."""

@@ -304,7 +304,7 @@ class Committer(Loop):
         self._duty.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
-        """Processes died; whether their runs are tried again is the store's to say."""
+        """Processes died, or code was abandoned; the store decides whether the runs are tried again."""
         try:
             counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
         except Exception as fault:

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Order
 from holdfast.engine.claimer import Claimer, KnownLanes
@@ -23,6 +25,7 @@ from holdfast.engine.lifespan import Lifespan
 from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
+from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.patience import patiently
 from holdfast.engine.poller import Poller
 from holdfast.engine.pruner import Pruner
@@ -30,7 +33,9 @@ from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
 from holdfast.engine.scheduler import Scheduler
 from holdfast.engine.session import Duty, Session, worker_name
+from holdfast.engine.stall_guard import StallGuard
 from holdfast.engine.tallier import Tallier
+from holdfast.engine.threads import ThreadCall
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.engine.watching import Watching
 from holdfast.model.clock import SECOND
@@ -83,6 +88,7 @@ class Crew:
         self._registry = registry
         lease = settings.lease
         self.alarms = Alarms()
+        self.monitor = LoopMonitor(self._loop_recovered)
         self.runner = Runner(
             settings.concurrency,
             self._ended,
@@ -90,6 +96,7 @@ class Crew:
             self._slot_freed,
             self.duty.__len__,
             self.alarms,
+            self.monitor,
             hooks.between,
         )
         self.runner.serve(self)
@@ -98,10 +105,13 @@ class Crew:
         self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
         self.keep = self.committer.keep
         self.lookout = Lookout(store)
-        self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
+        self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer, self.monitor, lease)
         pulse = Pulse(self.duty, lease)
-        self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, pulse, self._new_session, self.lose)
-        self.warden = Warden(store, self.duty, lease, pulse, self.lose)
+        self.heartbeat = Heartbeat(
+            store, self.duty, self.runner, lease, pulse, self._new_session, self.lose, self._status
+        )
+        self.stall_guard = StallGuard(self.monitor, self.runner, self.duty, lease, self.heartbeat.wake, self._unhealthy)
+        self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
         self.recoverer = Recoverer(store, self._failed)
         self.timekeeper = Timekeeper(store, self._promoted, self._failed)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
@@ -112,6 +122,10 @@ class Crew:
         self.tallier = Tallier(store)
         self.listener = Listener(store, self._heard)
         self.following = Following(self)
+        self.on_unhealthy: Callable[[str], None] | None = None
+        """Called with the reason when the worker should be restarted."""
+        self.on_session: Callable[[str], None] | None = None
+        """Called with the id of each session before it is opened."""
         if telemetry.on:
             self.watching = Watching(telemetry, self.lanes.queues, store.events.trace, self._gauges)
             self.claimer.watching = self.committer.watching = self.watching
@@ -120,7 +134,8 @@ class Crew:
         runner = self.runner
         return {
             "holdfast.slots": runner.concurrency, "holdfast.slots.busy": runner.taken,
-            "holdfast.backlog": self.committer.backlog,
+            "holdfast.backlog": self.committer.backlog, "holdfast.loop.lag": self.monitor.lag,
+            "holdfast.threads.lost": runner.lost_threads,
         }  # fmt: skip
 
     @property
@@ -170,7 +185,22 @@ class Crew:
         names = sorted(self._registry.names())
         known = names if len(names) <= MOST_NAMES else None
         info = {"queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known}
-        return Session(worker_name(), json.dumps(info))
+        session = Session(worker_name(), json.dumps(info))
+        if self.on_session is not None:
+            self.on_session(session.id)
+        return session
+
+    def _status(self) -> str | None:
+        """The worker's health, as its session reports it; None when there is nothing to say."""
+        status = msgspec.json.encode(self.stall_guard.status).decode()
+        return None if status == "{}" else status
+
+    def _unhealthy(self, reason: str) -> None:
+        if self.on_unhealthy is not None:
+            self.on_unhealthy(reason)
+
+    def _loop_recovered(self) -> None:
+        self.claimer.wake()
 
     # What durable functions need (`Desk`)
 
@@ -179,8 +209,8 @@ class Crew:
         self.runner.use(loop)
         self.committer.use(loop)
 
-    def run_in_thread(self, call: Callable[[], None]) -> None:
-        self.runner.run_in_thread(call)
+    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
+        return self.runner.run_in_thread(call)
 
     def watch(self, waiting: Waiting) -> None:
         self.lookout.watch(waiting)

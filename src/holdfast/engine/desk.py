@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 import msgspec
 
 from holdfast.engine.clerk import Clerk
+from holdfast.engine.threads import ThreadCall
 from holdfast.store import Store
 from holdfast.store.commands import Command, Outcome, Record, Reply, StepRecord, payload_size
 
@@ -72,7 +73,7 @@ class Desk(Protocol):
     def keep(self, ask: Ask) -> None:
         """The same for the checkpoint of a step that went well and has no undo."""
 
-    def run_in_thread(self, call: Callable[[], None]) -> None: ...
+    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 
     def watch(self, waiting: Waiting) -> None:
         """Look at the waits of an attempt from now on, until it is over."""

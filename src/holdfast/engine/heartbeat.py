@@ -1,7 +1,7 @@
 """Keeps the session's lease, on a thread and a connection of its own, and compares accounts with the database.
 
-A lease that has run out can't be renewed: the process goes on under a new session, and what it had in hand is lost to
-whoever takes it over. A blocked event loop doesn't stop the heartbeat; only something that holds the GIL can.
+A lease that has expired can't be renewed: the process goes on under a new session, and other workers take its runs
+over. A blocked event loop doesn't stop the heartbeat (`stall_guard.py` sees to that); holding the GIL does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.loop import Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
+from holdfast.engine.stall_guard import StallGuard
 from holdfast.model.clock import SECOND
 from holdfast.store import End, Owned, Store
 from holdfast.telemetry import log
@@ -54,6 +55,7 @@ class Heartbeat(Loop):
         pulse: Pulse,
         new_session: Callable[[], Session],
         lose: Callable[[Session, str], None],
+        status: Callable[[], str | None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -61,6 +63,7 @@ class Heartbeat(Loop):
         self._runner = runner
         self._lease = lease
         self._new_session = new_session
+        self._status = status
         self._lose = lose
         self._pulse = pulse
         self._unknown: set[tuple[str, int]] = set()
@@ -84,7 +87,7 @@ class Heartbeat(Loop):
 
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
-        if not self._store.workers.renew(session.id, int(self._lease * SECOND)):
+        if not self._store.workers.renew(session.id, int(self._lease * SECOND), self._status()):
             self._lose(session, "its lease ran out")
             self.wake()
             return
@@ -122,12 +125,19 @@ class Heartbeat(Loop):
 
 
 class Warden(Loop):
-    """Stops author code before the lease ends when no heartbeat gets through, and breaks calls that hang."""
+    """Stops author code before the lease ends when no heartbeat gets through, breaks calls that hang, and watches the
+    event loop."""
 
     name = "warden"
 
     def __init__(
-        self, store: Store, duty: Duty, lease: float, pulse: Pulse, lose: Callable[[Session, str], None]
+        self,
+        store: Store,
+        duty: Duty,
+        lease: float,
+        pulse: Pulse,
+        lose: Callable[[Session, str], None],
+        stall_guard: StallGuard,
     ) -> None:
         super().__init__()
         self._store = store
@@ -135,6 +145,7 @@ class Warden(Loop):
         self._lease = lease
         self._pulse = pulse
         self._lose = lose
+        self._stall_guard = stall_guard
 
     def tick(self) -> float:
         self._pulse.beat()
@@ -143,4 +154,6 @@ class Warden(Loop):
         margin = self._lease / 6
         if session is not None and session.seconds_left() < margin:
             self._lose(session, "the database didn't answer in time to renew the lease")
-        return min(1.0, self._lease / 12)
+        interval = min(1.0, self._lease / 12)
+        self._stall_guard.check(interval)
+        return interval

@@ -91,7 +91,7 @@ class Poller(Loop):
         timetable: Timetable,
         clerk: Clerk,
         made: Callable[[], None],
-        run_in_thread: Callable[[Callable[[], None]], None],
+        run_in_thread: Callable[[Callable[[], None]], object],
         loop: Callable[[], asyncio.AbstractEventLoop],
     ) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ class Processes:
         try:
             answer = child.finish()
         except Died as died:
-            return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)))
+            return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)), isolate=False)
         finally:
             attempt.leave()
             # one that is still at it, or was killed a moment ago, must never serve another attempt

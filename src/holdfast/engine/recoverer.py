@@ -1,7 +1,8 @@
-"""Gives the runs of dead sessions back."""
+"""Recovers the runs of dead sessions."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from holdfast.engine.attempt import crash_error
@@ -16,7 +17,7 @@ SHORTEST = 0.05
 
 
 class Recoverer(Loop):
-    """Gives the runs of dead sessions back, or fails those that crashed too often. Never touches finished ones."""
+    """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones."""
 
     name = "recoverer"
 
@@ -25,8 +26,19 @@ class Recoverer(Loop):
         self._store = store
         self._failed = failed
         self._crashed = to_json(crash_error())
+        self._ended: deque[str] = deque()
+
+    def session_ended(self, session: str) -> None:
+        """Recover a session's runs now, because its process is known to have ended. From any thread."""
+        self._ended.append(session)
+        self.wake()
 
     def tick(self) -> float:
+        if self._ended:
+            ended = list(self._ended)
+            self._store.workers.expire(ended)
+            for _ in ended:
+                self._ended.popleft()
         dead = self._store.workers.dead()
         if dead:
             recovered = self._store.workers.recover(dead, self._crashed)

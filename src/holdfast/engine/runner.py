@@ -15,12 +15,13 @@ from holdfast.engine.attempt import Attempt, Cancellable, Order
 from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.desk import Desk
+from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.past import Past
 from holdfast.engine.patience import PatientReader
 from holdfast.engine.playing import Arguments, play, play_plainly
 from holdfast.engine.processes import Processes
 from holdfast.engine.score import Score
-from holdfast.engine.threads import Threads
+from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.store import End
@@ -44,10 +45,12 @@ class Runner:
         slot_freed: Callable[[], None],
         in_hand: Callable[[], int],
         alarms: Alarms,
+        monitor: LoopMonitor,
         between: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.concurrency = concurrency
         self._alarms = alarms
+        self._monitor = monitor
         self._ended = ended
         self._let_go = let_go
         self._slot_freed = slot_freed
@@ -68,6 +71,7 @@ class Runner:
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for coroutines and timers."""
         self._loop = loop
+        self._monitor.use(loop)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -92,8 +96,13 @@ class Runner:
         self._threads.close()
         self._processes.close()
 
-    def run_in_thread(self, call: Callable[[], None]) -> None:
-        self._threads.run(call)
+    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
+        return self._threads.run(call)
+
+    @property
+    def lost_threads(self) -> int:
+        """Threads whose code outlived its timeout or its cancellation, and was abandoned."""
+        return self._threads.lost
 
     # Starting
 
@@ -104,11 +113,13 @@ class Runner:
             self._in_processes += sum(attempt.place == "process" for attempt in attempts)
         on_loop = [attempt for attempt in attempts if attempt.place == "loop"]
         if on_loop:
+            self._monitor.sent()
             self.loop.call_soon_threadsafe(self._begin_on_loop, on_loop)
         begun = [self._begin_beside(attempt) for attempt in attempts if attempt.place != "loop"]
         return all(begun)
 
     def _begin_on_loop(self, attempts: list[Attempt]) -> None:
+        self._monitor.answered()
         for attempt in attempts:
             self._set_timer(attempt, self.loop.call_later)
             attempt.handle = self.loop.create_task(self._run_on_loop(attempt))
@@ -117,9 +128,8 @@ class Runner:
         """Begin an attempt in a thread or a process; where no thread can be had it is handed back."""
         self._set_timer(attempt, self._alarms.set)
         try:
-            self._threads.run(
-                partial(self._run_in_thread if attempt.place == "thread" else self._run_in_process, attempt)
-            )
+            work = self._run_in_thread if attempt.place == "thread" else self._run_in_process
+            attempt.thread = self._threads.run(partial(work, attempt))
         except RuntimeError as error:
             log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._over(attempt, attempt.handed_back(lingers=False))
@@ -134,7 +144,8 @@ class Runner:
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
-        attempt.begun = True
+        with attempt.lock:
+            attempt.begun = True
         attempt.enter()
         call = self._call(attempt)
         conductor: Conductor | None = None
@@ -152,14 +163,15 @@ class Runner:
         if attempt.timer is not None:
             attempt.timer.cancel()
         if conductor is not None and conductor.calls.threads:
-            self._report_and_wait(attempt, end)
+            attempt.threads_over = partial(self._over, attempt, end)
+            self._report(attempt, end)
+            self.loop.call_later(ABANDON_AFTER_S, conductor.calls.abandon_threads)
         else:
             self._over(attempt, end)
 
-    def _report_and_wait(self, attempt: Attempt, end: End) -> None:
-        """Author code has ended, but for threads of its steps that outlived their timeouts: the run goes on without
-        them, and nobody may start it before they have ended."""
-        attempt.threads_over = partial(self._over, attempt, end)
+    def _report(self, attempt: Attempt, end: End) -> None:
+        """Author code has ended, but for threads of its steps that outlived their timeouts. Report the end now; the
+        run may start again when they have ended, or were abandoned."""
         with attempt.lock:
             report: End | None = replace(end, lingers=1)
             if attempt.order is not None:
@@ -186,7 +198,7 @@ class Runner:
             conductor = BlockingConductor(attempt, self._score(attempt), self._desk)
             end = play_plainly(conductor, call)
             if conductor.threads:
-                self._report_and_wait(attempt, end)
+                self._report(attempt, end)
                 conductor.wait_for_threads()
         else:
             scope.set(Scope(attempt.claim.id))
@@ -244,6 +256,12 @@ class Runner:
         else:
             self._let_go(attempt)
         attempt.score = None  # which has the attempt: only the garbage collector could free the two
+        with attempt.lock:
+            holds_slot = not attempt.abandoned
+        if holds_slot:
+            self._free_slot(attempt)
+
+    def _free_slot(self, attempt: Attempt) -> None:
         with self._lock:
             self._taken -= 1
             self._in_processes -= attempt.place == "process"
@@ -271,16 +289,59 @@ class Runner:
                 self.loop.call_later(CLEAN_UP, self.give_up, attempt)
 
     def give_up(self, attempt: Attempt, lingers: bool = True) -> None:
-        """Author code that was told to stop didn't. Its run goes on without it; as long as it lingers, nobody may start
-        the run."""
+        """Report the end of an attempt whose code was told to stop and didn't.
+
+        While it lingers, nobody may start the run. A worker that goes on waits a moment longer for the code to stop,
+        then abandons it.
+        """
         with attempt.lock:
             if attempt.over or attempt.ended or attempt.order is None:
                 return
             end = attempt.stopped(attempt.order, lingers=lingers)
             attempt.ended = end is not None
-        log.attempt_unstoppable(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            order = attempt.order
         if end is not None:
             self._ended(attempt, attempt.complete(end, self._desk.store.payloads))
+        if order == "hand back":
+            log.attempt_still_running(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        else:
+            self._alarms.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
+
+    def abandon(self, attempt: Attempt) -> None:
+        """Let the run go on without code that doesn't stop. The slot is free again; a thread is counted as lost."""
+        with attempt.lock:
+            if attempt.over or attempt.abandoned:
+                return
+            attempt.abandoned = True
+        if attempt.thread is not None:
+            attempt.thread.abandon()
+        log.attempt_abandoned(attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads)
+        self._let_go(attempt)
+        self._free_slot(attempt)
+
+    # A blocked event loop
+
+    def unstarted(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Those of these attempts that wait for the event loop to start them."""
+        return [attempt for attempt in attempts if attempt.place == "loop" and not attempt.begun and not attempt.ended]
+
+    def take_off_loop(self, attempts: Iterable[Attempt], end_of: Callable[[Attempt], End]) -> list[Attempt]:
+        """End attempts that the blocked event loop can't end, from another thread; those that had not ended.
+
+        Their code is cancelled when the loop runs again; until then it can't do anything.
+        """
+        taken = []
+        for attempt in attempts:
+            with attempt.lock:
+                if attempt.over or attempt.ended:
+                    continue
+                attempt.order = "lost"
+                attempt.ended = True
+            taken.append(attempt)
+            self._ended(attempt, attempt.complete(end_of(attempt), self._desk.store.payloads))
+        if taken:
+            self.loop.call_soon_threadsafe(self._cancel, taken)
+        return taken
 
 
 def _not_begun(attempt: Attempt) -> End | None:

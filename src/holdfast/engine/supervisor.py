@@ -52,6 +52,7 @@ class Slot:
         self.start_at = 0.0
         self.deaths = 0
         self.failed_starts = 0
+        self.last_session: str | None = None
 
     @property
     def works(self) -> bool:
@@ -143,6 +144,8 @@ class Supervisor:
             return
         slot.child = child
         self._selector.register(child.output.descriptor, selectors.EVENT_READ, child.output)
+        if slot.last_session is not None:
+            child.tell_ended(slot.last_session)
         if slot.starts > 1:
             log.child_restarted(slot.number, child.pid)
 
@@ -160,6 +163,10 @@ class Supervisor:
 
     def _died(self, slot: Slot, child: Child, code: int) -> None:
         now = time.monotonic()
+        slot.last_session = child.session
+        if slot.last_session is not None:  # its process has ended for certain: nobody needs to wait for its lease
+            for other in self._alive():
+                other.tell_ended(slot.last_session)
         slot.deaths = 1 if now - slot.started_at >= self._pace.settled else slot.deaths + 1
         slot.failed_starts = slot.failed_starts + 1 if code > 0 and not child.ready else 0
         if slot.failed_starts >= self._pace.tries and not any(other.works for other in self._slots):

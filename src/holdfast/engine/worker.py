@@ -32,6 +32,8 @@ from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 from holdfast.telemetry.fields import worker_here
 
+RESTART = 75
+"""The exit code of a worker that wants to be started again: it can't go on in this process."""
 FLUSH = 30.0
 LOOK = 0.02
 SIGNAL_LOOK = 0.5
@@ -48,6 +50,7 @@ class Worker:
         self._told: SimpleQueue[None] = SimpleQueue()  # no Event: its lock may be held by the code that a signal breaks
         self._asked = 0
         self._signalled = 0
+        self._unhealthy = False
         self._started = False
         self._closing: threading.Thread
 
@@ -89,6 +92,30 @@ class Worker:
         """Ask `run()` to end, from another thread; asked twice, it hurries."""
         self._asked += 1
         self._told.put(None)
+
+    def restart_if_unhealthy(self) -> None:
+        """End `run()` when the event loop is blocked for too long or too many threads are lost, with the exit code
+        that asks a supervisor for a new process."""
+        self._crew.on_unhealthy = self._stop_unhealthy
+
+    def _stop_unhealthy(self, reason: str) -> None:
+        if not self._unhealthy:
+            self._unhealthy = True
+            log.worker_restarts(reason)
+            self.stop()
+
+    def session_ended(self, session: str) -> None:
+        """Recover the runs of another worker's session at once: its process is known to have ended."""
+        self._crew.recoverer.session_ended(session)
+
+    def on_session(self, report: Callable[[str], None]) -> None:
+        """Call `report` with the id of each session that this worker opens."""
+        self._crew.on_session = report
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with after `run()`."""
+        return RESTART if self._unhealthy else 0
 
     def _hurry(self) -> None:
         """Whoever waits for the end doesn't want to any more."""
@@ -360,10 +387,10 @@ class Worker:
 
     def _exit_if_stuck(self) -> None:
         """Author code still runs, and its runs were handed back: the process must end first."""
-        if self._crew.runner.taken:
+        if self._crew.runner.taken or self._crew.runner.lost_threads:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(self.exit_code)
 
     # Signals
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.database import Row
 from holdfast.model.run import FINAL
+from holdfast.store.crashes import Death, record_deaths
 from holdfast.store.family import HeldRun, hold_with_parents, ids
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.permits import give_back
@@ -64,30 +65,23 @@ class Attempts(Part):
         return _claims(self._one("commit", "recorded_ends", session=session, rows=rows))
 
     def crash(self, session: str, ends: Sequence[End]) -> tuple[set[ClaimKey], list[str]]:
-        """The processes of these attempts died: their runs are tried again, or fail when they crashed too often. Those
-        that counted, and the ids of runs that failed: of them, and graphs by it. Safe to repeat, as ends are."""
+        """The session reports that the code of these attempts died or had to be abandoned. Their runs are tried again,
+        or fail when they were charged too often. Those that counted, and the ids of runs that failed: of them, and
+        graphs by it. Safe to repeat, as ends are."""
 
         def work(do: Do) -> tuple[set[ClaimKey], list[str]]:
             if not do("session_alive", session=session):
                 return set(), []
             runs = hold_with_parents(do, [end.id for end in ends])
-            rows = [{"id": end.id, "fence": end.fence, "error": end.error} for end in ends]
-            crashed = do("crash_attempts", session=session, rows=batch(rows))
-            errors = {end.claim: end.error for end in ends}
-            records = [
-                record(
-                    str(id), n, "crashed", attempt, fence=fence, session=session, since=since,
-                    data=errors[str(id), fence],
-                )
-                for id, n, attempt, fence, since, *_ in crashed
-            ]  # fmt: skip
-            do("add_history", rows=batch(records))
-            failed = [str(row[0]) for row in crashed if row[5] == "failed"]
-            failed += settle(do, [runs[id].ended("failed") for id in failed])
-            give_back(do, [runs[row["run"]].limits for row in records])
-            counted = {(row["run"], row["fence"]) for row in records}
+            ours = [end for end in ends if end.id in runs and runs[end.id].belongs_to(session, end.fence)]
+            deaths = [Death(end.id, end.together, end.isolate, end.error) for end in ours]
+            failed, failed_with = record_deaths(do, runs, deaths, fenced=True)
+            failed += failed_with
+            give_back(do, [runs[end.id].limits for end in ours])
+            counted = {end.claim for end in ours}
             if len(counted) < len(ends):
-                known = do("recorded_ends", session=session, rows=batch(rows))
+                rows = batch({"id": end.id, "fence": end.fence} for end in ends)
+                known = do("recorded_ends", session=session, rows=rows)
                 failed += [str(id) for id, _ in known if str(id) not in failed and runs[str(id)].state == "failed"]
                 counted |= _claims(known)
             return counted, failed

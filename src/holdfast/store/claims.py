@@ -52,6 +52,22 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
     return claimed if returning else do("claimed_limited", rows=rows)
 
 
+def _claim_isolated(do: Do, session: str, lanes: str, most: int, *, returning: bool) -> list[Row]:
+    """Claim runs of one bound, up to that bound; those whose limits are full are parked."""
+    candidates = do("isolated_candidates", session=session, lanes=lanes, size=most)
+    group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
+    admitted, at = permits.take(do, group)
+    if not admitted:
+        return []
+    rows = ids(admitted)
+    claimed = do("claim_limited", session=session, rows=rows, at=at)
+    return claimed if returning else do("claimed_limited", rows=rows)
+
+
+def _lanes(lanes: Collection[int]) -> str:
+    return batch({"lane": lane} for lane in lanes)
+
+
 class Picked:
     """The first ready runs of some lanes. `rows`: as they will be when they are claimed, but for those with limits;
     `values`: by what the claim knows that nothing happened to them, and nothing came before the last of them."""
@@ -201,6 +217,17 @@ class Claims(Part):
         return self._in_order(
             self._together("claim", lambda do: _claim_limited(do, session, rows, size, returning=returning))
         )
+
+    def any_isolated(self, lanes: Collection[int]) -> bool:
+        """Whether isolated runs of these lanes wait for a process of their own."""
+        return bool(lanes) and bool(self._one("claim", "any_isolated", lanes=_lanes(lanes)))
+
+    def claim_isolated(self, session: str, lanes: Collection[int], most: int) -> list[Claim]:
+        """Claim a group of isolated runs that may share a process; the caller runs nothing else beside them."""
+        rows = _lanes(lanes)
+        returning = self._ground.database.dialect.writing_ctes
+        claimed = self._together("claim", lambda do: _claim_isolated(do, session, rows, most, returning=returning))
+        return self._in_order(claimed)
 
     def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
         claimed = [Claim(*row) for row in rows]

@@ -112,7 +112,9 @@ EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready
 class End(msgspec.Struct, omit_defaults=True):
     """How an attempt ended, and what becomes of its run. Statements take it as it is.
 
-    `crashed`: the process of its author code died; the store decides whether the run is tried again.
+    `crashed`: the process of its author code died, or its code had to be abandoned; the store decides whether the run
+    is tried again. `together`: how many runs could have caused that; only a run alone is charged. `isolate`: whether it
+    must not share a process with other runs from now on.
     `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
     `family`: the run has a parent, or is a durable function, so that its end concerns more than its own row.
     `waiting`: it suspends; `restarted`: it begins anew with other arguments; `moved`: a machine is in its next state;
@@ -140,6 +142,8 @@ class End(msgspec.Struct, omit_defaults=True):
     note: str | None = None
     keep_records: int | None = None
     limits: str | None = None
+    together: int = 1
+    isolate: bool | None = None
 
     @property
     def claim(self) -> ClaimKey:

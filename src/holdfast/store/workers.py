@@ -1,13 +1,15 @@
-"""Worker sessions: their leases, and the recovery of what the dead held."""
+"""Worker sessions: their leases, and the recovery of runs whose session has died."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from holdfast.database import Row
-from holdfast.store.family import HeldRun, above, held_runs, hold, ids
+from holdfast.store.crashes import Death, record_deaths
+from holdfast.store.family import above, held_runs, hold, ids
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.permits import give_back
 from holdfast.store.rows import Recovered
-from holdfast.store.settling import settle
 
 
 class Workers(Part):
@@ -17,9 +19,13 @@ class Workers(Part):
         """A worker process has started; its lease, in microseconds, begins now."""
         self._one("heartbeat", "open_session", session=session, name=name, lease=lease, info=info)
 
-    def renew(self, session: str, lease: int) -> bool:
-        """The heartbeat; False when the lease had run out: the session is over then."""
-        return bool(self._one("heartbeat", "renew_session", session=session, lease=lease))
+    def renew(self, session: str, lease: int, status: str | None = None) -> bool:
+        """Renew the lease and report the worker's health; False if the lease has expired: the session has ended."""
+        return bool(self._one("heartbeat", "renew_session", session=session, lease=lease, status=status))
+
+    def expire(self, sessions: Sequence[str]) -> None:
+        """End the leases of sessions whose processes are known to have ended."""
+        self._one("housekeeping", "expire_sessions", rows=_sessions(sessions))
 
     def mark_idle(self, session: str, idle: bool) -> None:
         """Whether the session wants to be told of new work."""
@@ -33,7 +39,8 @@ class Workers(Part):
         return self._one("read", "live_workers")
 
     def sessions(self) -> list[Row]:
-        """All sessions: id, name, start, microseconds left of the lease, idle, info, how many runs name it."""
+        """All sessions: id, name, start, microseconds left of the lease, idle, info, how many runs name it, and the
+        health that it reported."""
         return self._one("read", "list_sessions")
 
     def dead(self) -> list[str]:
@@ -45,22 +52,28 @@ class Workers(Part):
         left: int | None = self._one("housekeeping", "next_expiry")[0][0]
         return left
 
-    def recover(self, sessions: list[str], crashed_error: str) -> Recovered:
-        """Give back up to 500 runs of these sessions, as far as they are still dead under the lock."""
-        return self._together("housekeeping", lambda do: self._recover(do, sessions, crashed_error))
+    def recover(self, sessions: list[str], too_many: str) -> Recovered:
+        """Recover up to 500 runs of these sessions, as far as they are still dead under the lock. `too_many`: the error
+        of runs that fail because they crashed more often than they may."""
+        return self._together("housekeeping", lambda do: self._recover(do, sessions, too_many))
 
-    def _recover(self, do: Do, sessions: list[str], crashed_error: str) -> Recovered:
-        given = batch({"session": session} for session in sessions)
-        locked = {row[0] for row in do("lock_dead", rows=given)}
+    def _recover(self, do: Do, sessions: list[str], too_many: str) -> Recovered:
+        given = _sessions(sessions)
+        locked = [row[0] for row in do("lock_dead", rows=given)]
         unknown = set(sessions) - {row[0] for row in do("known_sessions", rows=given)}
-        ours = batch({"session": session} for session in sorted(locked | unknown))
+        died_with: dict[str, int] = dict(do("count_dead", rows=_sessions(locked)) if locked else ())
+        died_with |= dict(do("running_of_sessions", rows=_sessions(unknown)) if unknown else ())
+        dead = {*locked, *unknown}
+        ours = _sessions(sorted(dead))
         picked = do("pick_lost", rows=ours)
-        hold(do, above(do, [str(id) for id, parent in picked if parent is not None]))  # before its children
-        held = held_runs(do("hold_free_runs", rows=ids(str(id) for id, _ in picked))) if picked else {}
-        held = {id: run for id, run in held.items() if run.session in locked | unknown}
+        may_fail = [str(id) for id, parent, session in picked if parent is not None and died_with.get(session) == 1]
+        hold(do, above(do, may_fail))  # before its children
+        held = held_runs(do("hold_free_runs", rows=ids(str(id) for id, *_ in picked))) if picked else {}
+        held = {id: run for id, run in held.items() if run.session in dead}
         running = [id for id, run in held.items() if run.state == "running"]
         others = [id for id, run in held.items() if run.state != "running"]
-        failed, failed_with = self._give_back(do, held, running, crashed_error) if running else ([], [])
+        deaths = [Death(id, died_with[str(held[id].session)]) for id in running]
+        failed, failed_with = record_deaths(do, held, deaths, too_many, fenced=False)
         released = do("release_lost", rows=ids(others)) if others else []
         let_go = (
             record(str(id), n, "let_go", attempt, session=held[str(id)].session) for id, n, attempt, _ in released
@@ -68,21 +81,8 @@ class Workers(Part):
         do("add_history", rows=batch(let_go))
         give_back(do, [held[id].limits for id in (*running, *others)])
         do("forget_sessions", rows=ours)
-        return Recovered(len(running) - len(failed), failed, len(released), sorted(locked | unknown), failed_with)
+        return Recovered(len(running) - len(failed), failed, len(released), sorted(dead), failed_with)
 
-    def _give_back(
-        self, do: Do, held: dict[str, HeldRun], running: list[str], error: str
-    ) -> tuple[list[str], list[str]]:
-        """Runs of the dead go back to ready, or fail; which failed, and which graphs by it."""
-        crashed = do("recover_lost", rows=ids(running), error=error)
-        records, ends = [], []
-        for id, n, attempt, since, state, ending, *_ in crashed:
-            run = held[str(id)]
-            dies = state == "failed" or ending != run.ending
-            data = error if dies else None
-            records.append(record(run.id, n, "crashed", attempt, session=run.session, since=since, data=data))
-            if dies:
-                ends.append(run.ended("failed" if state == "failed" else "undoing"))
-        do("add_history", rows=batch(records))
-        failed_with = settle(do, ends)
-        return [end.id for end in ends if end.final], failed_with
+
+def _sessions(sessions: Iterable[str]) -> str:
+    return batch({"session": session} for session in sessions)

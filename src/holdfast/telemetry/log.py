@@ -80,9 +80,13 @@ def drifted(run: str, task: str, attempt: int, steps: str) -> None:
     _tell(logging.WARNING, run, task, attempt, what, steps)
 
 
-def attempt_unstoppable(run: str, task: str, attempt: int) -> None:
-    what = "was told to stop and can't be stopped: it keeps its slot until it ends"
-    _tell(logging.WARNING, run, task, attempt, what)
+def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int) -> None:
+    what = "abandoned: its code didn't stop; its result will be discarded (lost threads: %d)"
+    _tell(logging.WARNING, run, task, attempt, what, lost_threads)
+
+
+def attempt_still_running(run: str, task: str, attempt: int) -> None:
+    _tell(logging.WARNING, run, task, attempt, "is still running, and can't be stopped; its result will be discarded")
 
 
 def end_not_written(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
@@ -131,11 +135,47 @@ def session_lost(session: str, why: str, running: Iterable[str]) -> None:
 
 def late_heartbeat(seconds: float, running: Iterable[str]) -> None:
     logger.warning(
-        "the heartbeat was held up for %.1f s: one of %s keeps the interpreter to itself;"
-        ' give it run_in="process", or let it release the GIL',
+        'heartbeat delayed %.1f s: a task is holding the GIL (running: %s); use run_in="process" for CPU-bound work',
         seconds,
-        ", ".join(running) or "the threads of this process",
+        ", ".join(running) or "none",
     )
+
+
+def loop_stalled(seconds: float, blocker: str, released: int) -> None:
+    logger.warning(
+        "event loop stalled for %.1f s by %s: claiming stopped, %d unstarted runs handed back",
+        seconds, blocker, released,
+    )  # fmt: skip
+
+
+def loop_given_up(seconds: float, blocker: str, stack: str, runs: int) -> None:
+    """`stack` is the blocking call's, which handlers print below the line, as they do with `stack_info`."""
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    what = (
+        "event loop blocked for %.1f s by %s: giving up %d runs on it; use async I/O, or a `def` task, which runs in a"
+        " thread; the blocking call is below"
+    )
+    args = (seconds, blocker, runs)
+    record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, what, args, None, sinfo=stack)
+    logger.handle(record)
+
+
+def threads_lost(lost: int, concurrency: int) -> None:
+    logger.error(
+        "%d of %d threads are lost to code that didn't stop when its timeout expired; give blocking calls a timeout of"
+        " their own",
+        lost, concurrency,
+    )  # fmt: skip
+
+
+def worker_restarts(reason: str) -> None:
+    logger.error("worker stopping, to be restarted: %s", reason)
+
+
+def isolated_started(runs: int, others: int) -> None:
+    beside = "nothing else" if not others else f"{others} runs that didn't end in time"
+    logger.warning("running %d isolated runs with %s, to find the one that kills its worker", runs, beside)
 
 
 def handed_back_unknown(runs: int) -> None:
@@ -145,8 +185,8 @@ def handed_back_unknown(runs: int) -> None:
 def recovered(sessions: Iterable[str], ready: int, failed: int) -> None:
     dead = sorted(sessions)
     logger.warning(
-        "dead: %s; %d of their runs are ready again, %d crashed too often",
-        ", ".join(dead),
+        "worker lost session=%s requeued=%d failed=%d",
+        ",".join(dead),
         ready,
         failed,
         extra={"sessions": dead},

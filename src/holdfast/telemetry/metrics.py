@@ -52,6 +52,8 @@ METRICS = {
         Metric("holdfast.slots", "gauge", "{slot}", (), "How many runs the worker may have at once."),
         Metric("holdfast.slots.busy", "gauge", "{slot}", (), "How many it has."),
         Metric("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
+        Metric("holdfast.loop.lag", "gauge", "s", (), "For how long the event loop has been blocked."),
+        Metric("holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that didn't stop."),
     )
 }
 

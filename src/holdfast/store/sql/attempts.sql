@@ -26,6 +26,8 @@ ended as (
     set state = locked.state,
         session = case when locked.lingers = 1 then run.session end,
         held = case when locked.lingers = 1 and locked.state in ('ready', 'scheduled') then 'quiescing' end,
+        deaths = 0,
+        isolation = null,
         due_at = case when locked.state = 'scheduled' then {stamp} + locked.delay end,
         result = locked.result,
         error = coalesce(locked.error, case when locked.state <> 'done' then run.error end),
@@ -50,6 +52,8 @@ update {schema}runs
 set state = each.state,
     session = case when each.lingers = 1 then session end,
     held = case when each.lingers = 1 and each.state in ('ready', 'scheduled') then 'quiescing' end,
+    deaths = 0,
+    isolation = null,
     due_at = case when each.state = 'scheduled' then {now} + each.delay end,
     result = each.result,
     error = coalesce(each.error, case when each.state <> 'done' then {schema}runs.error end),
@@ -76,20 +80,41 @@ select r.id, r.fence from {each(:rows, seq bigint, fence bigint)} cross join {sc
 where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
 and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
 
--- name: crash_attempts
--- The processes of these attempts died: back to ready, or failed when they crashed too often. Fenced; the session was checked before.
+-- name: crash_runs
+-- Running runs whose process died return to ready. Only a run that died alone (together = 1) is charged with a crash; it fails when it
+-- was charged more than max_crashes times, after its compensations if it may have any. From its second death in a row on (isolate: null), at
+-- once (1) or never (0) a run is isolated: outside the ready index, until a process is free for it and at most a quarter of those that it
+-- died with.
 update {schema}runs
-set state = case when crashes >= max_crashes then 'failed' else 'ready' end,
-    crashes = crashes + 1,
-    error = each.error,
+set state = case when each.together = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then 'failed' else 'ready' end,
+    ending = case when each.together = 1 and crashes >= max_crashes and undos = 1 and ending is null then 'failed' else ending end,
+    cause = case
+        when each.together = 1 and crashes >= max_crashes and undos = 1 and ending is null then coalesce(each.error, :too_many)
+        else cause end,
+    deadline = case when each.together = 1 and crashes >= max_crashes and undos = 1 then null else deadline end,
+    crashes = case
+        when each.together > 1 then crashes
+        when crashes >= max_crashes and undos = 1 and ending is null then 0
+        else crashes + 1 end,
+    deaths = case when each.together = 1 and crashes >= max_crashes then 0 when each.isolate = 0 then deaths else deaths + 1 end,
+    isolation = case
+        when each.isolate = 0 or (each.isolate is null and deaths = 0) or (each.together = 1 and crashes >= max_crashes) then null
+        when isolation < each.together then (isolation + 3) / 4
+        else (each.together + 3) / 4 end,
+    held = case
+        when (each.isolate = 1 or (each.isolate is null and deaths > 0)) and not (each.together = 1 and crashes >= max_crashes)
+        then 'isolated' end,
+    error = case
+        when each.together = 1 and crashes >= max_crashes then coalesce(each.error, :too_many)
+        else coalesce(each.error, {schema}runs.error) end,
     session = null,
     records = records + 1,
-    finished_at = case when crashes >= max_crashes then {now} end,
-    expires_at = case when crashes >= max_crashes and parent is null then {now} + keep end
-from {each(:rows, id uuid, fence bigint, error text)}
-where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
-and coalesce(session, '') = :session and {schema}runs.state = 'running'
-returning {schema}runs.id, records, attempt, {schema}runs.fence, claimed_at, {schema}runs.state, {hint},
+    finished_at = case when each.together = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
+    expires_at = case
+        when each.together = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
+from {each(:rows, id uuid, together int, isolate int, error text)}
+where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.state = 'running'
+returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, ending, {hint},
     case when finished_at is not null then {end_hint} end
 
 -- name: recorded_ends

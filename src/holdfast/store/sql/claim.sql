@@ -101,9 +101,32 @@ select json_group_array(json_array(r.id, r.seq, r.lane, r.priority, r.turn, r.fe
     r.options, r.generation, r.tenant, r.parent, r.spent, r.undos, r.ending, r.limits))
 from {schema}runs r where r.seq in (select value from json_each(:seqs)) and r.session = :session and r.state = 'running'
 
+-- name: any_isolated
+-- Whether isolated runs of these lanes wait for a process of their own.
+select 1 from {schema}runs r
+where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes)
+limit 1
+
+-- name: isolated_candidates
+-- The isolated run that has waited longest, and those that may share a process with it: runs with the same bound, as many as it allows.
+with alive as materialized (
+    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+),
+first as materialized (
+    select r.isolation from {schema}runs r
+    where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
+    and r.lane not in (select id from {schema}paused_lanes)
+    order by r.seq limit 1
+)
+select r.id, r.limits, r.isolation from {schema}runs r
+where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
+and r.lane not in (select id from {schema}paused_lanes)
+and r.isolation = (select isolation from first) and exists (select 1 from alive)
+order by r.seq limit cast(:size as bigint) {lock_free}
+
 -- name: busy_lanes
--- Whether anything in these lanes is ready and not paused, or running: the dearer question is asked where the first says no. Written so
--- that no statistics can make the planner walk the table.
+-- Whether anything in these lanes is ready and not paused, isolated, or running: the more expensive questions are asked where the first
+-- says no. Written so that no statistics can make the planner walk the table.
 select 1 where (
     select 1 from {each(:lanes, lane bigint)}
     where each.lane not in (select id from {schema}paused_lanes) and (
@@ -111,6 +134,9 @@ select 1 where (
         order by r.priority desc, r.turn, r.seq limit 1
     ) is not null
     limit 1
+) is not null or (
+    select 1 from {schema}runs r
+    where r.held = 'isolated' and r.lane {among(:lanes, lane bigint)} and r.lane not in (select id from {schema}paused_lanes) limit 1
 ) is not null or (
     select 1 from {each(:lanes, lane bigint)}
     where (

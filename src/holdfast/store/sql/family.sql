@@ -35,6 +35,8 @@ set state = case
     spent = case when each.kind = 'waiting' then spent + {stamp} - claimed_at else 0 end,
     session = case when each.lingers = 1 then session end,
     held = case when each.lingers = 1 and each.state in ('ready', 'scheduled', 'waiting') then 'quiescing' end,
+    deaths = 0,
+    isolation = null,
     due_at = case when each.state = 'scheduled' then {stamp} + each.delay end,
     result = each.result,
     error = case
@@ -69,6 +71,8 @@ set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     held = case when undos = 1 and session is not null then 'quiescing' end,
     failures = case when undos = 0 then failures else 0 end,
     crashes = case when undos = 0 then crashes else 0 end,
+    deaths = 0,
+    isolation = null,
     records = records + 1,
     finished_at = case when undos = 0 then {now} end,
     expires_at = case when undos = 0 and parent is null then {now} + keep end

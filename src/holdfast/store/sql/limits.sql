@@ -135,7 +135,7 @@ returning place, look_at
 -- only: postgres
 -- Locked runs that may start become the session's.
 update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+set state = 'running', held = null, session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(cast(:at as bigint), {stamp}),
     started_at = coalesce(started_at, cast(:at as bigint), {stamp})
 where id {among(:rows, id uuid)}
@@ -146,7 +146,7 @@ returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {s
 -- only: sqlite
 -- Runs that may start become the session's.
 update {schema}runs
-set state = 'running', session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
+set state = 'running', held = null, session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(:at, {now}),
     started_at = coalesce(started_at, :at, {now})
 where id {among(:rows, id uuid)}

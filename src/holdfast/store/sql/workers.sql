@@ -6,9 +6,13 @@ on conflict do nothing
 
 -- name: renew_session
 -- The heartbeat. A lease that has run out can't be renewed, even if nobody has taken its runs yet.
-update {schema}workers set lease_until = {moment} + cast(:lease as bigint)
+update {schema}workers set lease_until = {moment} + cast(:lease as bigint), status = :status
 where session = :session and lease_until > {moment}
 returning lease_until
+
+-- name: expire_sessions
+-- The processes of these sessions have ended: their leases end now, so that their runs are recovered at once.
+update {schema}workers set lease_until = {moment} where session {among(:rows, session text)} and lease_until > {moment}
 
 -- name: mark_idle
 -- Whether the session wants to be told of new work.
@@ -44,32 +48,28 @@ select min(lease_until) - {moment} from {schema}workers
 select session from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
 
+-- name: count_dead
+-- How many runs were running in each of these locked dead sessions. Counted before the first of them is recovered: the count decides who is
+-- charged with the death, and a large session is recovered in several transactions.
+update {schema}workers set died_with = coalesce(died_with, (
+    select count(*) from {schema}runs r where r.session = {schema}workers.session and r.state = 'running'
+))
+where session {among(:rows, session text)}
+returning session, died_with
+
+-- name: running_of_sessions
+-- The same for sessions without a row, which can't keep the count.
+select session, count(*) from {schema}runs where session {among(:rows, session text)} and state = 'running' group by session
+
 -- name: known_sessions
 -- Which of these sessions have a row.
 select session from {schema}workers where session {among(:rows, session text)}
 
 -- name: pick_lost
 -- Runs that dead sessions hold, and the parents of those that will fail for it.
-select id, case when state = 'running' and crashes >= max_crashes then parent end from {schema}runs
+select id, case when state = 'running' and crashes >= max_crashes then parent end, session from {schema}runs
 where session {among(:rows, session text)}
 order by seq limit 500
-
--- name: recover_lost
--- Running runs of dead sessions go back to ready, or fail when they crashed too often; those that may have compensations are to undo
--- before they fail. Never touches finished ones.
-update {schema}runs
-set state = case when crashes >= max_crashes and (undos = 0 or ending is not null) then 'failed' else 'ready' end,
-    ending = case when crashes >= max_crashes and undos = 1 and ending is null then 'failed' else ending end,
-    cause = case when crashes >= max_crashes and undos = 1 and ending is null then :error else cause end,
-    deadline = case when crashes >= max_crashes and undos = 1 then null else deadline end,
-    crashes = case when crashes >= max_crashes and undos = 1 and ending is null then 0 else crashes + 1 end,
-    error = case when crashes >= max_crashes then :error else error end,
-    session = null,
-    records = records + 1,
-    finished_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) then {now} end,
-    expires_at = case when crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
-where id {among(:rows, id uuid)} and state = 'running'
-returning id, records, attempt, claimed_at, state, ending, {hint}, case when finished_at is not null then {end_hint} end
 
 -- name: release_lost
 -- Runs that had ended for everyone else while a dead session still worked on them are free now.

@@ -50,7 +50,7 @@ def _metrics(control: Control) -> Iterator[Metric]:
     yield Metric(
         "holdfast_workers",
         "Worker sessions, by what they do.",
-        [({"state": state}, states[state]) for state in ("working", "idle", "dead")],
+        [({"state": state}, states[state]) for state in ("working", "idle", "unhealthy", "dead")],
     )
     limits = control.limits.list()
     counters = [(limit.name, counter) for limit in limits for counter in limit.counters]

@@ -108,6 +108,6 @@ def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[Ti
 
 
 def _end_of(kind: str) -> str:
-    if kind in ("retrying", "timed_out", "crashed", "failed", "undoing"):
+    if kind in ("retrying", "timed_out", "crashed", "worker_lost", "failed", "undoing"):
         return "failed"
     return kind if kind in ("cancelled", "done") else "running"
