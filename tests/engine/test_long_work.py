@@ -44,8 +44,8 @@ def test_work_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, le
         with second:
             for _ in range(30):
                 clock.forward(20)
-                first._crew.heartbeat.tick()
-                second._crew.heartbeat.tick()
+                first._crew.heartbeat.renew()
+                second._crew.heartbeat.renew()
                 second._crew.recoverer.tick()
                 second._crew.claimer.wake()
                 assert run.info().state == "running"

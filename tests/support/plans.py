@@ -193,6 +193,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "let_go": (FENCED, "runs_pkey"),
     "crash_attempts": (FENCED, "runs_pkey"),
     "owned": ({}, "holdfast_runs_owned"),
+    "still_held": ({}, "runs_pkey"),
     "add_keys": (KEYS, None),
     "find_keys": (KEYS, "keys_pkey"),
     "point_keys": (KEYS, "keys_pkey"),

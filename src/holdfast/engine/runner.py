@@ -144,7 +144,7 @@ class Runner:
             conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
             end = await play(conductor, call)
         else:
-            scope.set(Scope(attempt.claim.id))
+            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -189,7 +189,7 @@ class Runner:
                 self._report_and_wait(attempt, end)
                 conductor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id))
+            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
