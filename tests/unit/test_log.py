@@ -22,7 +22,8 @@ FILLED = {
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
     "name": "nightly", "app": "shop", "before": "bank", "what": "new", "names": ["nightly"], "slot": "03:00",
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
-    "where": "GET /a\nb", "by": "ada", "size": 300_000,
+    "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
+    "queued": 1000, "at_once": 8, "dropped": 2,
 }  # fmt: skip
 
 LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}

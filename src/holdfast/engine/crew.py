@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Waiting
+from holdfast.engine.failure_notifier import FailureNotifier
 from holdfast.engine.following import Following
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks
@@ -77,9 +77,6 @@ class Crew:
         self.settings = settings
         self.duty = Duty()
         self.lifespan = Lifespan(hooks)
-        self._wants_failures = bool(hooks.on_failure)
-        self._read_info = read_info
-        self._telling: set[str] = set()
         self._registry = registry
         lease = settings.lease
         self.alarms = Alarms()
@@ -93,17 +90,21 @@ class Crew:
             hooks.between,
         )
         self.runner.serve(self)
+        self.failures = FailureNotifier(
+            hooks, read_info, self.runner.run_in_thread, lambda: self.runner.loop, self.alarms, self._slot_freed
+        )
         self.lanes = KnownLanes(store, registry, settings.queues)
-        self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
+        self.committer = Committer(store, self.duty, self.failures.notify, self._written, self._lost)
         self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
         self.keep = self.committer.keep
         self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer)
+        self.claimer.may_claim = self.failures.has_room
         pulse = Pulse(self.duty, lease)
         self.heartbeat = Heartbeat(store, self.duty, self.runner, lease, pulse, self._new_session, self.lose)
         self.warden = Warden(store, self.duty, lease, pulse, self.lose)
-        self.recoverer = Recoverer(store, self._failed)
-        self.timekeeper = Timekeeper(store, self._promoted, self._failed)
+        self.recoverer = Recoverer(store, self.failures.notify)
+        self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
         self.poller = Poller(
             store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
@@ -120,7 +121,7 @@ class Crew:
         runner = self.runner
         return {
             "holdfast.slots": runner.concurrency, "holdfast.slots.busy": runner.taken,
-            "holdfast.backlog": self.committer.backlog,
+            "holdfast.backlog": self.committer.backlog, "holdfast.failure_hooks.pending": self.failures.pending,
         }  # fmt: skip
 
     @property
@@ -234,29 +235,3 @@ class Crew:
         self.lookout.stir()
         self.claimer.wake()
         self.timekeeper.wake()
-
-    def _failed(self, run: str) -> None:
-        """A run has ended failed: tell whoever asked to be told. Not durable; the history is."""
-        if self._wants_failures:
-            self._telling.add(run)
-            try:
-                self.runner.run_in_thread(lambda: self._tell_failed(run))
-            except RuntimeError:  # no thread to be had
-                self._telling.discard(run)
-                log.hook_failed(f"on_failure, for run {run},")
-
-    @property
-    def telling(self) -> bool:
-        """Whether a failure hook is still at work."""
-        return bool(self._telling)
-
-    def _tell_failed(self, run: str) -> None:
-        try:
-            told: Future[None] = asyncio.run_coroutine_threadsafe(
-                self.lifespan.failed(self._read_info(run)), self.runner.loop
-            )
-            told.result()
-        except Exception:
-            log.hook_failed(f"on_failure, for run {run},")
-        finally:
-            self._telling.discard(run)

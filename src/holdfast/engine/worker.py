@@ -276,7 +276,9 @@ class Worker:
     def _write_and_tell(self) -> None:
         """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
         self._flush()
-        self._crew.wait_until(lambda: not self._crew.telling, max(self._crew.settings.grace, CLEAN_UP), self._hurried)
+        crew = self._crew
+        crew.wait_until(lambda: not crew.failures.pending, max(crew.settings.grace, CLEAN_UP), self._hurried)
+        crew.failures.close()
 
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
@@ -288,6 +290,7 @@ class Worker:
     def _close(self, *, exiting: bool) -> bool:
         """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
         whether there is such."""
+        self._crew.failures.close()
         lingering = self._crew.unfinished()
         if lingering and not exiting:
             for attempt in lingering:

@@ -221,6 +221,24 @@ def hook_failed(hook: str) -> None:
     logger.exception("%s raised", hook)
 
 
+def failure_hooks_behind(queued: int, at_once: int, dropped: int) -> None:
+    lost = f"; {dropped} failed runs will not be delivered to them" if dropped else ""
+    logger.log(
+        logging.ERROR if dropped else logging.WARNING,
+        "on_failure hooks are behind: %d failed runs queued, %d hooks at once; claiming pauses until they catch up%s",
+        queued, at_once, lost,
+    )  # fmt: skip
+
+
+def failure_hook_slow(hook: str, failed_run: str, seconds: float) -> None:
+    fields = {"run": failed_run}
+    logger.warning("on_failure %s has been at work on run %s for %.0f s", hook, failed_run, seconds, extra=fields)
+
+
+def failures_not_delivered(runs: int) -> None:
+    logger.warning("worker stopping: on_failure hooks were not called, or not finished, for %d failed runs", runs)
+
+
 # The supervisor of several worker processes
 
 

@@ -52,6 +52,9 @@ METRICS = {
         Metric("holdfast.slots", "gauge", "{slot}", (), "How many runs the worker may have at once."),
         Metric("holdfast.slots.busy", "gauge", "{slot}", (), "How many it has."),
         Metric("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
+        Metric(
+            "holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs whose on_failure hooks aren't done."
+        ),
     )
 }
 
