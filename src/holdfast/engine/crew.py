@@ -50,6 +50,7 @@ class Settings:
     lease: float = 60.0
     grace: float = 30.0
     keep_events: int = 30 * 24 * 3600 * SECOND
+    wait_for_database: bool = False
 
 
 MOST_NAMES = 1000

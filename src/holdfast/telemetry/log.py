@@ -108,6 +108,19 @@ def worker_started(session: str, database: str, tasks: int, concurrency: int) ->
     logger.info("worker %s works on %s: %d tasks, %d at once", session, database, tasks, concurrency, extra=fields)
 
 
+def start_waits_for_database(error: object, tries: int, pause: float) -> None:
+    times = "once" if tries == 1 else f"{tries} times"
+    logger.warning("worker waits for its database: %s; tried %s, next try in %.1f s", error, times, pause)
+
+
+def start_goes_on(tries: int) -> None:
+    logger.info("the database is available, failed tries before: %d", tries)
+
+
+def start_aborted() -> None:
+    logger.info("worker told to stop before it had started")
+
+
 def worker_stopping(session: str, running: int, grace: float) -> None:
     fields = {"session": session}
     if running:
