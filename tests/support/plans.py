@@ -194,6 +194,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "crash_attempts": (FENCED, "runs_pkey"),
     "owned": ({}, "holdfast_runs_owned"),
     "still_held": ({}, "runs_pkey"),
+    "count_claimed": (SESSIONS, "holdfast_runs_owned"),
     "add_keys": (KEYS, None),
     "find_keys": (KEYS, "keys_pkey"),
     "point_keys": (KEYS, "keys_pkey"),

@@ -28,6 +28,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     runs: int
     tasks: Sequence[str] | None = None
     """The tasks that its code knows; None where it didn't say, because there are too many."""
+    process_slots: int | None = None
+    """How many runs of tasks with `run_in="process"` it runs at once; None where an older release didn't say."""
+    process_tasks: Sequence[str] = ()
+    """Those tasks."""
 
 
 class Workers:
@@ -54,6 +58,8 @@ def _info(row: Row) -> WorkerInfo:
         concurrency=said.get("concurrency"),
         runs=runs,
         tasks=said.get("tasks"),
+        process_slots=said.get("process_slots"),
+        process_tasks=said.get("process_tasks") or (),
     )
 
 

@@ -169,9 +169,13 @@ class Crew:
         return [attempt for attempt in self.duty.in_hand().values() if not attempt.over]
 
     def _new_session(self) -> Session:
-        names = sorted(self._registry.names())
-        known = names if len(names) <= MOST_NAMES else None
-        info = {"queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known}
+        tasks = self._registry.names()
+        known = sorted(tasks) if len(tasks) <= MOST_NAMES else None
+        in_processes = sorted(name for name, task in tasks.items() if task.declaration.run_in == "process")
+        info = {
+            "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
+            "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MOST_NAMES],
+        }  # fmt: skip
         return Session(worker_name(), json.dumps(info))
 
     # What durable functions need (`Desk`)

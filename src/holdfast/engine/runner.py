@@ -84,6 +84,10 @@ class Runner:
     def taken(self) -> int:
         return self._taken
 
+    @property
+    def process_slots(self) -> int:
+        return self._most_processes
+
     def free_processes(self) -> int:
         """Processes have slots of their own within the others: as many as there are cores."""
         return min(self.free(), self._most_processes - self._in_processes)
