@@ -24,7 +24,7 @@ STATEMENTS = sorted((PACKAGE / "store" / "sql").rglob("*.sql"))
 CONTRACT = {
     "Holdfast", "Task", "Request", "Context", "SyncContext", "Retry", "Fatal", "RetryAfter", "Graph", "any_of",
     "all_of", "none_of", "State", "After", "Done", "Run", "RunInfo", "StepFailed", "WaitTimeout", "RunFailed",
-    "RunCancelled", "ResultTimeout", "KeyConflict", "HoldfastError", "idempotency_key",
+    "RunCancelled", "ResultTimeout", "KeyConflict", "HoldfastError", "idempotency_key", "stop_requested",
 }
 # fmt: on
 LATE = ("psycopg", "rich", "starlette", "jinja2", "click", "opentelemetry", "prometheus_client")

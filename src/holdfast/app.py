@@ -284,8 +284,10 @@ class Holdfast(Scheduling):
         concurrency: int = 100,
         lease: Duration = 60,
         grace: Duration = 30,
+        wait_for_database: bool = False,
     ) -> Worker:
-        """A worker, to be used in a `with` block, or with `run()` or `drain()`."""
+        """A worker, to be used in a `with` block, or with `run()` or `drain()`. `wait_for_database`: a database that
+        can't be reached at the start is waited for; by default that raises StoreUnavailable at once."""
         from holdfast.engine.crew import Crew, Settings  # those who only enqueue need none of it
         from holdfast.engine.worker import Worker
 
@@ -295,6 +297,7 @@ class Holdfast(Scheduling):
             lease=_checked_lease(lease),
             grace=to_micros(grace, "grace") / SECOND,
             keep_events=self._keep,
+            wait_for_database=wait_for_database,
         )
         client = self._client
         crew = Crew(

@@ -12,7 +12,9 @@ from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.policy.limits import Rate
 from holdfast.store.permits import place_of
+from tests.processes import tasks
 from tests.support.durable import drain
+from tests.support.waiting import wait_until
 from tests.support.world import CANCELLED, SECOND
 
 ONE = json.dumps([place_of("one", '"acme"')])
@@ -75,6 +77,43 @@ def test_every_slot_is_taken(control, world):
     assert why(control, second).text == "all slots of worker ada are taken"
     assert why(control, second).code == "busy"
     assert why(control, first).code == "running"
+
+
+def test_every_process_slot_is_taken_though_other_slots_are_free(control, world):
+    open_worker(world, "ada", concurrency=10, process_slots=1, process_tasks=["task", "report"])
+    world.add()
+    second, plain = world.add(), world.add(task="plain")
+    assert why(control, second).code == "next"
+    world.claim("ada:1", tasks=("task", "plain"))
+    reason = why(control, second)
+    assert (reason.code, reason.text) == ("busy", "all process slots of worker ada are taken")
+    assert reason.data == {"workers": ["ada"], "process": True}
+    assert why(control, plain).code == "next", "it needs no process"
+
+
+def test_one_worker_has_no_slot_and_another_no_process_slot(control, world):
+    open_worker(world, "ada", concurrency=1)
+    world.add()
+    world.claim("ada:1")
+    open_worker(world, "bob", concurrency=9, process_slots=1, process_tasks=["task"])
+    world.add()
+    world.claim("bob:1")
+    assert why(control, world.add()).text == "all slots of worker ada and all process slots of worker bob are taken"
+
+
+def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
+    with Holdfast(database_url) as app:
+        wait_for_ever = app.task(name="wait_for_ever", run_in="process")(tasks.wait_for_ever)
+        worker = app.worker(grace=0)
+        worker._crew.runner._most_processes = 1
+        runs = [wait_for_ever.enqueue(str(tmp_path / "mark")) for _ in range(2)]
+        control = Control(app.store)
+        with worker:
+            wait_until(lambda: worker._crew.runner.taken == 1)
+            [waiting] = [run for run in runs if run.info().state == "ready"]
+            reason = why(control, waiting.id)
+    assert reason.code == "busy"
+    assert reason.text.startswith("all process slots of worker ")
 
 
 def test_its_turn_comes(control, world):

@@ -76,7 +76,7 @@ def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, w
 
     def slowly(*given):
         for _ in range(3):
-            worker._crew.heartbeat.tick()
+            worker._crew.heartbeat.renew()
         return load(*given)
 
     monkeypatch.setattr(app.store.journal, "load", slowly)

@@ -38,9 +38,9 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long,
         crew.heartbeat.stop()  # its own first beat may come late
         claimed = app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
         assert [claim.id for claim in claimed] == [str(run.id)]
-        crew.heartbeat.tick()
+        crew.heartbeat.renew()
         assert run.info().state == "running", "the first time it may be on its way to us"
-        crew.heartbeat.tick()
+        crew.heartbeat.renew()
         assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
     assert "never reached us" in caplog.text
@@ -53,8 +53,8 @@ def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
         crew = worker._crew
         app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
         run.cancel()
-        crew.heartbeat.tick()
-        crew.heartbeat.tick()
+        crew.heartbeat.renew()
+        crew.heartbeat.renew()
         assert app.store.views.run(str(run.id)).session is None
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 
@@ -65,7 +65,7 @@ def test_what_is_in_hand_is_never_handed_back(app, long, ledger):
         run = long.enqueue()
         wait_until(ledger.lines)
         for _ in range(5):
-            worker._crew.heartbeat.tick()
+            worker._crew.heartbeat.renew()
         assert run.info().state == "running"
     assert ledger.lines() == ["began", "cancelled"]
 
@@ -91,7 +91,7 @@ def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock
         first = crew.duty.session
         clock.forward(60)
         assert app.store.workers.renew(first.id, 60_000_000) is False, "though nobody has recovered it yet"
-        crew.heartbeat.tick()
+        crew.heartbeat.renew()
         wait_until(lambda: "cancelled" in ledger.lines())
         crew.heartbeat.wake()
         wait_until(lambda: crew.duty.session is not None)
@@ -123,7 +123,7 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
         run = long.enqueue()
         wait_until(ledger.lines)
         clock.forward(61)
-        crew.heartbeat.tick()
+        crew.heartbeat.renew()
         crew.heartbeat.wake()
         crew.recoverer.wake()
         assert run.result(timeout=30) == "new"

@@ -43,8 +43,8 @@ def test_work_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, le
         with second:
             for _ in range(30):
                 clock.forward(20)
-                first._crew.heartbeat.tick()
-                second._crew.heartbeat.tick()
+                first._crew.heartbeat.renew()
+                second._crew.heartbeat.renew()
                 second._crew.recoverer.tick()
                 second._crew.claimer.wake()
                 assert run.info().state == "running"
@@ -69,7 +69,7 @@ def test_a_block_of_the_event_loop_that_is_shorter_than_the_lease_disturbs_nobod
         run = app.registry.get("block").enqueue()
         wait_until(ledger.lines)
         renewals = leases_seen(app, str(run.id))
-        wait_until(lambda: renewals() >= 3 or worker._crew.heartbeat.wake())
+        wait_until(lambda: renewals() >= 3 or worker._crew.heartbeat.renew_soon())
         assert ledger.lines() == ["began"]
         release.set()
         assert run.result(timeout=30) == "ok"

@@ -96,7 +96,7 @@ def test_what_cannot_work_is_told_in_one_line(tmp_path, arguments):
 )
 def test_a_database_that_is_not_there_is_told_in_one_line(tmp_path, url):
     (tmp_path / "shop.py").write_text(TASKS.format(url=url))
-    ended = run(tmp_path, "worker", "--app", "shop:app")
+    ended = run(tmp_path, "worker", "--app", "shop:app", "--fail-fast")
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr

@@ -111,7 +111,7 @@ def test_a_timeout_kills_even_what_holds_the_gil(app, mark):
     assert kinds(run) == ["enqueued", "started", "timed_out", "started", "failed"]
 
 
-def test_cancelling_kills_the_process_at_the_next_heartbeat(app, mark):
+def test_cancelling_kills_the_process(app, mark):
     forever = app.task(run_in="process")(tasks.wait_for_ever)
     with app.worker(lease=1.5):
         run = forever.enqueue(mark)

@@ -99,14 +99,15 @@ class SimulatedWorker:
         while True:
             try:
                 if begin:
-                    self.worker._begin()
+                    self.worker._startup.load()
+                    self.worker._startup.connect()
                     begin = False
                 self.crew.use(self.loop)
                 self.crew.lanes.refresh()
                 self.crew.heartbeat.tick()
                 break
             except StoreUnavailable:
-                self.worker._started = False
+                self.worker._startup._started = False
                 self.sim.pause(1.0)
         self.started = True
         crew = self.crew

@@ -196,6 +196,8 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "any_isolated": ({}, "holdfast_runs_held"),
     "isolated_candidates": ({}, "holdfast_runs_held"),
     "owned": ({}, "holdfast_runs_owned"),
+    "still_held": ({}, "runs_pkey"),
+    "count_claimed": (SESSIONS, "holdfast_runs_owned"),
     "add_keys": (KEYS, None),
     "find_keys": (KEYS, "keys_pkey"),
     "point_keys": (KEYS, "keys_pkey"),

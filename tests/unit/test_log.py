@@ -23,7 +23,8 @@ FILLED = {
     "name": "nightly", "app": "shop", "before": "bank", "what": "new", "names": ["nightly"], "slot": "03:00",
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
-    "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000,
+    "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
+    "queued": 1000, "at_once": 8, "dropped": 2,
 }  # fmt: skip
 
 LINES = {name: fn for name, fn in inspect.getmembers(log, inspect.isfunction) if not name.startswith("_")}

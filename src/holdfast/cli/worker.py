@@ -34,6 +34,7 @@ COLOURS = (36, 32, 35, 34, 96, 92, 95, 94)
     "--lease", type=DURATION, default="60s", show_default=True, help="How soon a dead worker's runs are taken over."
 )
 @click.option("--grace", type=DURATION, default="30s", show_default=True, help="How long runs may go on at a stop.")
+@click.option("--fail-fast", is_flag=True, help="Exit if the database can't be reached at the start.  [default: wait]")
 @click.option("--verbose", "-v", is_flag=True, help="Log every run.")
 @click.option(
     "--log-format",
@@ -56,6 +57,7 @@ def worker(
     processes: int | None,
     lease: float,
     grace: float,
+    fail_fast: bool,
     verbose: bool,
     log_format: LogFormat,
     metrics: str | None,
@@ -77,6 +79,7 @@ def worker(
         options = [f"--concurrency={concurrency}", f"--lease={lease:f}", f"--grace={grace:f}"]
         options += [f"--log-format={log_format}"]
         options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
+        options += ["--fail-fast"] * fail_fast
         command = [sys.executable, "-m", "holdfast.cli", *_said(given), "worker", *options]
 
         def command_of(number: int) -> list[str]:
@@ -94,7 +97,7 @@ def worker(
     app = app_of(given)
     if shown_at is not None:
         _show_metrics(app, *shown_at)
-    ours = app.worker(queues=names, concurrency=concurrency, lease=lease, grace=grace)
+    ours = app.worker(queues=names, concurrency=concurrency, lease=lease, grace=grace, wait_for_database=not fail_fast)
     if leash is not None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -177,9 +178,24 @@ class Whys:
             return Reason("unhealthy", text, {"workers": [worker.name for worker in knowing]})
         knowing = healthy
         busy = [worker for worker in knowing if worker.concurrency is not None and worker.runs >= worker.concurrency]
-        if len(busy) == len(knowing):
-            return Reason("busy", f"all slots of {_names(busy)} are taken", {"workers": [each.name for each in busy]})
+        full = self._without_process_slot(row.task, [worker for worker in knowing if worker not in busy])
+        if len(busy) + len(full) == len(knowing):
+            taken = [f"all slots of {_names(busy)}"] * bool(busy)
+            taken += [f"all process slots of {_names(full)}"] * bool(full)
+            data = {"workers": [each.name for each in (*busy, *full)], "process": bool(full)}
+            return Reason("busy", f"{' and '.join(taken)} are taken", data)
         return Reason("next", f"it is ready: {_names(knowing)} will take it when its turn comes")
+
+    def _without_process_slot(self, task: str, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        """Return those of the workers that run the task in processes and have no free process slot."""
+        in_processes = [each for each in workers if each.process_slots is not None and task in each.process_tasks]
+        if not in_processes:
+            return []
+        used: Counter[str] = Counter()
+        by_session = {each.session: each for each in in_processes}
+        for session, held, number in self._store.workers.claimed_by_task(list(by_session)):
+            used[session] += number if held in by_session[session].process_tasks else 0
+        return [each for each in in_processes if used[each.session] >= (each.process_slots or 0)]
 
     def _workers(self) -> list[WorkerInfo]:
         return Workers(self._store).list()

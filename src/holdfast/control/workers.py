@@ -34,6 +34,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Seconds for which its event loop has been blocked, at its last heartbeat."""
     lost_threads: int = 0
     """Threads lost to code that didn't stop when its timeout expired or its run was cancelled."""
+    process_slots: int | None = None
+    """How many runs of tasks with `run_in="process"` it runs at once; None where an older release didn't say."""
+    process_tasks: Sequence[str] = ()
+    """Those tasks."""
 
 
 class Workers:
@@ -65,6 +69,8 @@ def _info(row: Row) -> WorkerInfo:
         problem=problem,
         loop_lag=health.get("loop_lag", 0.0),
         lost_threads=health.get("lost_threads", 0),
+        process_slots=said.get("process_slots"),
+        process_tasks=said.get("process_tasks") or (),
     )
 
 

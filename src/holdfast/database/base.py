@@ -164,7 +164,7 @@ class Line:
         """The connection; after a refusal the next try is made no sooner than a second later."""
         if self._connection is None:
             if self._refused and time.monotonic() - self._refused[0] < RECONNECT_PAUSE:
-                raise StoreUnavailable(str(self._refused[1]))
+                raise type(self._refused[1])(str(self._refused[1]))
             try:
                 self._connection = self._connect()
             except StoreUnavailable as error:

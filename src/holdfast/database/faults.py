@@ -13,6 +13,10 @@ class ConnectionLost(StoreUnavailable):
     """The connection broke. What was sent last may have been committed or not."""
 
 
+class Refused(StoreUnavailable):
+    """The database is there and refuses us: the URL, a password or a permission has to change first."""
+
+
 class Expired(StoreUnavailable):
     """A transaction of the caller's kept the only writer for too long, and was rolled back."""
 

@@ -25,7 +25,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch, cut_if_stuck
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, driver_error, ended
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, Refused, driver_error, ended
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.statements import Statement
 from holdfast.database.url import check_ports, check_postgres_url, without_password
@@ -49,13 +49,16 @@ _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] 
     ((pg.UniqueViolation,), Duplicate),
     ((psycopg.DataError, psycopg.IntegrityError, *_TOO_MUCH), DataFault),
 )
-_REFUSAL = re.compile("does not exist|authentication failed|no password supplied|pg_hba.conf|permission denied")
+_REFUSAL = re.compile(
+    "does not exist|no such (database|user)|authentication failed|no password supplied|pg_hba.conf|permission denied"
+    "|server does not support SSL|certificate"
+)
 
 
 _NO_OPTIONS = "unsupported startup parameter"
 
 
-class OptionsRefused(StoreUnavailable):
+class OptionsRefused(Refused):
     """A pooler takes no settings at the start of a connection."""
 
 
@@ -107,9 +110,7 @@ class PostgresConnection(Connection):
             reason = _first_line(error)
             if _REFUSAL.search(reason):
                 reason = reason.rpartition("FATAL:")[2].strip()
-                raise StoreUnavailable(
-                    f"{shown} refused us: {reason}; check the URL's database, user and password"
-                ) from error
+                raise Refused(f"{shown} refused us: {reason}; check the URL's database, user and password") from error
             if _NO_OPTIONS in reason:
                 raise OptionsRefused(
                     f"{shown} refused the options of the URL; let pgbouncer ignore_startup_parameters = options"

@@ -8,6 +8,7 @@ the claimer, one that watches the file, one that counts what ended.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ import msgspec
 
 from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, driver_error, ended
+from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, Refused, driver_error, ended
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.memory import Memory
 from holdfast.database.sqlite_watch import LOOK_SECONDS, NoWatch, SqliteWatch
@@ -51,7 +52,8 @@ def _as_ours(error: apsw.Error, what: str) -> StoreError:
     if isinstance(error, _BAD_VALUE):
         return DataFault(f"{what}: {error}")
     if isinstance(error, _TRY_LATER):
-        return StoreUnavailable(f"{what} can't be used just now: {error}; is there room, and may it be written?")
+        meaning = Refused if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
+        return meaning(f"{what} can't be used just now: {error}; is there room, and may it be written?")
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file")
     if isinstance(error, apsw.ConnectionClosedError):
@@ -347,7 +349,8 @@ class SqliteDatabase(Database):
         except IsADirectoryError:
             raise ConfigError(f"{self._path} is a folder; name a file in the URL, like sqlite:///jobs.db") from None
         except OSError as error:
-            raise StoreUnavailable(f"SQLite file {self._path} can't be opened: {error.strerror}") from error
+            meaning = Refused if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreUnavailable
+            raise meaning(f"SQLite file {self._path} can't be opened: {error.strerror}") from error
 
     def migration_lock(self, connection: Connection) -> None:
         """Nothing to do: BEGIN IMMEDIATE has let no other process in."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -37,19 +37,27 @@ async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await future
 
 
-def to_the_end(call: Callable[[], None], hurry: Callable[[], None]) -> None:
-    """Wait for a blocking call, also when a signal interrupts us: that hurries the call, and is raised after it."""
-    ended: Future[None] = Future()
+def beside(call: Callable[[], T]) -> Future[T]:
+    """Begin a blocking call in a thread; cancelling the future leaves the thread to itself."""
+    ended: Future[T] = Future()
 
     def run() -> None:
         try:
-            call()
+            outcome = call()
         except BaseException as error:
-            ended.set_exception(error)
+            with suppress(InvalidStateError):  # cancelled
+                ended.set_exception(error)
         else:
-            ended.set_result(None)
+            with suppress(InvalidStateError):
+                ended.set_result(outcome)
 
     threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    return ended
+
+
+def to_the_end(call: Callable[[], None], hurry: Callable[[], None]) -> None:
+    """Wait for a blocking call, also when a signal interrupts us: that hurries the call, and is raised after it."""
+    ended = beside(call)
     interrupted: BaseException | None = None
     while not ended.done():
         try:

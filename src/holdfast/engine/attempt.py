@@ -24,6 +24,7 @@ from holdfast.policy.outcome import Outcome, after_failure, after_timeout, paylo
 from holdfast.store import Claim, End
 from holdfast.store.commands import Kept
 from holdfast.store.rows import EndKind, EndState
+from holdfast.task.current import StopSignal
 from holdfast.task.machine import Machine, Move
 from holdfast.task.task import Task
 from holdfast.telemetry import log
@@ -69,6 +70,8 @@ class Attempt(msgspec.Struct, eq=False):
     timer: Cancellable | None = None
     child: Killable | None = None
     order: Order | None = None
+    stop_signal: StopSignal = msgspec.field(default_factory=StopSignal)
+    """What author code can ask with `holdfast.stop_requested()`."""
     begun: bool = False
     """Its coroutine runs: one that doesn't yet would be cancelled without a trace."""
     ended: bool = False
@@ -121,6 +124,7 @@ class Attempt(msgspec.Struct, eq=False):
             if self.over or self.ended or self.order == "lost" or (self.order is not None and order != "lost"):
                 return False
             self.order = order
+            self.stop_signal.requested = True
             return True
 
     def kill(self) -> None:

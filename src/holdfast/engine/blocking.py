@@ -232,7 +232,8 @@ class BlockingConductor(Player):
 
     def _scope(self, key: str) -> Scope:
         claim = self.current.claim
-        return Scope(claim.id, durable=True, generation=claim.generation, step=self.score.past.tried_as(key))
+        step, stop = self.score.past.tried_as(key), self.current.stop_signal
+        return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
     def _transact(self, effect: Transact) -> Tried:
         call = effect.operation

@@ -57,7 +57,8 @@ class Calls:
         self._running: set[UnderWay] = set()
 
     def _scope(self, key: str) -> Scope:
-        return Scope(self._run, True, self._generation, self._past.tried_as(key) if self._past.undone else key)
+        step = self._past.tried_as(key) if self._past.undone else key
+        return Scope(self._run, True, self._generation, step, self._attempt.stop_signal)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""

@@ -7,7 +7,7 @@ the heartbeat must know it. If anything of that fails, what was taken is handed 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
@@ -191,6 +191,8 @@ class Claimer(Loop):
         self._dealt = 0
         self._taken: list[Attempt] = []  # in this round
         self.watching: Watching | None = None
+        self.may_claim: Callable[[], bool] = lambda: True
+        """Asked before each claim; while it says no, again after a while."""
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -202,6 +204,8 @@ class Claimer(Loop):
             return pause
         if free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN
+        if not self.may_claim():
+            return POLL
         if (pause := self._isolation.pause(session)) is not None:
             return pause
         if free < self._runner.concurrency // FEW and (early := self._full_until - time.monotonic()) > 0:

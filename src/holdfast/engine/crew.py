@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Waiting
+from holdfast.engine.failure_notifier import FailureNotifier
 from holdfast.engine.following import Following
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
 from holdfast.engine.hooks import Hooks
@@ -55,6 +55,7 @@ class Settings:
     lease: float = 60.0
     grace: float = 30.0
     keep_events: int = 30 * 24 * 3600 * SECOND
+    wait_for_database: bool = False
 
 
 MOST_NAMES = 1000
@@ -82,9 +83,6 @@ class Crew:
         self.settings = settings
         self.duty = Duty()
         self.lifespan = Lifespan(hooks)
-        self._wants_failures = bool(hooks.on_failure)
-        self._read_info = read_info
-        self._telling: set[str] = set()
         self._registry = registry
         lease = settings.lease
         self.alarms = Alarms()
@@ -100,20 +98,26 @@ class Crew:
             hooks.between,
         )
         self.runner.serve(self)
+        self.failures = FailureNotifier(
+            hooks, read_info, self.runner.run_in_thread, lambda: self.runner.loop, self.alarms, self._slot_freed
+        )
         self.lanes = KnownLanes(store, registry, settings.queues)
-        self.committer = Committer(store, self.duty, self._failed, self._written, self._lost)
+        self.committer = Committer(store, self.duty, self.failures.notify, self._written, self._lost)
         self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
         self.keep = self.committer.keep
         self.lookout = Lookout(store)
         self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer, self.monitor, lease)
+        self.claimer.may_claim = self.failures.has_room
         pulse = Pulse(self.duty, lease)
         self.heartbeat = Heartbeat(
             store, self.duty, self.runner, lease, pulse, self._new_session, self.lose, self._status
         )
-        self.stall_guard = StallGuard(self.monitor, self.runner, self.duty, lease, self.heartbeat.wake, self._unhealthy)
+        self.stall_guard = StallGuard(
+            self.monitor, self.runner, self.duty, lease, self.heartbeat.renew_soon, self._unhealthy
+        )
         self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
-        self.recoverer = Recoverer(store, self._failed)
-        self.timekeeper = Timekeeper(store, self._promoted, self._failed)
+        self.recoverer = Recoverer(store, self.failures.notify)
+        self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
         self.poller = Poller(
             store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
@@ -135,7 +139,7 @@ class Crew:
         return {
             "holdfast.slots": runner.concurrency, "holdfast.slots.busy": runner.taken,
             "holdfast.backlog": self.committer.backlog, "holdfast.loop.lag": self.monitor.lag,
-            "holdfast.threads.lost": runner.lost_threads,
+            "holdfast.threads.lost": runner.lost_threads, "holdfast.failure_hooks.pending": self.failures.pending,
         }  # fmt: skip
 
     @property
@@ -182,9 +186,13 @@ class Crew:
         return [attempt for attempt in self.duty.in_hand().values() if not attempt.over]
 
     def _new_session(self) -> Session:
-        names = sorted(self._registry.names())
-        known = names if len(names) <= MOST_NAMES else None
-        info = {"queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known}
+        tasks = self._registry.names()
+        known = sorted(tasks) if len(tasks) <= MOST_NAMES else None
+        in_processes = sorted(name for name, task in tasks.items() if task.declaration.run_in == "process")
+        info = {
+            "queues": self.settings.queues, "concurrency": self.settings.concurrency, "tasks": known,
+            "process_slots": self.runner.process_slots, "process_tasks": in_processes[:MOST_NAMES],
+        }  # fmt: skip
         session = Session(worker_name(), json.dumps(info))
         if self.on_session is not None:
             self.on_session(session.id)
@@ -264,29 +272,3 @@ class Crew:
         self.lookout.stir()
         self.claimer.wake()
         self.timekeeper.wake()
-
-    def _failed(self, run: str) -> None:
-        """A run has ended failed: tell whoever asked to be told. Not durable; the history is."""
-        if self._wants_failures:
-            self._telling.add(run)
-            try:
-                self.runner.run_in_thread(lambda: self._tell_failed(run))
-            except RuntimeError:  # no thread to be had
-                self._telling.discard(run)
-                log.hook_failed(f"on_failure, for run {run},")
-
-    @property
-    def telling(self) -> bool:
-        """Whether a failure hook is still at work."""
-        return bool(self._telling)
-
-    def _tell_failed(self, run: str) -> None:
-        try:
-            told: Future[None] = asyncio.run_coroutine_threadsafe(
-                self.lifespan.failed(self._read_info(run)), self.runner.loop
-            )
-            told.result()
-        except Exception:
-            log.hook_failed(f"on_failure, for run {run},")
-        finally:
-            self._telling.discard(run)

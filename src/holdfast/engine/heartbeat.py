@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.engine.attempt import Attempt
+from holdfast.engine.cancellation import CANCEL_POLL_INTERVAL_S, CancellationPoller
 from holdfast.engine.loop import Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty, Session
@@ -42,7 +43,7 @@ class Pulse:
 
 
 class Heartbeat(Loop):
-    """Renews the lease every third of it, and opens a new session after a loss."""
+    """Renew the lease every third of it, poll for cancelled runs in between, open a new session after a loss."""
 
     name = "heartbeat"
 
@@ -67,15 +68,32 @@ class Heartbeat(Loop):
         self._lose = lose
         self._pulse = pulse
         self._unknown: set[tuple[str, int]] = set()
+        self._cancellation = CancellationPoller(store, duty, runner)
+        self._renew_at = 0.0  # monotonic; stays in the past while renewals fail
 
     def tick(self) -> float:
         self._pulse.beat()
+        session = self._duty.session
+        if session is None or time.monotonic() >= self._renew_at:
+            self.renew()
+        else:
+            self._cancellation.poll(session)
+        return max(min(CANCEL_POLL_INTERVAL_S, self._renew_at - time.monotonic()), 0.0)
+
+    def renew(self) -> None:
+        """Renew the lease now and reconcile the claimed runs, or open a session where there is none."""
+        started_at = time.monotonic()
         session = self._duty.session
         if session is None:
             self._open()
         else:
             self._renew(session)
-        return self._lease / 3
+        self._renew_at = started_at + self._lease / 3
+
+    def renew_soon(self) -> None:
+        """Renew the lease with the next tick, which begins now. From any thread."""
+        self._renew_at = 0.0
+        self.wake()
 
     def _open(self) -> None:
         session = self._new_session()

@@ -64,17 +64,10 @@ class Lifespan:
             except Exception:
                 log.hook_failed("on_start, after its yield,")
 
-    async def failed(self, info: Any) -> None:
-        for hook in self._hooks.on_failure:
-            try:
-                await _call(hook, info)
-            except Exception:
-                log.hook_failed(f"on_failure {hook.__name__}")
 
-
-async def _call(hook: Hook, *args: Any) -> None:
+async def _call(hook: Hook) -> None:
     """Coroutines on the loop, plain functions in a thread: they may block, and may use the blocking verbs."""
     if inspect.iscoroutinefunction(hook):
-        await hook(*args)
+        await hook()
     else:
-        await aside(hook, *args)
+        await aside(hook)

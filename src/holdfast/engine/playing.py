@@ -40,7 +40,8 @@ STILL_LOOKS = 50
 
 
 def body_scope(attempt: Attempt) -> Scope:
-    return Scope(attempt.claim.id, durable=True, generation=attempt.claim.generation)
+    claim = attempt.claim
+    return Scope(claim.id, durable=True, generation=claim.generation, stop=attempt.stop_signal)
 
 
 # On the loop

@@ -88,6 +88,10 @@ class Runner:
     def taken(self) -> int:
         return self._taken
 
+    @property
+    def process_slots(self) -> int:
+        return self._most_processes
+
     def free_processes(self) -> int:
         """Processes have slots of their own within the others: as many as there are cores."""
         return min(self.free(), self._most_processes - self._in_processes)
@@ -155,7 +159,7 @@ class Runner:
             conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
             end = await play(conductor, call)
         else:
-            scope.set(Scope(attempt.claim.id))
+            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -201,7 +205,7 @@ class Runner:
                 self._report(attempt, end)
                 conductor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id))
+            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:

@@ -20,17 +20,17 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from holdfast.engine.aside import aside, to_the_end
+from holdfast.engine.aside import aside, beside, to_the_end
 from holdfast.engine.crew import Crew
 from holdfast.engine.event_loop import LoopThread
 from holdfast.engine.loop import FIRST_PAUSE
 from holdfast.engine.own_process import own_process
 from holdfast.engine.runner import CLEAN_UP
-from holdfast.errors import BlockingCall, ConfigError, ResultTimeout, StoreUnavailable
+from holdfast.engine.startup import StartAborted, Startup, await_or_abort, wait_or_abort
+from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import worker_here
 
 RESTART = 75
 """The exit code of a worker that wants to be started again: it can't go on in this process."""
@@ -45,13 +45,12 @@ class Worker:
 
     def __init__(self, crew: Crew, registry: Registry) -> None:
         self._crew = crew
-        self._registry = registry
         self._own_loop: LoopThread | None = None
         self._told: SimpleQueue[None] = SimpleQueue()  # no Event: its lock may be held by the code that a signal breaks
         self._asked = 0
         self._signalled = 0
         self._unhealthy = False
-        self._started = False
+        self._startup = Startup(crew, registry, self._is_told)
         self._closing: threading.Thread
 
     # The blocking forms
@@ -69,7 +68,11 @@ class Worker:
         ends the grace at once. Author code that still can't be stopped ends with the process."""
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
-            self._start_with_own_loop()
+            try:
+                self._start_with_own_loop(heeding=True)
+            except StartAborted:
+                log.start_aborted()
+                return
             with own_process():
                 self._wait_until_told()
                 self._stop(exiting=True)
@@ -149,7 +152,11 @@ class Worker:
     async def arun(self) -> None:
         """As `run`, with author code on the running loop."""
         with self._signals():
-            await self._start_here()
+            try:
+                await self._start_here(heeding=True)
+            except StartAborted:
+                log.start_aborted()
+                return
             try:
                 await self._await_until_told()
             finally:
@@ -170,63 +177,46 @@ class Worker:
 
     # Starting
 
-    def _start_with_own_loop(self, *, drain: bool = False) -> None:
-        self._begin()
+    def _start_with_own_loop(self, *, drain: bool = False, heeding: bool = False) -> None:
+        """Start. `heeding`: what is told to stop meanwhile aborts it, also behind a hook or a connection that hangs."""
+        is_told = self._is_told if heeding else _never
+        self._startup.load()
+        if heeding:
+            wait_or_abort(beside(self._startup.connect), is_told)
+        else:
+            self._startup.connect()
         self._own_loop = LoopThread()
         try:
             self._crew.use(self._own_loop.loop)
-            self._own_loop.call(self._crew.lifespan.start())
-            self._start_loops(drain=drain)
+            wait_or_abort(self._own_loop.submit(self._crew.lifespan.start()), is_told)
+            self._startup.start_loops(drain=drain)
         except BaseException:
-            self._own_loop.call(self._crew.lifespan.abort())
+            closing = self._own_loop.submit(self._crew.lifespan.abort())
+            if not self._stuck_loop():
+                self._wait_for_hooks(closing.done)
             self._abort()
             self._own_loop.stop(CLEAN_UP)
             raise
 
-    async def _start_here(self, *, drain: bool = False) -> None:
-        await aside(self._begin)
+    async def _start_here(self, *, drain: bool = False, heeding: bool = False) -> None:
+        is_told = self._is_told if heeding else _never
+        try:
+            await aside(self._startup.load)
+            await await_or_abort(aside(self._startup.connect), is_told)
+        except asyncio.CancelledError:
+            self.stop()  # ends the thread that waits for the database
+            raise
         try:
             self._crew.use(asyncio.get_running_loop())
-            await self._crew.lifespan.start()
-            await aside(self._start_loops, drain=drain)
+            await await_or_abort(self._crew.lifespan.start(), is_told)
+            await aside(self._startup.start_loops, drain=drain)
         except BaseException:
             await self._crew.lifespan.abort()
             await aside(self._abort)
             raise
 
-    def _begin(self) -> None:
-        if self._started:
-            raise ConfigError("this worker was started before; make a new one with app.worker()")
-        self._started = True
-        self._registry.load()
-        self._registry.resolve()
-        crew = self._crew
-        crew.store.be_patient_for(max(crew.settings.lease / 3, 1.0))
-        crew.store.prepare()
-        crew.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
-        crew.scheduler.declare()
-
-    def _start_loops(self, *, drain: bool) -> None:
-        """The session is opened here, so that a database that can't be used is told to whoever starts the worker."""
-        crew = self._crew
-        crew.lanes.refresh()
-        crew.heartbeat.tick()
-        session = crew.duty.session
-        assert session is not None
-        log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
-        token = worker_here.set(crew.duty.named)
-        if crew.watching is not None:
-            crew.watching.start()
-        crew.following.begin()
-        crew.heartbeat.start()
-        crew.alarms.start()
-        crew.warden.start()
-        crew.committer.start()
-        for loop in crew.housekeepers:
-            if not (drain and loop in crew.clocks):
-                loop.start()
-        crew.claimer.start()
-        worker_here.reset(token)
+    def _is_told(self) -> bool:
+        return self._asked > 0 or self._signalled > 0
 
     def _drained(self, limit: float) -> bool:
         try:
@@ -303,7 +293,9 @@ class Worker:
     def _write_and_tell(self) -> None:
         """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
         self._flush()
-        self._crew.wait_until(lambda: not self._crew.telling, max(self._crew.settings.grace, CLEAN_UP), self._hurried)
+        crew = self._crew
+        crew.wait_until(lambda: not crew.failures.pending, max(crew.settings.grace, CLEAN_UP), self._hurried)
+        crew.failures.close()
 
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
@@ -315,6 +307,7 @@ class Worker:
     def _close(self, *, exiting: bool) -> bool:
         """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
         whether there is such."""
+        self._crew.failures.close()
         lingering = self._crew.unfinished()
         if lingering and not exiting:
             for attempt in lingering:
@@ -415,6 +408,10 @@ class Worker:
     def _refuse_in_loop(called: str, instead: str) -> None:
         if asyncio._get_running_loop() is not None:
             raise BlockingCall(f"{called} would block the running event loop; use {instead}")
+
+
+def _never() -> bool:
+    return False
 
 
 def _deadline(timeout: Duration | None) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.store import permits
 from holdfast.store.family import ids
-from holdfast.store.part import Do, Ground, Part, batch
+from holdfast.store.part import Do, Ground, Part, batch, bounded
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
@@ -251,3 +251,11 @@ class Claims(Part):
     def owned(self, session: str) -> list[Owned]:
         """What the session holds, by the database's account."""
         return [Owned._make(row) for row in self._one("heartbeat", "owned", session=session)]
+
+    def still_held(self, session: str, runs: Sequence[str]) -> set[tuple[str, int]]:
+        """Return id and fence of those of these runs that are running in this session."""
+        found: set[tuple[str, int]] = set()
+        for some in bounded(runs, len):
+            held = self._one("heartbeat", "still_held", session=session, rows=ids(some))
+            found.update((str(id), fence) for id, fence in held)
+        return found

@@ -43,6 +43,11 @@ class Workers(Part):
         health that it reported."""
         return self._one("read", "list_sessions")
 
+    def claimed_by_task(self, sessions: list[str]) -> list[tuple[str, str, int]]:
+        """Return session, task and how many runs of it the session holds."""
+        rows = self._one("read", "count_claimed", rows=batch({"session": session} for session in sessions))
+        return [(session, task, number) for session, task, number in rows]
+
     def dead(self) -> list[str]:
         """Sessions whose lease is over, or that nobody knows though runs name them."""
         return [row[0] for row in self._one("housekeeping", "dead_sessions")]

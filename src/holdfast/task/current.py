@@ -13,6 +13,15 @@ import msgspec
 from holdfast.errors import TaskError
 
 
+class StopSignal:
+    """Tells the code of one attempt that it shall stop. Its own object: what refers to it keeps no attempt alive."""
+
+    __slots__ = ("requested",)
+
+    def __init__(self) -> None:
+        self.requested = False
+
+
 class Scope(msgspec.Struct, frozen=True, gc=False):
     """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
 
@@ -20,6 +29,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
     durable: bool = False
     generation: int = 0
     step: str | None = None
+    stop: StopSignal | None = None
 
     @property
     def in_body(self) -> bool:
@@ -40,6 +50,15 @@ def idempotency_key() -> str:
     if now.step is None:
         return now.run
     return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
+
+
+def stop_requested() -> bool:
+    """Return whether the code that runs here should stop: its run was cancelled, timed out or was lost, or the worker
+    stops and its grace has passed. For long loops in `def` tasks and steps, which nothing can interrupt. A thread that
+    was started with a copy of the context (`asyncio.to_thread`) can ask too. False outside a run and in processes of
+    `run_in="process"`, which are killed."""
+    now = scope.get()
+    return now is not None and now.stop is not None and now.stop.requested
 
 
 def refuse_in_body(verb: str, instead: str) -> None:

@@ -112,6 +112,19 @@ def worker_started(session: str, database: str, tasks: int, concurrency: int) ->
     logger.info("worker %s works on %s: %d tasks, %d at once", session, database, tasks, concurrency, extra=fields)
 
 
+def start_waits_for_database(error: object, tries: int, pause: float) -> None:
+    times = "once" if tries == 1 else f"{tries} times"
+    logger.warning("worker waits for its database: %s; tried %s, next try in %.1f s", error, times, pause)
+
+
+def start_goes_on(tries: int) -> None:
+    logger.info("the database is available, failed tries before: %d", tries)
+
+
+def start_aborted() -> None:
+    logger.info("worker told to stop before it had started")
+
+
 def worker_stopping(session: str, running: int, grace: float) -> None:
     fields = {"session": session}
     if running:
@@ -259,6 +272,24 @@ def hooks_slow() -> None:
 
 def hook_failed(hook: str) -> None:
     logger.exception("%s raised", hook)
+
+
+def failure_hooks_behind(queued: int, at_once: int, dropped: int) -> None:
+    lost = f"; {dropped} failed runs will not be delivered to them" if dropped else ""
+    logger.log(
+        logging.ERROR if dropped else logging.WARNING,
+        "on_failure hooks are behind: %d failed runs queued, %d hooks at once; claiming pauses until they catch up%s",
+        queued, at_once, lost,
+    )  # fmt: skip
+
+
+def failure_hook_slow(hook: str, failed_run: str, seconds: float) -> None:
+    fields = {"run": failed_run}
+    logger.warning("on_failure %s has been at work on run %s for %.0f s", hook, failed_run, seconds, extra=fields)
+
+
+def failures_not_delivered(runs: int) -> None:
+    logger.warning("worker stopping: on_failure hooks were not called, or not finished, for %d failed runs", runs)
 
 
 # The supervisor of several worker processes

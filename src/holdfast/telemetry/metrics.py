@@ -54,6 +54,9 @@ METRICS = {
         Metric("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
         Metric("holdfast.loop.lag", "gauge", "s", (), "For how long the event loop has been blocked."),
         Metric("holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that didn't stop."),
+        Metric(
+            "holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs whose on_failure hooks aren't done."
+        ),
     )
 }
 

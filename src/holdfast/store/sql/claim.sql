@@ -151,6 +151,13 @@ select 1 where (
     limit 1
 ) is not null
 
+-- name: still_held
+-- Of these runs, read those that are running in this session, with their fences. Read-only: heartbeats poll it twice a second or so.
+-- By the primary key: the index of a session's runs keeps an entry of every run that it ever claimed until vacuum, and an old snapshot
+-- can keep millions. The session is compared where the planner can't take it for a way to the rows (decision 3).
+select id, fence from {schema}runs
+where id {among(:rows, id uuid)} and coalesce(session, '') = :session and state = 'running'
+
 -- name: owned
 -- The runs that a session holds, by the database's account.
 select id, fence, state from {schema}runs where session = :session

@@ -20,6 +20,12 @@ select w.session, w.name, w.started_at, w.lease_until - {moment}, w.idle, w.info
     (select count(*) from {schema}runs r where r.session = w.session), w.status
 from {schema}workers w order by w.started_at, w.session
 
+-- name: count_claimed
+-- Count the runs that these sessions hold, by session and task. By the index of owned runs.
+select r.session, l.task, count(*) from {schema}runs r join {schema}lanes l on l.id = r.lane
+where r.session {among(:rows, session text)}
+group by r.session, l.task
+
 -- name: count_expired
 -- How many finished runs are past the time that they were to be kept.
 select count(*) from {schema}runs where expires_at is not null and expires_at <= {now} and session is null

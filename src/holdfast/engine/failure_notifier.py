@@ -1,0 +1,204 @@
+"""Call the `on_failure` hooks for failed runs: a bounded number at a time, the rest in a queue.
+
+Delivery is best effort: the queue is in memory. While it is full, the worker claims no new runs, so that hooks which
+are slower than failures arrive slow the work down instead of filling the process with threads. Runs matter more than
+notifications, though: hooks that all hang don't keep the worker from claiming for longer than `STALLED_AFTER_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from holdfast.engine.alarms import Alarms
+from holdfast.engine.hooks import Hook, Hooks
+from holdfast.errors import StoreUnavailable
+from holdfast.telemetry import log
+
+MAX_CONCURRENT_HOOKS = 8
+MAX_QUEUED = 1000
+"""With so many queued, the worker stops claiming. Runs that fail meanwhile are still queued."""
+MAX_QUEUED_AT_ALL = 100_000
+"""Beyond this, failures are logged as not delivered: recovery and deadlines can fail any number of runs at once."""
+SLOW_AFTER_S = 60.0
+STALLED_AFTER_S = 60.0
+WARNING_INTERVAL_S = 60.0
+RETRY_PAUSE_S = 1.0
+
+
+class Delivery:
+    """One failed run whose hooks are being called."""
+
+    __slots__ = ("hook", "run", "started_at", "warned")
+
+    def __init__(self, run: str, started_at: float) -> None:
+        self.run = run
+        self.started_at = started_at
+        self.hook = "(reading the run)"
+        self.warned = False
+
+
+class FailureNotifier:
+    """Queues failed runs and calls the hooks for each: `def` hooks in threads, `async def` ones on the event loop.
+
+    `notify` never blocks. `on_room` is called when the queue has room again.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        read_info: Callable[[str], Any],
+        run_in_thread: Callable[[Callable[[], None]], object],
+        loop: Callable[[], asyncio.AbstractEventLoop],
+        alarms: Alarms,
+        on_room: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hooks: list[Hook] = hooks.on_failure
+        self._read_info = read_info
+        self._run_in_thread = run_in_thread
+        self._loop = loop
+        self._alarms = alarms
+        self._on_room = on_room
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._queue: deque[str] = deque()
+        self._active: set[Delivery] = set()
+        self._closed = threading.Event()
+        self._last_progress = 0.0
+        self._last_warning = float("-inf")
+        self._dropped = 0  # since the last warning
+        self._alarm_is_set = False
+
+    @property
+    def pending(self) -> int:
+        """Return how many failed runs are queued or being delivered."""
+        return len(self._queue) + len(self._active)
+
+    def has_room(self) -> bool:
+        """Return whether the worker may claim: the queue isn't full, or the hooks hang and waiting doesn't help."""
+        return len(self._queue) < MAX_QUEUED or self._is_stalled()
+
+    def notify(self, run: str) -> None:
+        """Call the hooks for a run that has failed, as soon as there is room for it. From any thread."""
+        if not self._hooks:
+            return
+        with self._lock:
+            closed = self._closed.is_set()
+            if not closed and len(self._queue) < MAX_QUEUED_AT_ALL:
+                self._queue.append(run)
+            else:
+                self._dropped += 1
+        if closed:
+            log.failures_not_delivered(1)
+            return
+        self._start_deliveries()
+        if self._dropped or len(self._queue) >= MAX_QUEUED:
+            self._warn()
+
+    def close(self) -> None:
+        """Start no further delivery, and log how many runs were not delivered."""
+        with self._lock:
+            self._closed.set()
+            undelivered = self.pending
+            self._queue.clear()
+        if undelivered:
+            log.failures_not_delivered(undelivered)
+
+    # Delivering
+
+    def _start_deliveries(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue or len(self._active) >= MAX_CONCURRENT_HOOKS or self._closed.is_set():
+                    return
+                now = self._last_progress = self._monotonic()
+                delivery = Delivery(self._queue.popleft(), now)
+                self._active.add(delivery)
+                has_room_again = len(self._queue) == MAX_QUEUED - 1
+                watch = not self._alarm_is_set
+                self._alarm_is_set = True
+            if has_room_again:
+                self._on_room()
+            if watch:
+                self._alarms.set(SLOW_AFTER_S, self._warn_of_slow_hooks)
+            try:
+                self._run_in_thread(partial(self._deliver, delivery))
+            except RuntimeError:  # the system has no thread left just now
+                with self._lock:
+                    self._active.discard(delivery)
+                    self._queue.appendleft(delivery.run)
+                self._alarms.set(RETRY_PAUSE_S, self._start_deliveries)
+                return
+
+    def _deliver(self, delivery: Delivery) -> None:
+        try:
+            info = self._read(delivery.run)
+            for hook in self._hooks if info is not None else ():
+                delivery.hook = _name_of(hook)
+                self._call(hook, info)
+        except BaseException:
+            log.hook_failed(f"on_failure, for run {delivery.run},")
+        finally:
+            with self._lock:
+                self._active.discard(delivery)
+                self._last_progress = self._monotonic()
+            self._start_deliveries()
+
+    def _read(self, run: str) -> Any:
+        """Read the run, again and again while the database is away; None when the worker stops meanwhile."""
+        while not self._closed.is_set():
+            try:
+                return self._read_info(run)
+            except StoreUnavailable:
+                self._closed.wait(RETRY_PAUSE_S)
+        return None
+
+    def _call(self, hook: Hook, info: Any) -> None:
+        """Call one hook; that it raises doesn't keep the others from being called."""
+        try:
+            if inspect.iscoroutinefunction(hook):
+                asyncio.run_coroutine_threadsafe(hook(info), self._loop()).result()
+            else:
+                hook(info)
+        except BaseException:
+            log.hook_failed(f"on_failure {_name_of(hook)}")
+
+    # Warning
+
+    def _is_stalled(self) -> bool:
+        """Return whether all deliveries under way have made no progress for long."""
+        full = len(self._active) >= MAX_CONCURRENT_HOOKS
+        return full and self._monotonic() - self._last_progress > STALLED_AFTER_S
+
+    def _warn(self) -> None:
+        now = self._monotonic()
+        with self._lock:
+            if now - self._last_warning < WARNING_INTERVAL_S:
+                return
+            self._last_warning = now
+            queued, dropped, self._dropped = len(self._queue), self._dropped, 0
+        log.failure_hooks_behind(queued, MAX_CONCURRENT_HOOKS, dropped)
+
+    def _warn_of_slow_hooks(self) -> None:
+        now = self._monotonic()
+        with self._lock:
+            slow = [each for each in self._active if not each.warned and now - each.started_at >= SLOW_AFTER_S]
+            for each in slow:
+                each.warned = True
+            self._alarm_is_set = bool(self._active)
+            again = self._alarm_is_set
+        for each in slow:
+            log.failure_hook_slow(each.hook, each.run, now - each.started_at)
+        if again:
+            self._alarms.set(SLOW_AFTER_S, self._warn_of_slow_hooks)
+
+
+def _name_of(hook: Hook) -> str:
+    return getattr(hook, "__name__", None) or repr(hook)

@@ -1,0 +1,154 @@
+"""How a worker starts: load its tasks, connect, open a session, start its loops.
+
+`holdfast worker` waits for a database that is away. A start that is told to stop is aborted, whatever it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from holdfast.database.faults import Refused
+from holdfast.engine.crew import Crew
+from holdfast.errors import ConfigError, StoreUnavailable
+from holdfast.task.registry import Registry
+from holdfast.telemetry import log
+from holdfast.telemetry.fields import worker_here
+
+T = TypeVar("T")
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 15.0
+CHECK_INTERVAL_S = 0.02
+
+
+class StartAborted(Exception):
+    """The worker was told to stop before it had started."""
+
+
+class Startup:
+    """The parts of one worker's start, in order. The start hooks run between `connect` and `start_loops`."""
+
+    def __init__(self, crew: Crew, registry: Registry, is_told: Callable[[], bool]) -> None:
+        self._crew = crew
+        self._registry = registry
+        self._is_told = is_told
+        self._started = False
+
+    def load(self) -> None:
+        """Import the tasks."""
+        if self._started:
+            raise ConfigError("this worker was started before; make a new one with app.worker()")
+        self._started = True
+        self._registry.load()
+        self._registry.resolve()
+
+    def connect(self) -> None:
+        """Create or check the tables, and declare what the app's code declares."""
+        self._when_available(self._prepare)
+
+    def _prepare(self) -> None:
+        crew = self._crew
+        crew.store.be_patient_for(max(crew.settings.lease / 3, 1.0))
+        crew.store.prepare()
+        crew.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
+        crew.scheduler.declare()
+
+    def start_loops(self, *, drain: bool) -> None:
+        """Open a session, so that a database that can't be used raises here, and start the loops."""
+        crew = self._crew
+        self._when_available(self._open_session)
+        session = crew.duty.session
+        assert session is not None
+        log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
+        token = worker_here.set(crew.duty.named)
+        if crew.watching is not None:
+            crew.watching.start()
+        crew.following.begin()
+        crew.heartbeat.start()
+        crew.alarms.start()
+        crew.warden.start()
+        crew.committer.start()
+        for loop in crew.housekeepers:
+            if not (drain and loop in crew.clocks):
+                loop.start()
+        crew.claimer.start()
+        worker_here.reset(token)
+
+    def _open_session(self) -> None:
+        self._crew.lanes.refresh()
+        self._crew.heartbeat.tick()
+
+    def _when_available(self, work: Callable[[], None]) -> None:
+        if self._crew.settings.wait_for_database:
+            retry_until_available(work, self._is_told)
+        else:
+            work()
+
+
+def pause_after(tries: int, chance: float) -> float:
+    """Return how long to wait after so many failed tries: twice as long each time, spread by up to a quarter."""
+    longest = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 32), MAX_PAUSE_S)
+    return longest * (1 - chance / 4)
+
+
+def retry_until_available(work: Callable[[], T], is_told: Callable[[], bool]) -> T:
+    """Do the work, which is safe to repeat, until the database is there. Blocks; raises StartAborted when told to stop.
+
+    A database that answers and refuses us (a password, a permission) raises at once: time doesn't change that.
+    """
+    tries = 0
+    while True:
+        try:
+            done = work()
+        except Refused:
+            raise
+        except StoreUnavailable as error:
+            tries += 1
+            pause = pause_after(tries, random.random())
+            log.start_waits_for_database(error, tries, pause)
+            _sleep(pause, is_told)
+        else:
+            if tries:
+                log.start_goes_on(tries)
+            return done
+
+
+def _sleep(seconds: float, is_told: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if is_told():
+            raise StartAborted
+        time.sleep(min(left, CHECK_INTERVAL_S))
+
+
+def wait_or_abort(future: Future[T], is_told: Callable[[], bool]) -> T:
+    """Wait for a part of the start; when told to stop, cancel it and raise StartAborted."""
+    try:
+        while not future.done():
+            if is_told():
+                raise StartAborted
+            wait([future], CHECK_INTERVAL_S)
+    finally:
+        future.cancel()  # which does nothing to one that has ended
+    return future.result()
+
+
+async def await_or_abort(part: Coroutine[Any, Any, T], is_told: Callable[[], bool]) -> T:
+    """Await a part of the start; when told to stop, cancel it and raise StartAborted."""
+    task = asyncio.ensure_future(part)
+    try:
+        while not task.done():
+            if is_told():
+                raise StartAborted
+            await asyncio.wait([task], timeout=CHECK_INTERVAL_S)
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task], timeout=1.0)
