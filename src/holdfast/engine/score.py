@@ -15,11 +15,19 @@ from uuid import UUID
 from holdfast.engine.clerk import Clerk, Reader
 from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.past import Past, Registered
-from holdfast.engine.rebuilding import causes, chosen_ends, end_of_child, fail, fail_again, failure_text, payload
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
+from holdfast.engine.rebuilding import (
+    causes,
+    chosen_ends,
+    end_of_child,
+    fail,
+    fail_again,
+    failure_of_child,
+    failure_text,
+    payload,
+)  # fmt: skip
+from holdfast.errors import RunCancelled, RunFailed, TaskError
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
@@ -279,7 +287,7 @@ class Score:
                 "an independent run can tell that it is done by an event"
             )
         n, data = yield from self._joined(spawn, lambda: self._end_of(spawn))
-        return self._result(n, self._graphs.get(str(operation.run), operation.task), data[0])
+        return self._result(n, operation.task, data[0])
 
     def map(self, operation: op.Map) -> Plan:
         if not operation.requests:
@@ -332,19 +340,18 @@ class Score:
         rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
         return [end_of_child(row) for row in rows]
 
-    def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
-        value = self._result_or_failure(task, end)
+    def _result(self, n: int, child: str, end: Sequence[Any]) -> Any:
+        value = self._result_or_failure(child, end)
         if isinstance(value, RunFailed | RunCancelled):
             self._failures[n] = value
             raise value
         return value
 
-    def _result_or_failure(self, task: str, end: Sequence[Any]) -> Any:
-        id, state, result, error = end
-        if state == "done":
-            return self._clerk.decode_result(task, result)
-        info = from_json(error) if error else ErrorInfo("error", state, "")
-        return RunCancelled(UUID(id), info.message or None) if state == "cancelled" else RunFailed(UUID(id), info)
+    def _result_or_failure(self, child: str, end: Sequence[Any]) -> Any:
+        """The result of a child, or the exception that its end means; `child` is the name of its task or graph."""
+        if end[1] == "done":
+            return self._clerk.decode_result(self._graphs.get(end[0], child), end[2])
+        return failure_of_child(child, end)
 
     def enqueue(self, operation: op.Enqueue) -> Plan:
         new_run, request = self._clerk.new_run, operation.request
