@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
 LOOK = 0.005
-ENDING = (Exception, SystemExit, KeyboardInterrupt)
-"""What ends a try. The last two would end the whole loop."""
 
 
 class Caller(Protocol):
@@ -41,7 +39,7 @@ class Caller(Protocol):
 class Calls:
     """The calls of one attempt's steps. A thread can't be stopped: `threads` counts them until they end."""
 
-    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_payloads", "_run", "threads")
+    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_run", "payloads", "threads")
 
     def __init__(self, attempt: Attempt, past: Past, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt = attempt
@@ -49,12 +47,27 @@ class Calls:
         self._generation = attempt.claim.generation
         self._past = past
         self._desk = desk
-        self._payloads = desk.store.payloads
+        self.payloads = desk.store.payloads
         self._loop = loop
         self.threads = 0
 
     def _scope(self, key: str) -> Scope:
         return Scope(self._run, True, self._generation, self._past.tried_as(key) if self._past.undone else key)
+
+    def stopped(self, error: BaseException) -> bool:
+        """Return whether author code was stopped from outside; otherwise it raised the error itself, and has failed.
+
+        The worker stops author code with an order. Other author code does it with `Task.cancel()`, except while
+        compensations run: they run in the attempt's own task, which only the worker may cancel. A coroutine that is
+        closed, because its loop is gone, isn't run by a task.
+        """
+        task = asyncio.current_task(self._loop)
+        if task is None:
+            return True
+        if not isinstance(error, asyncio.CancelledError):
+            return False
+        attempt = self._attempt
+        return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -82,8 +95,10 @@ class Calls:
         try:
             if step.timeout is None and step.callee.awaited:
                 try:
-                    tried = returned(step, await step.fn(*step.args, **step.kwargs), self._payloads)
-                except ENDING as error:
+                    tried = returned(step, await step.fn(*step.args, **step.kwargs), self.payloads)
+                except BaseException as error:
+                    if self.stopped(error):
+                        raise
                     tried = await self._try_again(caller, step, key, error)
             else:
                 tried = await self._try_again(caller, step, key)
@@ -102,8 +117,10 @@ class Calls:
             while True:
                 if error is None:
                     try:
-                        return returned(step, await self._call(step, under_way), self._payloads)
-                    except ENDING as raised:
+                        return returned(step, await self._call(step, under_way), self.payloads)
+                    except BaseException as raised:
+                        if self.stopped(raised):
+                            raise
                         error = raised
                 tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -116,7 +133,7 @@ class Calls:
                     await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None:
-                under_way.leave(partial(_came_late, caller, step, key, self._payloads))
+                under_way.leave(partial(_came_late, caller, step, key, self.payloads))
             raise
 
     def _call(self, step: Step, under_way: UnderWay | None) -> Coroutine[Any, Any, Any]:
@@ -152,7 +169,10 @@ class Calls:
             value, error = None, None
             try:
                 value = context.run(call)
-            except StopIteration as stop:  # which a future doesn't take
+            except (
+                StopIteration,
+                GeneratorExit,
+            ) as stop:  # a future rejects the first; the second closes who awaits it
                 error = RuntimeError(f"the function raised {stop!r}")
             except BaseException as raised:
                 error = raised  # type: ignore[assignment]

@@ -378,8 +378,7 @@ class Conductor(Player):
             self.finish()
 
     async def _transact(self, effect: fx.Transact) -> fx.Tried:
-        payloads = self._desk.store.payloads
-        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop, payloads)
+        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop, self.calls)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
         tried = await transacting.ended(self._under_way(self.calls.run_in_thread(transact, effect.key)))
         if tried.error is None:

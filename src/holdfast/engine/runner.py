@@ -142,7 +142,10 @@ class Runner:
             end = call
         elif attempt.durable:
             conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
-            end = await play(conductor, call)
+            try:
+                end = await play(conductor, call)
+            except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
+                end = attempt.failed(error)
         else:
             scope.set(Scope(attempt.claim.id))
             try:
