@@ -169,10 +169,7 @@ class Calls:
             value, error = None, None
             try:
                 value = context.run(call)
-            except (
-                StopIteration,
-                GeneratorExit,
-            ) as stop:  # a future rejects the first; the second closes who awaits it
+            except (StopIteration, GeneratorExit) as stop:  # a future rejects the first; the second closes its awaiter
                 error = RuntimeError(f"the function raised {stop!r}")
             except BaseException as raised:
                 error = raised  # type: ignore[assignment]
