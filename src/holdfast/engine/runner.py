@@ -15,6 +15,7 @@ from holdfast.engine.attempt import Attempt, Cancellable, Order
 from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.desk import Desk
+from holdfast.engine.enclosing_timeouts import watch_timers
 from holdfast.engine.past import Past
 from holdfast.engine.patience import PatientReader
 from holdfast.engine.playing import Arguments, play, play_plainly
@@ -68,6 +69,7 @@ class Runner:
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for coroutines and timers."""
         self._loop = loop
+        watch_timers(loop)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
