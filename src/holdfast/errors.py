@@ -146,21 +146,31 @@ class RunFinished(HoldfastError):
 
 
 class RunFailed(HoldfastError):
-    """The awaited run failed."""
+    """The awaited run failed.
 
-    def __init__(self, run_id: UUID, error: ErrorInfo) -> None:
-        super().__init__(f"run {run_id} failed ({error.code}): {error}")
+    `child` is the name of the task or graph when the run is a child of the durable function that awaited it. The
+    outcome of a child is final, so an uncaught `RunFailed` with `child` fails the parent without a retry.
+    """
+
+    def __init__(self, run_id: UUID, error: ErrorInfo, *, child: str | None = None) -> None:
+        super().__init__(f"{_named(run_id, child)} failed ({error.code}): {error}")
         self.run_id = run_id
         self.error = error
+        self.child = child
 
 
 class RunCancelled(HoldfastError):
-    """The awaited run was cancelled."""
+    """The awaited run was cancelled. `child` as in `RunFailed`."""
 
-    def __init__(self, run_id: UUID, reason: str | None = None) -> None:
-        super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
+    def __init__(self, run_id: UUID, reason: str | None = None, *, child: str | None = None) -> None:
+        super().__init__(f"{_named(run_id, child)} was cancelled" + (f": {reason}" if reason else ""))
         self.run_id = run_id
         self.reason = reason
+        self.child = child
+
+
+def _named(run_id: UUID, child: str | None) -> str:
+    return f"run {run_id}" if child is None else f"child {child} (run {run_id})"
 
 
 class StepFailed(HoldfastError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -90,9 +92,10 @@ def _mark(path: str) -> None:
 
 def start_another(mark: str) -> None:
     """Leaves a process behind that holds whatever this one has open."""
-    if os.fork() == 0:
+    if _fork("libc") == 0:
         _mark(mark)
         time.sleep(600)
+    _wait_for(mark)
     os.abort()
 
 
@@ -105,4 +108,86 @@ def terminate_a_program() -> int:
 def close_stdout(mark: str) -> str:
     _mark(mark)
     sys.stdout.close()
+    return "done"
+
+
+# Tasks that fork. Their copies share everything with the process that serves the run.
+
+
+def _wait_for(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+def _fork(how: str) -> int:
+    """With `libc`, Python doesn't notice, and calls no hooks."""
+    return os.fork() if how == "python" else ctypes.PyDLL(None).fork()
+
+
+def return_twice(how: str, mark: str, go: str) -> int:
+    """Returns the id of the process; in its copy -1, when told to go."""
+    if _fork(how) == 0:
+        _mark(mark)
+        _wait_for(go)
+        return -1
+    return os.getpid()
+
+
+def slow(number: int, go: str) -> tuple[int, int]:
+    _wait_for(go)
+    return number, os.getpid()
+
+
+def fail_to_exec(how: str) -> int:
+    """Returns the exit code of its copy."""
+    pid = _fork(how)
+    if pid == 0:
+        os.execv("/no/such/program", ["program"])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def exit_in_a_copy(code: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _pipes() -> list[int]:
+    """All pipes of this process that can be written to, but for its output."""
+    found = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2]
+    return [file for file in found if _is_writable_pipe(file)]
+
+
+def _is_writable_pipe(file: int) -> bool:
+    try:
+        kind = os.fstat(file).st_mode
+        return stat.S_ISFIFO(kind) and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+    except OSError:
+        return False
+
+
+def write_garbage(garbage: str) -> str:
+    for file in _pipes():
+        os.write(file, garbage.encode())
+    return "done"
+
+
+def leave_a_writer_behind(mark: str, go: str) -> int:
+    if _fork("libc") == 0:
+        _mark(mark)
+        _wait_for(go)
+        write_garbage("late")
+        os._exit(0)
+    return os.getpid()
+
+
+def hang_once(mark: str, go: str, in_another_group: bool) -> str:
+    """Hangs in its first try."""
+    first = not Path(mark).exists()
+    _mark(mark)
+    if first:
+        if in_another_group:
+            os.setpgid(0, os.getpgid(os.getppid()))
+        _wait_for(go)
     return "done"

@@ -245,6 +245,7 @@ def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
     monkeypatch.setattr(processes, "LOOK_SECONDS", 0)
     child = object.__new__(processes.Child)
     child._answers, said = os.pipe()
+    child._mark = b""
 
     class Dying:
         def poll(self):
@@ -263,6 +264,7 @@ def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     """Something that it started holds its end of the pipe."""
     child = object.__new__(processes.Child)
     child._answers, said = os.pipe()
+    child._mark = b""
     child._process = SimpleNamespace(poll=lambda: -9)
     os.write(said, (1000).to_bytes(4) + b"half")
     assert child._answer() is None
@@ -279,7 +281,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     class Answering:
         """A child that answers while it is being killed."""
 
-        alive = True
+        alive = usable = True
 
         def begin(self, _request):
             return True

@@ -133,17 +133,18 @@ def test_one_key_for_many_calls_is_refused_and_for_one_call_it_is_fine(task, led
 
 def test_requests_for_the_same_have_one_digest(task):
     mail = task(send)
-    digest = mail.request("a", subject="b").digest()
-    assert digest == mail.options(key="k", tenant="t").request(subject="b", to="a").digest()
+    digest, old = mail.request("a", subject="b").digests()
+    assert old is None
+    assert (digest, None) == mail.options(key="k", tenant="t").request(subject="b", to="a").digests()
     assert digest.startswith("1:")
-    assert digest != mail.request("a", subject="c").digest()
-    assert digest != mail.options(priority=1).request("a", subject="b").digest()
-    assert digest != task(fetch).request("a").digest()
+    assert digest != mail.request("a", subject="c").digests()[0]
+    assert digest == mail.options(priority=1).request("a", subject="b").digests()[0]
+    assert digest != task(fetch).request("a").digests()[0]
 
 
 def test_a_default_left_out_or_written_down_is_the_same_request(task):
     mail = task(send)
-    assert mail.request("a").digest() == mail.request("a", "hi").digest()
+    assert mail.request("a").digests() == mail.request("a", "hi").digests()
     assert mail.request("a").args == '{"to":"a"}'
 
 

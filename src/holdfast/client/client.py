@@ -19,13 +19,7 @@ from holdfast.client.handle import Run
 from holdfast.client.hearing import Hearing
 from holdfast.database import Row
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
-from holdfast.errors import (
-    ConfigError,
-    ErrorInfo,
-    RunCancelled,
-    RunFailed,
-    RunNotFound,
-)
+from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound
 from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
@@ -210,6 +204,7 @@ class Client:
         """The row of a request, with an id of its own. `waiting`: parameters that are filled in later."""
         declared, asked = request.declaration, request.options
         deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
+        digest, old_digest = (None, None) if asked.key is None else request.digests()
         return NewRun(
             id=new_id_text(),
             queue=asked.queue or declared.queue,
@@ -225,7 +220,8 @@ class Client:
             deadline_at=asked.deadline_at,
             unique=asked.unique,
             key=asked.key,
-            digest=None if asked.key is None else request.digest(),
+            digest=digest,
+            old_digest=old_digest,
             options=_kept_options(asked, self._telemetry.tracing),
             tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
             limits=self._places(request, waiting),
@@ -236,9 +232,8 @@ class Client:
         """The counters that a run needs permits of, as its row has them."""
         if not (request.declaration.limits or request.options.limits):
             return None
-        return msgspec.json.encode(
-            [place_of(name, key) for name, key in self._registry.limits.counters(request, waiting)]
-        ).decode()
+        counters = self._registry.limits.counters(request, waiting)
+        return msgspec.json.encode([place_of(name, key) for name, key in counters]).decode()
 
     def declare_limits(self) -> None:
         """Let the database know of limits that no worker has declared yet, once."""

@@ -21,7 +21,7 @@ from holdfast.store.rows import NewGraph, NewNode
 from holdfast.task.conditions import Node
 from holdfast.task.current import refuse_in_body
 from holdfast.task.graph import Graph
-from holdfast.task.graph_plan import GraphPlan, NodePlan, graph_digest, plan_graph, result_name
+from holdfast.task.graph_plan import GraphPlan, NodePlan, graph_digests, plan_graph, result_name
 from holdfast.task.task import Request
 
 GATE = "gate"
@@ -100,7 +100,7 @@ class Graphs:
         run = self.graph_run(plan, named)
         if graph.key is not None:
             run.key = graph.key
-            run.digest = graph_digest(plan, named)
+            run.digest, run.old_digest = graph_digests(plan, named)
         return run, self.new_graph(plan)
 
     def graph_run(self, plan: GraphPlan, result: str | None = None) -> NewRun:
@@ -125,7 +125,7 @@ class Graphs:
             if value is not None:
                 raise GraphError(f"graph {graph.name} is appended to a run, which has its own {what}: leave it out")
         new = self.new_graph(plan)
-        self._store.graphs.append(str(id), key, graph_digest(plan, None), new, sorted(plan.outside))
+        self._store.graphs.append(str(id), key, graph_digests(plan, None), new, sorted(plan.outside))
 
     def _node(self, node: NodePlan) -> NewNode:
         added = node.added

@@ -173,11 +173,11 @@ class Attempt(msgspec.Struct, eq=False):
         end = self._plain("moved", "ready" if following.delay is None else "scheduled", lingers=False)
         return replace(end, args=following.args, delay=following.delay, note=encode(told), keep_records=machine.history)
 
-    def failed(self, exception: BaseException) -> End:
-        """What follows from an exception of the author's code."""
+    def failed(self, exception: BaseException, code: str | None = None) -> End:
+        """What follows from an exception of the author's code; `code` replaces the one that its class means."""
         try:
             outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
-            return self._end(outcome, describe(exception, outcome.code))
+            return self._end(outcome, describe(exception, code or outcome.code))
         except BaseException as trouble:  # an exception that can't even be looked at
             message = f"it can't be described: looking at it raised {type(trouble).__name__}"
             return self._end(Outcome("error"), ErrorInfo("error", type(exception).__name__, message))
@@ -233,6 +233,11 @@ class Attempt(msgspec.Struct, eq=False):
             "undo", error.type, f"the undo of {label_of(key)} failed ({error.code}): {error}", error.traceback
         )
         return self._end(Outcome("undo"), told)
+
+    def undo_interrupted(self, exception: BaseException) -> End:
+        """Compensations stopped for another reason than their own failure, such as a rejected write: they are retried
+        as the task is. The error that the run is undone for stays on record as its cause."""
+        return self.failed(exception, "undo")
 
     def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:
         claim = self.claim

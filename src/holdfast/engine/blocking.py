@@ -190,7 +190,9 @@ class BlockingConductor(Player):
             while True:
                 try:
                     tried = returned(step, self._call(call, step.timeout), self._desk.store.payloads)
-                except Exception as error:
+                except Unwind:
+                    raise
+                except BaseException as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
                     tried.took = int((time.monotonic() - started) * SECOND)
@@ -255,7 +257,9 @@ class BlockingConductor(Player):
         ended: Tried | None = None
         try:
             text = self._desk.transact(self.current, command, work)
-        except Exception as error:
+        except Unwind:
+            raise
+        except BaseException as error:
             if command.n:
                 self.score.unused(command.n)
             if isinstance(error, StoreError):

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
 
 LOOK = 0.005
-ENDING = (Exception, SystemExit, KeyboardInterrupt)
-"""What ends a try. The last two would end the whole loop."""
 
 
 class Caller(Protocol):
@@ -43,7 +41,7 @@ class Calls:
     """The calls of one attempt's steps. A thread can't be stopped: `threads` counts those that run, and weren't
     abandoned."""
 
-    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_payloads", "_run", "_running", "threads")
+    __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_run", "_running", "payloads", "threads")
 
     def __init__(self, attempt: Attempt, past: Past, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
         self._attempt = attempt
@@ -51,7 +49,7 @@ class Calls:
         self._generation = attempt.claim.generation
         self._past = past
         self._desk = desk
-        self._payloads = desk.store.payloads
+        self.payloads = desk.store.payloads
         self._loop = loop
         self.threads = 0
         self._running: set[UnderWay] = set()
@@ -59,6 +57,21 @@ class Calls:
     def _scope(self, key: str) -> Scope:
         step = self._past.tried_as(key) if self._past.undone else key
         return Scope(self._run, True, self._generation, step, self._attempt.stop_signal)
+
+    def stopped(self, error: BaseException) -> bool:
+        """Return whether author code was stopped from outside; otherwise it raised the error itself, and has failed.
+
+        The worker stops author code with an order. Other author code does it with `Task.cancel()`, except while
+        compensations run: they run in the attempt's own task, which only the worker may cancel. A coroutine that is
+        closed, because its loop is gone, isn't run by a task.
+        """
+        task = asyncio.current_task(self._loop)
+        if task is None:
+            return True
+        if not isinstance(error, asyncio.CancelledError):
+            return False
+        attempt = self._attempt
+        return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
@@ -86,8 +99,10 @@ class Calls:
         try:
             if step.timeout is None and step.callee.awaited:
                 try:
-                    tried = returned(step, await step.fn(*step.args, **step.kwargs), self._payloads)
-                except ENDING as error:
+                    tried = returned(step, await step.fn(*step.args, **step.kwargs), self.payloads)
+                except BaseException as error:
+                    if self.stopped(error):
+                        raise
                     tried = await self._try_again(caller, step, key, error)
             else:
                 tried = await self._try_again(caller, step, key)
@@ -106,8 +121,10 @@ class Calls:
             while True:
                 if error is None:
                     try:
-                        return returned(step, await self._call(step, under_way), self._payloads)
-                    except ENDING as raised:
+                        return returned(step, await self._call(step, under_way), self.payloads)
+                    except BaseException as raised:
+                        if self.stopped(raised):
+                            raise
                         error = raised
                 tried = tries.failed(error)
                 if isinstance(tried, Tried):
@@ -118,7 +135,7 @@ class Calls:
                     await self._wait_for_threads(under_way)
         except asyncio.CancelledError:
             if step.undo is not None and under_way is not None:
-                under_way.leave(partial(_came_late, caller, step, key, self._payloads))
+                under_way.leave(partial(_came_late, caller, step, key, self.payloads))
             raise
 
     async def _wait_for_threads(self, under_way: UnderWay) -> None:
@@ -167,7 +184,7 @@ class Calls:
             value, error = None, None
             try:
                 value = context.run(call)
-            except StopIteration as stop:  # which a future doesn't take
+            except (StopIteration, GeneratorExit) as stop:  # a future rejects the first; the second closes its awaiter
                 error = RuntimeError(f"the function raised {stop!r}")
             except BaseException as raised:
                 error = raised  # type: ignore[assignment]

@@ -16,6 +16,7 @@ from holdfast.engine.branches import Branches
 from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.desk import Answer, Ask, Desk
+from holdfast.engine.enclosing_timeouts import EnclosingTimeouts
 from holdfast.engine.lingering import CROWDED, QUIET_TURNS, Lingering
 from holdfast.engine.player import Player
 from holdfast.engine.refusing import Refusal
@@ -34,7 +35,7 @@ class Conductor(Player):
 
     __slots__ = (
         "_begun", "_branches", "_closed", "_deliveries", "_desk", "_ended", "_futures", "_lingering",
-        "_loop", "_moved", "_open", "_refusal", "calls", "current", "score", "stuck",
+        "_loop", "_moved", "_open", "_refusal", "_timeouts", "calls", "current", "score", "stuck",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt, score: Score, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,6 +51,7 @@ class Conductor(Player):
         self._closed = False
         self._refusal = Refusal()
         self._lingering = Lingering()
+        self._timeouts = EnclosingTimeouts(loop)
         self.stuck: list[str] = []
         self.calls = Calls(attempt, score.past, desk, loop)
         for record in [] if score.dry else score.past.settled:
@@ -117,11 +119,9 @@ class Conductor(Player):
 
     @property
     def moves(self) -> int:
-        """Grows with everything that happens."""
         return self._begun + self._ended + self._moved
 
     def check(self) -> None:
-        """Nothing to do on the loop: author code is cancelled where it awaits."""
         if self._closed or self.current.order is not None:
             raise asyncio.CancelledError("the run is suspended or over")
 
@@ -217,6 +217,7 @@ class Conductor(Player):
 
     def _wait(self, effect: fx.Await) -> asyncio.Future[Any]:
         wait, past = effect.wait, self.score.past
+        self._timeouts.check(wait, self.score)
         future = self._future()
         known = past.open.pop(wait.key, None)
         if known is not None or wait.key in past.withdrawn:
@@ -317,6 +318,8 @@ class Conductor(Player):
         if again := self._open.keys() & self.score.past.withdrawn:
             self._wait_again(again)
             return
+        if self._timeouts.refuse(self._open, self._withdraw):
+            return
         self.current.waits_for = sorted(self._open)
         self.close()
         self._desk.stop(self.current, "suspend")
@@ -359,12 +362,10 @@ class Conductor(Player):
     # Author code
 
     def run_step(self, effect: fx.Try) -> Coroutine[Any, Any, fx.Tried]:
-        """Author code, with its retries."""
         return self._under_way(self.calls.run(self, effect.step, effect.key))
 
     def given_up(self, key: str, tried: fx.Tried) -> None:
-        """A step that has an undo came to its end in its thread though nobody waits for it any more: its effect is
-        there, so it must be known."""
+        """Record a step with an undo that ended in its thread after its caller was cancelled: its effect is there."""
         if tried.error is None:
             self._tell(self.score.record(key, tried, undo=1))
 
@@ -378,8 +379,7 @@ class Conductor(Player):
             self.finish()
 
     async def _transact(self, effect: fx.Transact) -> fx.Tried:
-        payloads = self._desk.store.payloads
-        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop, payloads)
+        transacting = Transacting(effect.operation, effect.key, self.score, self._deliveries, self._loop, self.calls)
         transact = partial(self._desk.transact, self.current, transacting.record, transacting.work)
         tried = await transacting.ended(self._under_way(self.calls.run_in_thread(transact, effect.key)))
         if tried.error is None:

@@ -53,8 +53,8 @@ async def play(conductor: Conductor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return await _undo(conductor, arguments)
-        except BaseException as error:  # told to stop, mostly: then the order that it got says how it ended
-            return attempt.failed(error)
+        except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
+            return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = scope.set(body_scope(attempt))
     try:
@@ -132,8 +132,8 @@ def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return _undo_plainly(conductor, arguments)
-        except BaseException as error:  # told to stop, mostly: then the order that it got says how it ended
-            return attempt.failed(error)
+        except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
+            return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = scope.set(body_scope(attempt))
     try:

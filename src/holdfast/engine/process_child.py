@@ -1,7 +1,8 @@
 """The child's side of a task with `run_in="process"`: `python -m holdfast.engine.process_child REQUESTS ANSWERS`.
 
 It runs one attempt after the other in its main thread. Signals are its parent's business: Ctrl-C and SIGTERM, which
-reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does.
+reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does. A copy of
+it that author code forks has nothing to say to the parent: it ends where author code does.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import runpy
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.frames import read_frame, write_frame
+from holdfast.engine.frames import answer_mark, read_frame, write_frame
 from holdfast.engine.processes import OUT_OF_MEMORY
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.retry import Retry
@@ -35,18 +37,23 @@ from holdfast.telemetry import Telemetry
 from holdfast.telemetry.console import show_log
 
 UNLIMITED = resource.RLIM_INFINITY
+SERVING_PID = os.getpid()
+"""The process that the parent started: its forked copies have other ids."""
 
 
 def main(requests_file: int, answers_file: int) -> None:
     _leave_signals_to_the_parent()
+    _keep_pipes_from_copies(requests_file, answers_file)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests_file, requests), daemon=True).start()
     while True:
         request = requests.get()
-        write_frame(answers_file, b"begun")
+        write_frame(answers_file, b"begun", answer_mark(request["nonce"], os.getpid()))
         end = _run(request)
+        if os.getpid() != SERVING_PID:  # forked outside the task, while its module was imported
+            os._exit(1)
         answer = {name: getattr(end, name) for name in ("kind", "state", "result", "error", "delay", "failed")}
-        write_frame(answers_file, msgspec.json.encode(answer))
+        write_frame(answers_file, msgspec.json.encode(answer), answer_mark(request["nonce"], os.getpid()))
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # a full disk, a closed pipe: not the task's fault
                 stream.flush()
@@ -64,6 +71,17 @@ def _leave_signals_to_the_parent() -> None:
     for number in ours:
         signal.signal(number, lambda _number, _frame: None)
     os.register_at_fork(after_in_child=restore)
+
+
+def _keep_pipes_from_copies(*files: int) -> None:
+    """Close the pipes to the parent in every process that author code forks."""
+
+    def close() -> None:
+        for file in files:
+            with suppress(OSError):
+                os.close(file)
+
+    os.register_at_fork(after_in_child=close)
 
 
 def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -103,13 +121,40 @@ def _attempt(request: dict[str, Any]) -> End:
             args, kwargs = signature.decode(request["args"])
         except (TaskError, PayloadError) as error:
             return attempt.misfit(error)
-        return attempt.returned(function(*args, **kwargs))
+        return attempt.returned(_call(function, args, kwargs))
     except MemoryError:
         raise
     except BaseException as error:
         return attempt.failed(error)
     finally:
         _call_all(between)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call author code. A copy of this process that it forked ends here, as a script would: the run isn't its own."""
+    try:
+        value = function(*args, **kwargs)
+    except BaseException as error:
+        if os.getpid() != SERVING_PID:
+            _exit_copy(error)
+        raise
+    if os.getpid() != SERVING_PID:
+        _exit_copy(None)
+    return value
+
+
+def _exit_copy(error: BaseException | None) -> NoReturn:
+    """End a forked process with the exit code that an uncaught exception means."""
+    code = 0 if error is None else 1
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)
 
 
 def _call_all(functions: Sequence[Callable[[], Any]]) -> None:

@@ -1,12 +1,14 @@
 """Processes for author code that shall be killable: spawned, never forked, kept warm, fed through pipes of our own.
 
 A child gets a task's place in the code and its arguments as JSON, and answers with what the attempt came to. One that
-has to stop is killed; one that dies takes nobody with it. The child's side is `process_child.py`.
+has to stop is killed; one that dies takes nobody with it. Answers carry a nonce of the call and the process id of the
+child; anything else in the pipe counts as a crash of the child. The child's side is `process_child.py`.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -20,7 +22,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.frames import read_frame, write_frame
+from holdfast.engine.frames import ForeignFrame, answer_mark, read_frame, write_frame
 from holdfast.errors import ErrorInfo
 from holdfast.store import End
 from holdfast.telemetry.console import log_shown
@@ -32,10 +34,7 @@ LOOK_SECONDS = 0.5
 
 
 class Died(Exception):
-    """The child ended in the middle of an attempt."""
-
-    def __init__(self, code: int | None) -> None:
-        super().__init__(_cause(code))
+    """The child ended in the middle of an attempt, or had to be killed because its answers can't be trusted."""
 
 
 class Child:
@@ -60,37 +59,51 @@ class Child:
         os.close(requests)
         os.close(answers)
         self._closed = False
+        self._mark = b""
         self._lock = threading.Lock()
 
     @property
     def alive(self) -> bool:
         return not self._closed and self._process.poll() is None
 
+    @property
+    def usable(self) -> bool:
+        """Whether it can serve another attempt: it is alive, and nothing is left in its pipe."""
+        return self.alive and not self._poll().poll(0)
+
     def begin(self, request: dict[str, Any]) -> bool:
-        """Hand over an attempt; False when the child was dead already, and author code hasn't begun."""
+        """Hand over an attempt; False if the child is dead or can't be trusted, through no fault of this attempt.
+
+        A foreign frame before `begun` is a leftover of an earlier attempt. Author code may have begun meanwhile; the
+        caller kills the process before it starts another one.
+        """
+        nonce = secrets.token_hex(8)
+        self._mark = answer_mark(nonce, self._process.pid)
         try:
-            write_frame(self._requests, msgspec.json.encode(request))
+            write_frame(self._requests, msgspec.json.encode({**request, "nonce": nonce}))
             return self._answer() == b"begun"
-        except OSError:
+        except (OSError, ForeignFrame):
             return False
 
     def finish(self) -> dict[str, Any]:
         """Wait for what the attempt came to; raises Died when the child ended first."""
         try:
             answer = self._answer()
+        except ForeignFrame:
+            self.close()
+            raise Died("something else than the task's own process wrote to its result pipe") from None
         except OSError:
             answer = None
         if answer is None:
             self.close()
-            raise Died(self._process.returncode)
+            raise Died(_cause(self._process.returncode))
         end: dict[str, Any] = msgspec.json.decode(answer)
         return end
 
     def _answer(self) -> bytes | None:
         """The next message; None when the child is gone, but what it said before counts. What it started may still hold
         its pipe, and is not waited for."""
-        waiting = select.poll()
-        waiting.register(self._answers, select.POLLIN)
+        waiting = self._poll()
 
         def more() -> bool:
             while not waiting.poll(LOOK_SECONDS * 1000):
@@ -98,12 +111,18 @@ class Child:
                     return bool(waiting.poll(0))
             return True
 
-        return read_frame(self._answers, more)
+        return read_frame(self._answers, more, self._mark)
+
+    def _poll(self) -> select.poll:
+        waiting = select.poll()
+        waiting.register(self._answers, select.POLLIN)
+        return waiting
 
     def kill(self) -> None:
         """End it now, whatever it does, and what it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # also if author code moved it to another process group
 
     def close(self) -> None:
         """Kill it, and leave nothing of it behind."""
@@ -167,7 +186,7 @@ class Processes:
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
-                if child.alive:
+                if child.usable:
                     return child
                 self._all.discard(child)
                 child.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
+from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ErrorInfo, Fatal, PayloadError, StepFailed, WaitTimeout
+from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, WaitTimeout
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import from_json, to_json
 from holdfast.model.names import dotted_name
@@ -93,6 +94,15 @@ def payload(outcome: Outcome, what: str, kind: Any, unpack: Callable[[str], str]
 def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
     id, _, state, result, error = row
     return str(id), state, result, error
+
+
+def failure_of_child(child: str, end: Sequence[Any]) -> RunFailed | RunCancelled:
+    """The exception that the end of a failed or cancelled child means; `child` names its task or graph."""
+    id, state, _, error = end
+    info = from_json(error) if error else ErrorInfo("error", state, "")
+    if state == "cancelled":
+        return RunCancelled(UUID(id), info.message or None, child=child)
+    return RunFailed(UUID(id), info, child=child)
 
 
 def chosen_ends(rows: Sequence[Any], failed: str | None) -> Sequence[Any]:

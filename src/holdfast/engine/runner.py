@@ -15,6 +15,7 @@ from holdfast.engine.attempt import Attempt, Cancellable, Order
 from holdfast.engine.blocking import BlockingConductor
 from holdfast.engine.conductor import Conductor
 from holdfast.engine.desk import Desk
+from holdfast.engine.enclosing_timeouts import watch_timers
 from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.past import Past
 from holdfast.engine.patience import PatientReader
@@ -72,6 +73,7 @@ class Runner:
         """The event loop for coroutines and timers."""
         self._loop = loop
         self._monitor.use(loop)
+        watch_timers(loop)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -157,7 +159,10 @@ class Runner:
             end = call
         elif attempt.durable:
             conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
-            end = await play(conductor, call)
+            try:
+                end = await play(conductor, call)
+            except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
+                end = attempt.failed(error)
         else:
             scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:

@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any, NoReturn
 from uuid import UUID
 
+from holdfast.engine import rebuilding
 from holdfast.engine.clerk import Clerk, Reader
 from holdfast.engine.effects import Await, Came, Plan, Replay, Restart, Stuck, Submit, Transact, Tried, Try
 from holdfast.engine.past import Past, Registered
-from holdfast.engine.rebuilding import causes, chosen_ends, end_of_child, fail, fail_again, failure_text, payload
-from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
+from holdfast.errors import RunCancelled, RunFailed, TaskError
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
@@ -81,7 +80,7 @@ class Score:
         those with nothing on record after them."""
         new = range(self._first, self.past.last + 1)
         last = max({*self.past.numbers, *new} - self._unused - self._failures.keys(), default=0)
-        behind = causes(error)
+        behind = rebuilding.causes(error)
         return tuple(sorted(n for n, raised in self._failures.items() if n > last or id(raised) in behind))
 
     def _fails(self, n: int, raise_it: Callable[[], NoReturn]) -> NoReturn:
@@ -125,7 +124,9 @@ class Score:
         record = self.record(key, tried, 0 if operation.undo is None else 1)
         yield Submit(record)
         if tried.error is not None:
-            self._fails(record.n, partial(fail, operation.name, tried.error, operation.raises, tried.exception))
+            self._fails(
+                record.n, partial(rebuilding.fail, operation.name, tried.error, operation.raises, tried.exception)
+            )
         return self._finished(operation, record.n, record.key, tried.text, record.undo)
 
     def new_step(self, operation: op.Step) -> str | None:
@@ -145,12 +146,12 @@ class Score:
         n = self.number()
         if tried.error is None:
             return write.Record(*self.held, n, key, "step", tried.kept, tried.took, undo)
-        text = failure_text(tried.error, tried.exception)
+        text = rebuilding.failure_text(tried.error, tried.exception)
         return write.Record(*self.held, n, key, "failed", text, tried.took)
 
     def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
         """What a step or transaction that failed for good gives its caller in a replay."""
-        self._fails(kept.n, partial(fail_again, name, kept.value or "", raises))
+        self._fails(kept.n, partial(rebuilding.fail_again, name, kept.value or "", raises))
 
     def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """What a step on record gives its caller."""
@@ -176,7 +177,7 @@ class Score:
         if tried.error is not None:
             record = self.record(key, tried)
             yield Submit(record)
-            self._fails(record.n, partial(fail, operation.name, tried.error, (), tried.exception))
+            self._fails(record.n, partial(rebuilding.fail, operation.name, tried.error, (), tried.exception))
         return operation.callee.decode(tried.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
@@ -207,12 +208,12 @@ class Score:
         outcome = yield from self._waited(
             operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
         )
-        return payload(outcome, f"event {name!r}", operation.type, self._clerk.unpack)
+        return rebuilding.payload(outcome, f"event {name!r}", operation.type, self._clerk.unpack)
 
     def receive(self, operation: op.Receive) -> Plan:
         topic = operation.topic
         outcome = yield from self._waited(operation.base, kind="message", target=topic, delay=operation.timeout)
-        return payload(outcome, f"message on topic {topic!r}", operation.type, self._clerk.unpack)
+        return rebuilding.payload(outcome, f"message on topic {topic!r}", operation.type, self._clerk.unpack)
 
     def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
         """Wait, or replay what a wait came to."""
@@ -279,7 +280,7 @@ class Score:
                 "an independent run can tell that it is done by an event"
             )
         n, data = yield from self._joined(spawn, lambda: self._end_of(spawn))
-        return self._result(n, self._graphs.get(str(operation.run), operation.task), data[0])
+        return self._result(n, operation.task, data[0])
 
     def map(self, operation: op.Map) -> Plan:
         if not operation.requests:
@@ -309,7 +310,7 @@ class Score:
         if kept is not None:
             rows = yield Replay(kept, read)
             failed = decode(kept.value) if kept.value else None
-            return kept.n, chosen_ends(rows, failed)
+            return kept.n, rebuilding.chosen_ends(rows, failed)
         if spawn in self._copied:  # a fork's, whose original joined it before
             return 0, self._copied[spawn]
         if self.dry:
@@ -319,32 +320,31 @@ class Score:
             self.held, self.number(), key, "children", spawn_key(self.claim.generation, spawn), eager=int(eager)
         )
         came: Came = yield Await(wait, read)
-        return came.n, chosen_ends(came.data, came.outcome.value)
+        return came.n, rebuilding.chosen_ends(came.data, came.outcome.value)
 
     def _end_of(self, spawn: str) -> list[Any]:
         """How a spawned child ended. A replay asks for all of them: they are read together."""
         if self._spawned is None and self.past.unasked:
             self._spawned = self._reader.spawned(self.claim.id)
         found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
-        return [end_of_child(found)] if found is not None else self._ends_of(spawn)
+        return [rebuilding.end_of_child(found)] if found is not None else self._ends_of(spawn)
 
     def _ends_of(self, spawn: str) -> list[Any]:
         rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
-        return [end_of_child(row) for row in rows]
+        return [rebuilding.end_of_child(row) for row in rows]
 
-    def _result(self, n: int, task: str, end: Sequence[Any]) -> Any:
-        value = self._result_or_failure(task, end)
+    def _result(self, n: int, child: str, end: Sequence[Any]) -> Any:
+        value = self._result_or_failure(child, end)
         if isinstance(value, RunFailed | RunCancelled):
             self._failures[n] = value
             raise value
         return value
 
-    def _result_or_failure(self, task: str, end: Sequence[Any]) -> Any:
-        id, state, result, error = end
-        if state == "done":
-            return self._clerk.decode_result(task, result)
-        info = from_json(error) if error else ErrorInfo("error", state, "")
-        return RunCancelled(UUID(id), info.message or None) if state == "cancelled" else RunFailed(UUID(id), info)
+    def _result_or_failure(self, child: str, end: Sequence[Any]) -> Any:
+        """The result of a child, or the exception that its end means; `child` is the name of its task or graph."""
+        if end[1] == "done":
+            return self._clerk.decode_result(self._graphs.get(end[0], child), end[2])
+        return rebuilding.failure_of_child(child, end)
 
     def enqueue(self, operation: op.Enqueue) -> Plan:
         new_run, request = self._clerk.new_run, operation.request

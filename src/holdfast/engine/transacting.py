@@ -7,13 +7,13 @@ import time
 from collections.abc import Awaitable
 from typing import Any, cast
 
+from holdfast.engine.calling import Calls
 from holdfast.engine.deliveries import Deliveries
 from holdfast.engine.effects import Tried
 from holdfast.engine.score import Score
 from holdfast.engine.trying import Tries, returned
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND
-from holdfast.model.payloads import Payloads
 from holdfast.store.commands import Record
 from holdfast.task.operations import Transaction
 
@@ -28,9 +28,9 @@ class Transacting:
         score: Score,
         deliveries: Deliveries,
         loop: asyncio.AbstractEventLoop,
-        payloads: Payloads,
+        calls: Calls,
     ) -> None:
-        self._payloads = payloads
+        self._calls = calls
         self.record = Record(*score.held, 0, key, "step")
         self._call = operation
         self._score = score
@@ -43,7 +43,7 @@ class Transacting:
         """The author's function; the text of its result. Its number is taken when it is to be recorded, so that it has
         its place among the others; the same again when it is repeated."""
         call = self._call
-        tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._payloads)
+        tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._calls.payloads)
         if tried.exception is not None:
             raise tried.exception
         self.record.took = int((time.monotonic() - self._started) * SECOND)
@@ -61,10 +61,10 @@ class Transacting:
         """What the thread came to. Neither text nor error: the run was lost, and the transaction taken back."""
         try:
             text = await thread
-        except asyncio.CancelledError:
-            self.give_up()
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if self._calls.stopped(error):
+                self.give_up()
+                raise
             failed = self.failed(error)
             if isinstance(error, StoreError):
                 raise
@@ -77,7 +77,7 @@ class Transacting:
         if self.record.n:
             self._deliveries.drop(self.record.n)
 
-    def failed(self, error: Exception) -> Tried:
+    def failed(self, error: BaseException) -> Tried:
         """It was taken back."""
         self.give_up()
         if self.record.n:

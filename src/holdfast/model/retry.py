@@ -18,7 +18,8 @@ class Retry:
     """Tries in all, the first included, and the delays between them. Immutable.
 
     The delay before the second try is `delay`; it grows by `factor` up to `max_delay`, and each is spread by plus or
-    minus `jitter` (a share of it). Only exceptions in `on` are retried (None: all), and none in `never_on`.
+    minus `jitter` (a share of it). Only exceptions in `on` are retried (None: all), and none in `never_on`. The
+    failure of a child is final: it is retried only if `on` names `RunFailed` or `RunCancelled` itself.
     Exception classes are kept by their dotted names, so that a Retry can be stored with a run.
     """
 
@@ -69,6 +70,10 @@ class Retry:
         if not names.isdisjoint(self.never_on):
             return False
         return self.on is None or not names.isdisjoint(self.on)
+
+    def names(self, *kinds: type[BaseException]) -> bool:
+        """Whether `on` names one of these classes itself, not only a base class."""
+        return self.on is not None and any(dotted_name(kind) in self.on for kind in kinds)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for storing with a run."""

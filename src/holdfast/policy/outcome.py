@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, StepFailed, TooLarge
+from holdfast.errors import ConfigError, Fatal, PayloadError, RetryAfter, RunCancelled, RunFailed, StepFailed, TooLarge
 from holdfast.model.clock import to_micros
 from holdfast.model.retry import Retry
 from holdfast.policy.backoff import Random, delay_before_retry
@@ -30,10 +30,17 @@ def after_failure(retry: Retry, failures: int, exception: BaseException, random:
             return Outcome(one.error.code)
     if failures + 1 >= retry.max_attempts:
         return Outcome("error")
-    if not all(isinstance(one, RetryAfter) or retry.retryable(one) for one in members):
+    if not all(isinstance(one, RetryAfter) or _may_retry(retry, one) for one in members):
         return Outcome("error")
     chosen = [_chosen_delay(one, retry, failures, random) for one in members if isinstance(one, RetryAfter)]
     return Outcome("error", max(chosen) if chosen else delay_before_retry(retry, failures, random))
+
+
+def _may_retry(retry: Retry, exception: BaseException) -> bool:
+    """Whether the policy allows a retry. The end of a child is final: the next attempt would raise it again."""
+    if isinstance(exception, RunFailed | RunCancelled) and exception.child is not None:
+        return retry.names(type(exception), RunFailed if isinstance(exception, RunFailed) else RunCancelled)
+    return retry.retryable(exception)
 
 
 def _members(exception: BaseException) -> list[BaseException]:

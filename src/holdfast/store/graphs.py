@@ -64,12 +64,14 @@ class Graphs(Part):
             await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))
         )[0]
 
-    def append(self, id: str, key: str, digest: str, graph: NewGraph, outside: Collection[str]) -> None:
+    def append(
+        self, id: str, key: str, digests: tuple[str, str | None], graph: NewGraph, outside: Collection[str]
+    ) -> None:
         """Add nodes to an unfinished graph, once by their key; `outside` are the nodes of the run that they need."""
         lanes = self._lanes.of(graph.runs())
 
         def work(do: Do) -> None:
-            if self._appended(do, id, key, digest):
+            if self._appended(do, id, key, digests):
                 return
             run = _hold_graph(do, id)
             if run.state in FINAL:
@@ -92,13 +94,13 @@ class Graphs(Part):
 
         self._together("client", work)
 
-    def _appended(self, do: Do, id: str, key: str, digest: str) -> bool:
+    def _appended(self, do: Do, id: str, key: str, digests: tuple[str, str | None]) -> bool:
         """Take the key of nodes to be appended; whether they were appended before."""
         scope = msgspec.json.encode(["append", id]).decode()
-        row = {"scope": scope, "key": key, "digest": digest, "run": id}
+        row = {"scope": scope, "key": key, "digest": digests[0], "run": id}
         if do("add_keys", rows=batch([row])):
             return False
-        if do("find_keys", rows=batch([row]))[0][2] != digest:
+        if do("find_keys", rows=batch([row]))[0][2] not in digests:
             raise KeyConflict(f"key {key!r} was used to append other nodes to run {id}: use another key", UUID(id))
         return True
 

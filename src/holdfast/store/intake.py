@@ -215,10 +215,10 @@ def take_keys(keyed: list[NewRun]) -> Generator[Call, list[Row], dict[str, str]]
     stands_for = {}
     for run in keyed:
         digest, id = kept[scope_of(run), str(run.key)]
-        if digest != run.digest:
+        if digest not in (run.digest, run.old_digest):
             raise KeyConflict(
                 f"key {run.key!r} of {_what(run)} was used for another request, by run {id}:"
-                " use another key, or the same arguments and options",
+                " use another key, or the same arguments",
                 UUID(id),
             )
         if id != run.id:

@@ -218,32 +218,52 @@ def _fill(fill: Fill) -> dict[str, Any]:
 # Identity
 
 
-def graph_digest(plan: GraphPlan, result: str | None) -> str:
-    """Equal for graphs that ask for the same, in whatever order their nodes and conditions were added. Piece by piece:
-    a graph may be larger than a payload."""
-    return DIGEST_VERSION + _hashed(plan, result)
+def graph_digest(plan: GraphPlan, result: str | None, *, with_options: bool = True) -> str:
+    """Return a digest that is equal for equal graphs, in whatever order their nodes and conditions were added.
+
+    It is computed node by node because a graph may be larger than a payload.
+    """
+    return DIGEST_VERSION + _hashed(plan, result, with_options)
 
 
-def _hashed(plan: GraphPlan, result: str | None = None) -> str:
+def graph_digests(plan: GraphPlan, result: str | None) -> tuple[str, str | None]:
+    """Return the digest that a graph's key is compared by, and the one that 0.1 stored if that differs.
+
+    As for a task's key, the options of nodes don't count, except the tenant.
+    """
+    plain = graph_digest(plan, result, with_options=False)
+    return plain, graph_digest(plan, result) if _has_options(plan) else None
+
+
+def _has_options(plan: GraphPlan) -> bool:
+    return any(
+        (node.added.request is not None and node.added.request.options.canonical())
+        or (node.graph is not None and _has_options(node.graph))
+        for node in plan.nodes
+    )
+
+
+def _hashed(plan: GraphPlan, result: str | None, with_options: bool) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
     for node in sorted(plan.nodes, key=lambda each: each.added.name):
         whole.update(b"\n")
-        whole.update(canonical(_described(node), f"node {node.added.name}").encode())
+        whole.update(canonical(_described(node, with_options), f"node {node.added.name}").encode())
     return whole.hexdigest()
 
 
-def _described(node: NodePlan) -> dict[str, Any]:
+def _described(node: NodePlan, with_options: bool) -> dict[str, Any]:
     added = node.added
     told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
     if added.request is not None:
         args = added.request.signature.with_defaults(added.request.args)
         told |= {"task": added.request.task, "args": decode(canonical_text(args))}
-        told["options"] = added.request.options.canonical() | {"tenant": added.request.options.tenant}
+        options = added.request.options
+        told["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
         told["fills"] = sorted((_fill(fill) for fill in added.fills), key=lambda fill: canonical(fill["at"]))
     if added.gate is not None:
         told |= {"timeout": added.gate.timeout, "on_timeout": added.gate.on_timeout, "schema": added.gate.schema}
     if node.graph is not None:
-        told["graph"] = _hashed(node.graph)
+        told["graph"] = _hashed(node.graph, None, with_options)
     return told
 
 

@@ -43,11 +43,20 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
     def task(self) -> str:
         return self.declaration.name
 
-    def digest(self) -> str:
-        """Equal for requests that ask for the same, whatever the order of names, the time zone of times, or whether a
-        default was left out or written down."""
+    def digests(self) -> tuple[str, str | None]:
+        """Return the digest that an idempotency key is compared by, and the one that 0.1 stored if that differs.
+
+        The digest covers the task and its arguments; the tenant is part of the key's scope. It doesn't depend on the
+        order of names, the time zone of times, or whether a default was written out. Options say when and how a run
+        executes, not what it is. 0.1 included them, and its keys are kept forever, so both forms must be accepted.
+        Without options the two are the same.
+        """
         args = decode(canonical_text(self.signature.with_defaults(self.args)))
-        asked = {"task": self.task, "args": args, "options": self.options.canonical()}
+        options = self.options.canonical()
+        return self._digest(args, {}), self._digest(args, options) if options else None
+
+    def _digest(self, args: Any, options: dict[str, Any]) -> str:
+        asked = {"task": self.task, "args": args, "options": options}
         return digest(canonical(asked, f"the request of task {self.task}"))
 
 
