@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def anyio_backend() -> str:
 def claims_from_the_front() -> Iterator[None]:
     """A machine that is busy with other tests doesn't change where claims begin."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims, "SLOW", math.inf)
+        patch.setattr(claims, "SCAN_POLICY", replace(claims.SCAN_POLICY, slow_scan_s=math.inf))
         yield
 
 

@@ -43,7 +43,7 @@ def test_looks_go_on_from_the_first_that_waits(world, feeder):
     for _ in range(2):
         world.claim(session, 16, [NOOP])
         feeder.feed()
-        assert [(feeder.front,)] == world.sql("select min(seq) from {schema}runs where state = 'ready'")
+        assert [(feeder.front,)] == world.sql("select min(turn) from {schema}runs where state = 'ready'")
 
 
 def test_a_worker_that_has_run_dry_is_fed(world, feeder):

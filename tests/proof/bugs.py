@@ -156,7 +156,10 @@ BUGS = (
         "recover-counts", "a run may crash once too often", "recover_lost",
         "crashes >= max_crashes", "crashes > max_crashes",
     ),
-    sql("recover-permits", "permits aren't returned", "return_permits", "then used - each.number", "then used"),
+    sql(
+        "recover-permits", "permits aren't returned", "return_permits",
+        "used - excluded.touched_at else", "used else",
+    ),
     sql(
         "wake-missed", "what came before the suspension isn't seen", "end_family",
         "when each.kind = 'waiting' and exists", "when 1 = 0 and exists",

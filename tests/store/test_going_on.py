@@ -1,14 +1,17 @@
-"""Claims on PostgreSQL that go on from where the last one ended, and those that begin at the front again."""
+"""Claims on PostgreSQL that resume behind the last claimed run, and those that scan a lane from its head."""
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
-from holdfast.store import claims
-from holdfast.store.claims import FRONT_SECONDS, MANY, MOST_PLACES, SLOW, Place, Reached
+from holdfast.store.claims import MOST_PLACES, Place, Reached, ScanPolicy
 from tests.support.world import World
+
+POLICY = ScanPolicy()
+MANY = POLICY.crowded_runs
 
 
 class Stopwatch:
@@ -30,7 +33,7 @@ def timed(postgres_url, monkeypatch):
     world = World(postgres_url)
     watch = Stopwatch()
     monkeypatch.setattr(world.store.claims, "_monotonic", watch)
-    monkeypatch.setattr(claims, "SLOW", SLOW)
+    monkeypatch.setattr(world.store.claims, "_policy", POLICY)
     world.session("w")
     yield world, watch
     world.close()
@@ -48,25 +51,37 @@ def one_back(world, watch, took):
     return back
 
 
-@pytest.mark.parametrize("took", [0.03, 1.0])
-def test_behind_a_slow_claim_the_next_go_on_where_it_ended_for_a_while(timed, took):
+@pytest.mark.parametrize(("took", "pause"), [(0.03, 0.6), (0.05, 1.0), (8.0, 1.0), (3600.0, 1.0)])
+def test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second(timed, took, pause):
     world, watch = timed
     back = one_back(world, watch, took)
     later, urgent, minor = world.add(), world.add(priority=5), world.add(priority=-5)
     other = world.add("never claimed before")
     lanes = ["task", "never claimed before"]
     assert [claim.id for claim in world.claim("w", 8, lanes)] == [urgent, later, other]
+    watch.now += 0.99 * pause
     next_urgent, last = world.add(priority=5), world.add()
     assert [claim.id for claim in world.claim("w", 8, lanes)] == [next_urgent, last]
-    watch.now += 9 * took
-    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, minor]
+    watch.now += 0.02 * pause
+    newest = world.add()
+    assert [claim.id for claim in world.claim("w", 8, lanes)] == [back, newest, minor]
 
 
-def test_where_there_is_nothing_to_go_on_with_a_claim_looks_at_the_front_unless_that_takes_very_long(timed):
+@pytest.mark.parametrize("took", [0.03, 1.0, 8.0, 3600.0])
+def test_an_idle_worker_scans_the_head_however_long_the_last_scan_took(timed, took):
     world, watch = timed
-    for took, found in ((0.03, True), (1.0, False)):
-        back = one_back(world, watch, took)
-        assert [claim.id for claim in world.claim("w", 8)] == ([back] if found else [])
+    back = one_back(world, watch, took)
+    assert world.store.claims.any_ready([world.lane()])
+    assert [claim.id for claim in world.claim("w", 8)] == [back]
+    assert world.claim("w", 8) == []
+    minor = world.add(priority=-5)
+    assert [claim.id for claim in world.claim("w", 8)] == [minor]
+
+
+@pytest.mark.parametrize("took", [0.0, 0.001, 0.02, 0.5, 8.0, math.inf])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_the_policy_never_keeps_claims_from_the_head_for_more_than_a_second(took, crowded):
+    assert 0.0 <= POLICY.resume_s(took, crowded=crowded) <= POLICY.max_head_interval_s == 1.0
 
 
 def ids(claims):
@@ -86,9 +101,9 @@ def crowded(timed):
 def test_where_there_is_much_to_do_claims_go_on_for_a_moment_and_then_one_begins_at_the_front(crowded):
     world, watch, back = crowded
     assert back not in ids(world.claim("w", MANY))
-    watch.now += 0.99 * FRONT_SECONDS
+    watch.now += 0.99 * POLICY.head_interval_s
     assert back not in ids(world.claim("w", MANY)), "the last look at the front was at the first claim"
-    watch.now += 0.01 * FRONT_SECONDS
+    watch.now += 0.01 * POLICY.head_interval_s
     assert world.claim("w", MANY)[0].id == back
     assert len(world.claim("w", MANY)) == MANY
 
@@ -100,9 +115,9 @@ def test_claims_from_the_front_take_a_twentieth_of_the_time(timed):
     (back, *_) = world.claim("w", MANY)
     watch.took = 0.0
     world.end("w", back, "handed_back")
-    watch.now += 0.18
+    watch.now += 0.19
     assert back.id not in ids(world.claim("w", MANY))
-    watch.now += 0.02
+    watch.now += 0.011
     assert world.claim("w", MANY)[0].id == back.id
 
 
@@ -113,7 +128,7 @@ def test_one_long_claim_keeps_nobody_from_the_front_for_long(timed):
     (back, *_) = world.claim("w", MANY)
     watch.took = 0.0
     world.end("w", back, "handed_back")
-    watch.now += 10 * 0.15
+    watch.now += 1.0
     assert world.claim("w", MANY)[0].id == back.id
 
 
@@ -153,7 +168,7 @@ def test_a_lane_with_few_is_looked_at_from_its_front_while_another_goes_on(timed
     claimed = ids(world.claim("w", MANY, lanes))
     assert claimed[0] == urgent.id
     assert back.id not in claimed
-    watch.now += FRONT_SECONDS
+    watch.now += POLICY.head_interval_s
     assert world.claim("w", MANY, lanes)[0].id == back.id
 
 
@@ -173,16 +188,3 @@ def test_places_in_many_priorities_are_forgotten_at_once():
     assert len(reached.places()) == MOST_PLACES
     reached.move_on(SimpleNamespace(priority=-1, turn=0, seq=5))
     assert reached.places() == [Place(1)]
-
-
-def test_nobody_looks_for_ready_runs_at_the_front_while_that_is_slow(timed):
-    world, watch = timed
-    world.add()
-    world.add()
-    lane = world.lane()
-    watch.took = 1.0
-    world.claim("w", 1)
-    watch.took = 0.0
-    assert not world.store.claims.any_ready([lane])
-    watch.now += 9
-    assert world.store.claims.any_ready([lane])

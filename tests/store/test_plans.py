@@ -285,7 +285,7 @@ def test_what_an_old_snapshot_keeps_in_the_index_is_not_walked_over_by_claims_th
         reached = Reached(last.lane)
         reached.move_on(last)
         on = pages_read(world, "claim", places=batch(reached.places()))
-        assert 3 * on < pages_read(world, "claim", places=batch(reached.places(going_on=False)))
+        assert 3 * on < pages_read(world, "claim", places=batch(reached.places(resume=False)))
 
 
 def pages_read(world, name, **values):

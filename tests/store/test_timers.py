@@ -27,12 +27,12 @@ def test_what_was_due_first_is_promoted_first_in_batches_of_500(world, clock):
     assert world.store.timers.promote_due() == 1
 
 
-def test_promoted_runs_are_claimed_by_priority_and_arrival(world, clock):
+def test_promoted_runs_are_claimed_by_priority_and_due_time(world, clock):
     ids = [world.add(delay=2 * SECOND), world.add(delay=SECOND), world.add(delay=SECOND, priority=1)]
     clock.advance(5)
     world.store.timers.promote_due()
     world.session("w")
-    assert [claim.id for claim in world.claim("w", 4)] == [ids[2], ids[0], ids[1]]
+    assert [claim.id for claim in world.claim("w", 4)] == [ids[2], ids[1], ids[0]]
 
 
 def test_next_due_tells_the_earlier_of_due_times_and_deadlines(world, clock):

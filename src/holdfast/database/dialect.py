@@ -17,6 +17,8 @@
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
 | `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
 | `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
+| `{turn_at(time)}` | the turn of a run that became ready at that time (`store/turns.py`) |
+| `{next_turn(r, time)}` | the turn of the run `r` that becomes ready again: by time, or its tenant's next |
 | `{limit}` | the size that a statement is asked for, as a literal |
 | `{reach}` | twice that: how far to look where others may be faster |
 | `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
@@ -36,6 +38,12 @@ from holdfast.errors import ConfigError
 
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 """A statement's parameter. No statement has a colon inside a literal, and none uses `::`."""
+
+TURN_EPOCH = 10**18
+"""Microseconds. Subtracted from times, so that turns of queues that aren't fair are negative: the index of fair turns
+has only positive ones, and enqueueing a run pays for no other index."""
+TURN_STEP = 1_000_000
+"""How far a run of weight 1 moves its tenant on in a fair queue."""
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
@@ -67,6 +75,31 @@ class Dialect(ABC):
         while _FRAGMENT.search(text):
             text = _FRAGMENT.sub(replace, text)
         return text
+
+    @staticmethod
+    def _turn_at(time: str) -> str:
+        return f"({time} - {TURN_EPOCH})"
+
+    @staticmethod
+    def _next_turn(argument: str) -> str:
+        """One microsecond later than new runs get it, so that equal times are decided for them."""
+        run, time = [part.strip() for part in argument.split(",")]
+        return f"""case
+            when {run}.turn <= 0 then {{turn_at({time})}} + 1
+            when {run}.fence = 0 then {run}.turn
+            else {TURN_STEP} + (
+                select coalesce(max(turns.own), min(case when turns.head > 0 then turns.head end), 0) from (
+                    select (
+                        select max(x.turn) from {{schema}}runs x where x.lane = l.id
+                        and coalesce(x.tenant, '') = coalesce({run}.tenant, '') and x.state = 'ready' and x.turn > 0
+                    ) as own, (
+                        select x.turn from {{schema}}runs x where x.lane = l.id and x.state = 'ready' and x.held is null
+                        order by x.priority desc, x.turn, x.seq limit 1
+                    ) as head
+                    from {{schema}}lanes l
+                    where l.queue = (select q.queue from {{schema}}lanes q where q.id = {run}.lane)
+                ) turns
+            ) end"""
 
     @abstractmethod
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.engine.desk import Answer, Ask, Desk
 from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
-from holdfast.engine.lingering import CROWDED, LINGER
+from holdfast.engine.lingering import LINGER, Lingering
 from holdfast.engine.player import Player
 from holdfast.engine.score import Score
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
@@ -49,6 +49,7 @@ class BlockingConductor(Player):
         self._desk = desk
         self._closed = False
         self._open: dict[str, tuple[str, Future[Outcome]]] = {}
+        self._lingering = Lingering()
         self._outliving: dict[Future[Any], ThreadCall] = {}  # functions of steps that outlived their timeouts
         for record in [] if score.dry else score.past.settled:
             self._ask(record)
@@ -151,7 +152,9 @@ class BlockingConductor(Player):
         self._desk.watch(self)
         soon = kind != "sleep" or (due_in is not None and due_in / SECOND < LINGER)
         try:
-            return came.result(LINGER if soon and self._desk.has_room() else CROWDED)
+            outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._desk.has_room()))
+            self._lingering.resumed()
+            return outcome
         except NotYet:
             return None
         finally:

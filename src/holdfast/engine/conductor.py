@@ -267,10 +267,10 @@ class Conductor(Player):
         if opened is None or self._closed:
             return
         effect, future = opened
+        self._lingering.resumed()
         n = self.score.number()
-        recorded, value = recorded_as(effect.wait.kind, outcome)
         self._deliveries.ask(n)
-        self._tell(Record(*self.score.held, n, key, recorded, value, waited=True))
+        self._tell(Record(*self.score.held, n, key, *recorded_as(effect.wait.kind, outcome), waited=True))
         self._came(n, future, outcome, effect.read)
 
     def _withdraw(self, effect: fx.Effect) -> None:

@@ -7,16 +7,22 @@ from holdfast.model.clock import SECOND
 QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspended
 LINGER = 0.05  # how long it stays when something may come soon: most children, and many events, do
 CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
+MAX_CROWDED_RESUMES = 50
+"""After so many waits that ended while the run stayed in memory, a run on a full worker is suspended at its next wait.
+
+Otherwise a function whose waits are all shorter than `CROWDED`, such as sleeps of a millisecond, would keep its slot
+from runs that became ready before it does."""
 
 
 class Lingering:
     """What one attempt waits for, as far as that says how soon it may come."""
 
-    __slots__ = ("_due", "_others_move")
+    __slots__ = ("_due", "_others_move", "_resumes")
 
     def __init__(self) -> None:
         self._due = float("inf")
         self._others_move = False
+        self._resumes = 0
 
     def opened(self, kind: str, due_in: int | None, now: float) -> None:
         """Another wait; `now` is the loop's time."""
@@ -25,7 +31,16 @@ class Lingering:
         if kind != "sleep":
             self._others_move = True
 
+    def resumed(self) -> None:
+        """A wait ended while the run stayed in memory."""
+        self._resumes += 1
+
     def seconds(self, now: float, has_room: bool) -> float:
         """How long to stay."""
-        soon = self._others_move or self._due < now + LINGER
+        return self.wait_s(soon=self._others_move or self._due < now + LINGER, has_room=has_room)
+
+    def wait_s(self, *, soon: bool, has_room: bool) -> float:
+        """How long to stay for something that may come soon, or only much later."""
+        if not has_room and self._resumes >= MAX_CROWDED_RESUMES:
+            return 0.0
         return LINGER if soon and has_room else CROWDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import msgspec
@@ -16,20 +17,40 @@ from holdfast.store.part import Do, Ground, Part, batch, bounded
 from holdfast.store.rows import Claim, Owned
 
 LARGEST = 512
-SLOW = 0.02
-"""Seconds that a claim from the front of its lanes takes when there is much that can't be cleaned up."""
-RARELY = 9
-"""After a slow one, claims go on from where they ended for so many times as long."""
-TOO_SLOW = 0.25
-"""After one that took so long, that is so even where there is nothing to go on with."""
-MANY = 64
-"""Runs of one lane that are many for one claim."""
-FRONT_SECONDS = 0.1
-"""While claims get so many, and all they want, a lane is looked at from its front so often; those in between go on."""
-FRONT_SHARE = 20
-"""Or so seldom that claims from the front take one of so many parts of the time,"""
-FRONT_LONGEST = 1.0
-"""but not more seldom than this: one claim may have taken long for another reason."""
+
+
+@dataclass(frozen=True)
+class ScanPolicy:
+    """When a claim on PostgreSQL scans a lane from its head and when it resumes behind the last claimed row.
+
+    Claimed rows stay in the ready index until vacuum removes them, so a scan from the head walks over dead entries: for
+    seconds, if an old snapshot keeps vacuum from its work. Resuming avoids that cost, but misses rows that return to an
+    earlier position (a released run, a node of an old graph) and those of lower priorities.
+
+    The policy bounds both. After a slow head scan, and while a lane gives claims all they ask for, head scans take
+    about `max_head_share` of the time. But the head is scanned at the latest `max_head_interval_s` after the last scan,
+    however long that one took (a table lock, a stopped process), and at once when a claim found nothing: an idle worker
+    never passes over ready work.
+    """
+
+    head_interval_s: float = 0.1
+    """Crowded lanes: the least time between two head scans."""
+    max_head_interval_s: float = 1.0
+    max_head_share: float = 1 / 20
+    slow_scan_s: float = 0.02
+    """A head scan that takes longer is followed by claims that resume, in lanes that aren't crowded too."""
+    crowded_runs: int = 64
+    """A lane is crowded if it gave a claim at least so many runs, and the claim got all it asked for."""
+
+    def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
+        """How long claims may resume after a head scan that took `head_scan_s`."""
+        if not crowded and head_scan_s <= self.slow_scan_s:
+            return 0.0
+        least = self.head_interval_s if crowded else 0.0
+        return min(max(head_scan_s / self.max_head_share, least), self.max_head_interval_s)
+
+
+SCAN_POLICY = ScanPolicy()
 MOST_PLACES = 16
 """Priorities of a lane whose places are remembered; with more, we begin anew."""
 LEAST, MOST = -(2**31) - 1, 2**31
@@ -106,13 +127,14 @@ class Place(msgspec.Struct):
 
 
 class Reached:
-    """How far into the order of a lane the claims of this process have come, in each priority that they met."""
+    """The last position in a lane that this process has claimed, for each priority, and the lane's last head scan."""
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
         self._last: dict[int, tuple[int, int]] = {}
         self._crowded = False
-        self._front_at = 0.0
+        self._head_scanned_at = 0.0
+        self._head_scan_s = 0.0
 
     def move_on(self, claim: Claim) -> None:
         """To this one, unless it came before."""
@@ -121,19 +143,20 @@ class Reached:
         if len(self._last) > MOST_PLACES:
             self._last = {}
 
-    def goes_on(self, now: float) -> bool:
-        """Whether there is so much to do here that the front needn't be looked at yet."""
-        return self._crowded and now < self._front_at
+    def resumes(self, now: float, policy: ScanPolicy) -> bool:
+        """Whether a claim resumes behind the last position instead of scanning the lane from its head."""
+        return now < self._head_scanned_at + policy.resume_s(self._head_scan_s, crowded=self._crowded)
 
-    def note(self, now: float, took: float, *, went_on: bool, crowded: bool) -> None:
-        """A claim began now, at the front or not, and took so long."""
+    def note(self, now: float, took_s: float, *, resumed: bool, crowded: bool) -> None:
+        """Remember a claim that has just ended: whether it resumed, and whether the lane gave it many runs."""
         self._crowded = crowded
-        if not went_on:
-            self._front_at = now + min(max(FRONT_SECONDS, FRONT_SHARE * took), FRONT_LONGEST)
+        if not resumed:
+            self._head_scanned_at = now
+            self._head_scan_s = took_s
 
-    def places(self, *, going_on: bool = True) -> list[Place]:
-        """Where to go on: behind each, and with what is more urgent than all of them. Else the front."""
-        last = self._last if going_on else {}
+    def places(self, *, resume: bool = True) -> list[Place]:
+        """Where a claim scans: behind each last position, and all that is more urgent than these; or from the head."""
+        last = self._last if resume else {}
         most_urgent = max(last, default=LEAST)
         return [
             Place(self.lane, most_urgent if priority == most_urgent else MOST, priority, *place)
@@ -144,12 +167,13 @@ class Reached:
 class Claims(Part):
     """Ready runs and who takes them."""
 
-    def __init__(self, ground: Ground, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, ground: Ground, monotonic: Callable[[], float] = time.monotonic, policy: ScanPolicy | None = None
+    ) -> None:
         super().__init__(ground)
         self._monotonic = monotonic
+        self._policy = policy or SCAN_POLICY
         self._reached: dict[int, Reached] = {}
-        self._go_on_until = 0.0  # rather than begin at the front
-        self._keep_off_until = 0.0  # the front, whatever there may be
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
         """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
@@ -176,29 +200,25 @@ class Claims(Part):
         return self._together("claim", lambda do: _claim(do, session, rows, size))
 
     def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        """On PostgreSQL: from the front of each lane, or on from where the last claim ended, so that walks over what
-        isn't cleaned up yet take a small share of the time: for longer where the front was slow, for a moment where
-        there is much to do and tenants don't take turns, since who is new stands before what was claimed. What comes
-        back to an earlier place, as a retry does, or is less urgent than all that we met, waits then."""
+        """On PostgreSQL: scan each lane from its head, or resume behind the last claim, as the scan policy says."""
         began = self._monotonic()
         reached = [self._reached.setdefault(lane, Reached(lane)) for lane in lanes]
-        going_on = [began < self._go_on_until or each.goes_on(began) for each in reached]
-        claims = self._claim_behind(session, reached, going_on, size)
-        if not claims and any(going_on) and began >= self._keep_off_until:
-            going_on = [False] * len(reached)
-            claims = self._claim_behind(session, reached, going_on, size)
-        took = self._monotonic() - began
-        if not all(going_on):
-            self._go_on_until = began + took * (1 + RARELY) if took > SLOW else 0.0
-            self._keep_off_until = self._go_on_until if took > TOO_SLOW else 0.0
-        gave = Counter(claim.lane for claim in claims if not claim.turn) if len(claims) == size else Counter()
-        for each, went_on in zip(reached, going_on, strict=True):
-            each.note(began, took, went_on=went_on, crowded=gave[each.lane] >= MANY)
+        resumed = [each.resumes(began, self._policy) for each in reached]
+        claims = self._claim_behind(session, reached, resumed, size)
+        if not claims and any(resumed):
+            resumed = [False] * len(reached)
+            claims = self._claim_behind(session, reached, resumed, size)
+        now = self._monotonic()
+        # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
+        gave = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
+        for each, did_resume in zip(reached, resumed, strict=True):
+            crowded = gave[each.lane] >= self._policy.crowded_runs
+            each.note(now, now - began, resumed=did_resume, crowded=crowded)
         return claims
 
-    def _claim_behind(self, session: str, reached: list[Reached], going_on: list[bool], size: int) -> list[Claim]:
-        """These claims, in order; and how far we have come with them is noted."""
-        places = [place for each, on in zip(reached, going_on, strict=True) for place in each.places(going_on=on)]
+    def _claim_behind(self, session: str, reached: list[Reached], resume: list[bool], size: int) -> list[Claim]:
+        """Claim with one statement, in order, and move the last positions on."""
+        places = [place for each, on in zip(reached, resume, strict=True) for place in each.places(resume=on)]
         claims = self._in_order(self._one("claim", "claim", limit=size, session=session, places=batch(places)))
         furthest = {(claim.lane, claim.priority): claim for claim in claims}
         for (lane, _), claim in furthest.items():
@@ -239,10 +259,8 @@ class Claims(Part):
         return claimed
 
     def any_ready(self, lanes: Collection[int]) -> bool:
-        """Whether there is something to claim in these lanes (or was a moment ago), as far as one may look."""
-        if not lanes or self._monotonic() < self._keep_off_until:
-            return False
-        return bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
+        """Whether there is something to claim in these lanes, or was a moment ago."""
+        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
 
     def busy(self, lanes: Collection[int]) -> bool:
         """Whether anything in these lanes is ready or running, on any worker."""

@@ -40,10 +40,6 @@ def take(do: Do, candidates: Sequence[tuple[str, str | None]]) -> tuple[list[str
     if not places:
         return list(wanted), None
     counters, now = _hold(do, places)
-    while len(counters) < len(places):
-        missing = [place for place in places if place not in counters]
-        do("touch_limits", rows=batch({"place": place, "name": name_of(place)} for place in missing))
-        counters, now = _hold(do, places)
     admitted, parked = admit(wanted.items(), counters, now)
     if parked:
         do("park", rows=batch({"id": id, "parked_on": place} for id, place in parked.items()))
@@ -61,8 +57,6 @@ def give_back(do: Do, limits: Iterable[str | None]) -> None:
     if not returned:
         return
     looked_at = _return(do, returned)
-    if left := {place: number for place, number in returned.items() if place not in looked_at}:
-        looked_at |= _return(do, left)  # someone was at them; now we are
     waited_for = [place for place, look_at in looked_at.items() if look_at is not None]
     if waited_for:
         counters, now = _hold(do, waited_for)
@@ -99,16 +93,16 @@ def _let_in(do: Do, place: str, counter: Counter, now: int, size: int | None = N
 
 
 def _return(do: Do, permits: Mapping[str, int]) -> dict[str, int | None]:
-    """Take numbers of permits back; of each counter that could be had, when it is to be looked at."""
-    rows = batch({"place": place, "number": number} for place, number in permits.items())
+    """Return permits to their counters; for each counter, when the runs that wait for it are to be looked at."""
+    rows = batch({"place": place, "name": name_of(place), "number": number} for place, number in permits.items())
     return dict(do("return_permits", rows=rows))
 
 
 def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:
-    """Lock counters, and the time when all are locked."""
+    """Lock counters, creating those that don't exist, and read the time when all are locked."""
     counters: dict[str, Counter] = {}
     now = 0
-    rows = batch({"place": place} for place in places)
+    rows = batch({"place": place, "name": name_of(place)} for place in places)
     for place, used, log, look_at, concurrency, rate, period, moment in do("hold_limits", rows=rows):
         allowed = None if rate is None else Rate(rate, period)
         counters[place] = Counter(used, concurrency, allowed, [] if log == "[]" else msgspec.json.decode(log), look_at)
@@ -119,8 +113,8 @@ def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:
 def _keep(do: Do, counters: dict[str, Counter]) -> None:
     rows = [
         {
-            "place": place, "used": counter.used, "log": msgspec.json.encode(counter.log).decode(),
-            "look_at": counter.look_at,
+            "place": place, "name": name_of(place), "used": counter.used,
+            "log": msgspec.json.encode(counter.log).decode(), "look_at": counter.look_at,
         }
         for place, counter in counters.items()
     ]  # fmt: skip

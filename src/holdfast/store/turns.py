@@ -1,8 +1,16 @@
-"""Fair queues: whose turn it is. The runs of each tenant stand one after the other, and beside those of other tenants,
-by weight; so one with a million runs and one with ten are served side by side.
+"""Turns: the order in which the ready runs of one priority are claimed, as a number that the ready index sorts by.
 
-A turn is a number that the ready index sorts by, within a priority. It is given when a run is made: after the last that
-its tenant has ready, or beside the one that is claimed next, so that nobody saves up turns while it has no work.
+In most queues a run's turn is the database time at which it became ready, minus `TURN_EPOCH`: it queues behind work
+that was ready before, also when it reschedules itself (a machine's move, a retry, a wake-up). A batch has one time,
+and is ordered by `seq`. A run that returns through no fault of its own (handed back, its worker lost) keeps its turn.
+So do nodes of graphs and children of maps that are kept back: their turn is that of the graph or map, so that what has
+begun is finished first.
+
+In a fair queue turns are positive numbers. The runs of each tenant stand one after the other, and beside those of other
+tenants, by weight; so one with a million runs and one with ten are served side by side. A turn is given when a run is
+created: after the last that its tenant has ready, or beside the one that is claimed next, so that nobody saves up turns
+while it has no work. A run that becomes ready again gets the next turn of its tenant (`{next_turn}` in
+`database/dialect.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +19,13 @@ from collections.abc import Generator, Iterable
 from typing import Any, TypeAlias
 
 from holdfast.database import Row
+from holdfast.database.dialect import TURN_STEP
 from holdfast.store.part import Do, batch
 from holdfast.store.rows import NewRun
 
 Call: TypeAlias = tuple[str, dict[str, Any]]
 
-STEP = 1_000_000
-"""How far a run of weight 1 moves its tenant on."""
+STEP = TURN_STEP
 
 
 def take_turns(runs: Iterable[NewRun], tenant: str | None = None) -> Generator[Call, list[Row], None]:

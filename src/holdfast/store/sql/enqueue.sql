@@ -39,7 +39,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, 0)
+    each.max_crashes, each.unique_name, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, limits text, turn bigint)}
 where true
 on conflict do nothing
@@ -56,7 +56,7 @@ with added as (
         case when coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled' else 'ready' end,
         coalesce(each.run_at, {stamp} + each.delay),
         coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
-        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, 0)
+        each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp}, each.limits, coalesce(each.turn, {turn_at({stamp})})
     from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text, turn bigint)}
     returning 1
 )

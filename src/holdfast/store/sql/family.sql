@@ -15,7 +15,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
     coalesce(each.run_at, {stamp} + each.delay),
     coalesce(each.deadline_at, {stamp} + each.deadline_in), coalesce(each.deadline_at - {stamp}, each.deadline_in),
     each.max_crashes, each.args, each.options, each.tags, each.keep, {stamp},
-    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, 0)
+    cast(each.root as {uuid}), cast(each.parent as {uuid}), each.spawn_key, each.place, each.limits, coalesce(each.turn, {turn_at({stamp})})
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
 on conflict do nothing
@@ -23,7 +23,8 @@ returning id, {hint}
 
 -- name: end_family
 -- Ends attempts of locked runs that have a parent, children, or checkpoints; the caller has compared fences. A run that suspends is
--- ready again at once when something that it waits for has come meanwhile.
+-- ready again at once when something that it waits for has come meanwhile. A run that goes on by its own doing queues behind what is
+-- ready already; one that is handed back keeps its place.
 update {schema}runs
 set state = case
         when each.kind = 'waiting' and exists (
@@ -31,6 +32,7 @@ set state = case
             where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null
         ) then 'ready'
         else each.state end,
+    turn = case when each.kind in ('waiting', 'moved', 'restarted', 'undoing') then {next_turn({schema}runs, {stamp})} else turn end,
     resumed = case when each.kind = 'waiting' then 1 else 0 end,
     spent = case when each.kind = 'waiting' then spent + {stamp} - claimed_at else 0 end,
     session = case when each.lingers = 1 then session end,

@@ -1,8 +1,8 @@
 -- name: fork_run
 -- A new run like another one, with other arguments where they are given. It has been claimed before, as it were: it has a past.
-insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, records, created_at, limits)
+insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, records, created_at, limits, turn)
 select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.lifetime, r.lifetime, r.max_crashes, 1,
-    coalesce(cast(:args as text), r.args), r.options, r.tags, r.keep, 1, {now}, r.limits
+    coalesce(cast(:args as text), r.args), r.options, r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
 from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
 returning id, {hint}

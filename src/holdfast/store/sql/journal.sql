@@ -206,9 +206,9 @@ and {schema}waits.key = each.key and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
 -- name: wake_runs
--- Waiting runs of which a wait was settled become ready, and go on with the attempt that they had. (coalesce keeps the planner from walking
--- all that wait.)
-update {schema}runs set state = 'ready'
+-- Make waiting runs with a settled wait ready, behind what is ready already; they continue the attempt that they had. (coalesce keeps the
+-- planner from walking all that wait.)
+update {schema}runs set state = 'ready', turn = {next_turn({schema}runs, {stamp})}
 where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
 and (
     select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1

@@ -55,24 +55,16 @@ select json_group_array(json_array(id, limits)) from (
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
 
--- name: touch_limits
--- Counters that are needed exist from now on.
-insert into {schema}limits (place, name, touched_at)
-select each.place, each.name, {now} from {each(:rows, place text, name text)}
-where true
-on conflict do nothing
-
 -- name: hold_limits
 -- only: postgres
--- Locks counters in order, each by its key: how they stand, what their limits allow, and the time when all are locked. (One statement,
--- because round trips decide; by an array of places a small table was walked through, and the array for each of its rows: bench limits.)
-with given as materialized (
-    select each.place from {each(:rows, place text)} order by each.place
-),
-held as materialized (
-    select l.* from given cross join lateral (
-        select x.place, x.name, x.used, x.log, x.look_at from {schema}limits x where x.place = given.place {lock}
-    ) l
+-- Lock counters in order of place, creating those that don't exist: how they stand, what their limits allow, and the time when all are
+-- locked. An upsert finds rows by the primary key whatever the planner believes. A join doesn't: a plan that was cached while the table was
+-- small reads all of it for every batch after it has grown (20,000 keys; tests/store/test_many_keys.py).
+with held as (
+    insert into {schema}limits (place, name, touched_at)
+    select each.place, each.name, {stamp} from {each(:rows, place text, name text)} order by each.place
+    on conflict (place) do update set touched_at = excluded.touched_at
+    returning place, name, used, log, look_at
 ),
 locked as materialized (
     select case when count(*) >= 0 then {moment} end as at from held
@@ -83,52 +75,30 @@ from held cross join locked left join {schema}limit_settings s on s.name = held.
 -- name: hold_limits
 -- only: sqlite
 -- packed
--- How counters stand, what their limits allow, and the time by now.
-select json_group_array(json_array(l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment}))
-from {schema}limits l left join {schema}limit_settings s on s.name = l.name
-where l.place {among(:rows, place text)}
+-- How counters stand, what their limits allow, and the current time. A counter that doesn't exist yet is unused.
+select json_group_array(json_array(each.place, coalesce(l.used, 0), coalesce(l.log, '[]'), l.look_at, s.concurrency, s.rate, s.period,
+    {moment}))
+from {each(:rows, place text, name text)} left join {schema}limits l on l.place = each.place
+left join {schema}limit_settings s on s.name = each.name
 
 -- name: keep_limits
--- only: postgres
--- How counters stand now, which this transaction has locked: each by its key, then by the place of its row.
-with given as materialized (
-    select each.used, each.log, each.look_at, l.at
-    from {each(:rows, place text, used int, log text, look_at bigint)} cross join lateral (
-        select x.ctid as at from {schema}limits x where x.place = each.place offset 0
-    ) l
-)
-update {schema}limits set used = given.used, log = given.log, look_at = given.look_at, touched_at = {stamp}
-from given where {schema}limits.ctid {among(given, at)} and {schema}limits.ctid = given.at
-
--- name: keep_limits
--- only: sqlite
--- How counters stand now.
-update {schema}limits set used = each.used, log = each.log, look_at = each.look_at, touched_at = {now}
-from {each(:rows, place text, used int, log text, look_at bigint)}
-where {schema}limits.place = each.place
+-- Store counters that this transaction has locked. An upsert for the reason that hold_limits names.
+insert into {schema}limits (place, name, used, log, look_at, touched_at)
+select each.place, each.name, each.used, each.log, each.look_at, {stamp}
+from {each(:rows, place text, name text, used int, log text, look_at bigint)}
+where true
+on conflict (place) do update set used = excluded.used, log = excluded.log, look_at = excluded.look_at, touched_at = excluded.touched_at
 
 -- name: return_permits
--- only: postgres
--- Permits of counters, locked in order, aren't in use any more; and when those that wait for them are to be looked at. One that changed
--- while this statement began is locked and passed over: it isn't in the answer.
-with given as materialized (
-    select each.place, each.number from {each(:rows, place text, number int)} order by each.place
-),
-held as materialized (
-    select given.number, l.at from given cross join lateral (
-        select x.ctid as at from {schema}limits x where x.place = given.place {lock}
-    ) l
-)
-update {schema}limits set used = case when used > held.number then used - held.number else 0 end, touched_at = {stamp}
-from held where {schema}limits.ctid {among(held, at)} and {schema}limits.ctid = held.at
-returning {schema}limits.place, {schema}limits.look_at
-
--- name: return_permits
--- only: sqlite
--- Permits of counters aren't in use any more; and when those that wait for them are to be looked at.
-update {schema}limits set used = case when used > each.number then used - each.number else 0 end, touched_at = {now}
-from {each(:rows, place text, number int)}
-where {schema}limits.place = each.place
+-- Return permits to counters, locked in order of place, and say when the runs that wait for each are to be looked at. An upsert for the
+-- reason that hold_limits names; `touched_at` of the proposed row carries the number of permits, so that a counter that doesn't exist (it
+-- can't have had permits in use) is created unused and old, and pruned.
+insert into {schema}limits (place, name, touched_at)
+select each.place, each.name, each.number from {each(:rows, place text, name text, number int)}
+where true
+order by each.place
+on conflict (place) do update set touched_at = {stamp}, used = case
+    when {schema}limits.used > excluded.touched_at then {schema}limits.used - excluded.touched_at else 0 end
 returning place, look_at
 
 -- name: claim_limited

@@ -1,10 +1,10 @@
 -- name: promote_due
--- Scheduled runs whose time has come become ready, in small batches.
+-- Promote scheduled runs that are due to ready, in small batches. They queue by the time at which they were due.
 with due as materialized (
     select id from {schema}runs where state = 'scheduled' and due_at <= {now}
     order by due_at limit 500 {lock_free}
 )
-update {schema}runs set state = 'ready', due_at = null where id {among(due, id)}
+update {schema}runs set state = 'ready', due_at = null, turn = {next_turn({schema}runs, due_at)} where id {among(due, id)}
 returning id, {hint}
 
 -- name: due
