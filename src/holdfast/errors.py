@@ -14,6 +14,7 @@ HoldfastError
 │   └── NotSerializable           a value that can't be kept as JSON
 ├── StoreError
 │   ├── StoreUnavailable          the database can't be reached
+│   ├── StoreReplaced             the SQLite file was removed or replaced while it was in use
 │   ├── SchemaBehind              the tables are older than this code
 │   └── SchemaAhead               the tables need newer code
 ├── KeyConflict                   the key was used for another request
@@ -111,6 +112,13 @@ class StoreError(HoldfastError):
 
 class StoreUnavailable(StoreError):
     """The database can't be reached, or can't write just now."""
+
+
+class StoreReplaced(StoreError):
+    """The SQLite file or its write-ahead log was removed or replaced while this program had it open.
+
+    The program can't use that database again until it is restarted.
+    """
 
 
 class SchemaBehind(StoreError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import psycopg
@@ -230,6 +232,9 @@ def test_what_servers_are_like(facts, workers, code):
         (FILE, None),
         (FILE._replace(journal_mode="delete"), "journal"),
         (FILE._replace(wal_size=2**30), "wal"),
+        (FILE._replace(writer=(4711, 0.2)), None),
+        (FILE._replace(writer=(4711, 3.2)), "writer"),
+        (FILE._replace(lost_processes=(4711,)), "replaced"),
         (FILE._replace(size=2**30, free=2**29 + 1), "free"),
         (FILE._replace(mode=0o644), "permissions"),
         (FILE._replace(journal_mode="memory", mode=None), None),
@@ -247,6 +252,26 @@ def test_facts_of_a_real_file(tmp_path):
     assert facts.size > 0
     assert facts.wal_size > 0
     world.close()
+
+
+def test_a_process_that_has_a_deleted_file_open_is_named(tmp_path):
+    path = tmp_path / "holdfast.db"
+    program = (
+        f"from holdfast import Holdfast; app = Holdfast('sqlite:///{path}'); app.runs(); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        other.stdout.readline()
+        for name in ("holdfast.db", "holdfast.db-wal", "holdfast.db-shm"):
+            (tmp_path / name).unlink()
+        world = World(f"sqlite:///{path}")
+        world.store.prepare()
+        examination = Doctor(world.store, Registry()).examine()
+        world.close()
+        other.communicate("\n")
+    assert (codes(examination), examination.well) == (["replaced"], False)
+    assert the(examination, "replaced").data == {"processes": [other.pid]}
 
 
 def test_a_real_file_that_others_may_read_is_told(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, Graph
 from holdfast.database.postgres import PostgresConnection
-from holdfast.database.sqlite import SqliteConnection
+from holdfast.database.sqlite_connection import SqliteConnection
 from tests.support.durable import drain
 
 TEXT = "x" * 5000

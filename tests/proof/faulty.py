@@ -15,7 +15,8 @@ import apsw
 from greenlet import getcurrent, greenlet
 
 from holdfast.database.base import PATIENCE, Line
-from holdfast.database.sqlite import SqliteConnection, SqliteDatabase, SqliteTransaction, _use_wal
+from holdfast.database.sqlite import SqliteDatabase, SqliteTransaction
+from holdfast.database.sqlite_connection import SqliteConnection, use_wal
 from holdfast.database.statements import Statement
 
 
@@ -46,7 +47,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
-        _use_wal(self.apsw)
+        use_wal(self.apsw)
 
     def wipe(self, keep: tuple[str, ...]) -> None:
         """Empty all tables but these; numbers begin anew."""

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.database import Conflict, ConnectionLost, DataFault, base, open_database
-from holdfast.database import sqlite as sqlite_module
+from holdfast.database import sqlite_connection as sqlite_module
 from holdfast.database.statements import Statement
 from holdfast.errors import StoreUnavailable
 from holdfast.store import Store
@@ -386,7 +386,7 @@ def test_a_new_sqlite_file_is_for_its_owner_only(sqlite_url, tmp_path):
     world = World(sqlite_url)
     world.add()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path(tmp_path).iterdir()}
-    assert modes == dict.fromkeys(("holdfast.db", "holdfast.db-wal", "holdfast.db-shm"), 0o600)
+    assert modes == dict.fromkeys(("holdfast.db", "holdfast.db-wal", "holdfast.db-shm", "holdfast.db-lock"), 0o600)
     world.close()
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.database.postgres import PostgresConnection
-from holdfast.database.sqlite import SqliteConnection
+from holdfast.database.sqlite_connection import SqliteConnection
 from tests.support.ledger import Ledger
 
 WRITING = re.compile(r'\b(insert into|update|delete from)\s+("|holdfast_)')

@@ -22,7 +22,7 @@ import apsw
 
 import holdfast
 from holdfast.bench.tables import Tables
-from holdfast.database.sqlite import SqliteConnection
+from holdfast.database.sqlite_connection import SqliteConnection
 from holdfast.testing.server import PostgresServer, create_database, database_of, drop_database
 
 COMMITS = 300

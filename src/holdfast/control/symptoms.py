@@ -18,6 +18,7 @@ OLD_SNAPSHOT = 300.0
 MANY_DEAD = 100_000
 FULL = 0.8
 CONNECTIONS_OF_A_WORKER = 5
+LONG_WRITE_S = 1.0
 LARGE_WAL = 512 * 2**20
 MUCH_FREE = 256 * 2**20
 OVERDUE = 60.0
@@ -177,6 +178,23 @@ def of_file(facts: FileFacts) -> Iterator[Finding]:
             "readers and the writer block each other; file systems without shared memory (networks) can't have WAL",
             "keep the file on a local disk", {"journal_mode": facts.journal_mode},
         )  # fmt: skip
+    if facts.lost_processes:
+        yield Finding(
+            "replaced", "wrong", f"the file or its write-ahead log was deleted or replaced while {_processes(facts)}"
+            " had it open",
+            "what these processes commit can't be seen by others and is lost when they end; those of Holdfast notice it"
+            " at their next write and stop",
+            "stop all programs that use the file, put it back together with its -wal file if it was moved, and start"
+            " them again", {"processes": list(facts.lost_processes)},
+        )  # fmt: skip
+    if facts.writer is not None and facts.writer[1] > LONG_WRITE_S:
+        pid, seconds = facts.writer
+        yield Finding(
+            "writer", "note", f"process {pid} has kept a transaction open for {seconds:.1f} s",
+            "all other writers of the file wait for it; after five seconds it is rolled back",
+            "let it do slow work before or after app.transaction() and ctx.transaction",
+            {"process": pid, "seconds": round(seconds, 1)},
+        )  # fmt: skip
     if facts.wal_size > LARGE_WAL:
         yield Finding(
             "wal", "wrong", f"the write-ahead log has {facts.wal_size / 2**20:,.0f} MB",
@@ -196,6 +214,11 @@ def of_file(facts: FileFacts) -> Iterator[Finding]:
             "arguments and results of runs can be read, or changed, by other users of this machine",
             "chmod 600 the file, unless it is meant to be shared", {"mode": f"{facts.mode:o}"},
         )  # fmt: skip
+
+
+def _processes(facts: FileFacts) -> str:
+    shown = ", ".join(map(str, facts.lost_processes[:SHOWN]))
+    return f"process {shown}" if len(facts.lost_processes) == 1 else f"processes {shown}"
 
 
 def of_workers(workers: Sequence[WorkerInfo], ready: int, overdue: float) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from holdfast.database.dialect import Dialect
+from holdfast.database.fair_lock import FairLock
 from holdfast.database.faults import Conflict, ConnectionLost
 from holdfast.database.statements import Statement
 from holdfast.errors import StoreError, StoreUnavailable, TaskError
@@ -95,12 +96,15 @@ class Connection(ABC):
 
 
 class Line:
-    """Keeps one connection for a purpose: opened when needed, opened anew when lost, used by one thread at a time."""
+    """Keeps one connection for a purpose: opened when needed, opened anew when lost, used by one thread at a time.
+
+    Threads get it in the order in which they asked, so that one that uses it again and again starves nobody.
+    """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
         self._connection: Connection | None = None
-        self._lock = threading.RLock()
+        self._lock = FairLock()
         self._refused: tuple[float, StoreUnavailable] | None = None
         self._held = False
         self.uses = 0
@@ -181,7 +185,9 @@ class Line:
             self.close()
         return True
 
-    def resume(self) -> None:
+    def resume(self, *, in_child: bool = False) -> None:
+        if in_child:
+            self._lock.reset_after_fork()
         self._lock.release()
 
     def cut_if_stuck(self, longest: float) -> bool:
@@ -230,6 +236,18 @@ class Database(ABC):
     read_seconds: float | None = None
     """How long one read may take, for those who answer many askers: reads then have a connection of their own, and what
     takes longer is ended and refused. Set it before the first use."""
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why this process can't use the database any more, whatever it tries; None as long as it can."""
+        return None
+
+    def heartbeat_lock_wait_s(self) -> float:
+        """How long the heartbeat's write has been waiting for the database's write lock, or waited the last time.
+
+        0.0 where writers don't wait for each other.
+        """
+        return 0.0
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}

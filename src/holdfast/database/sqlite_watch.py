@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast.database.base import Connection, Line, Watch
 
 if TYPE_CHECKING:
-    from holdfast.database.sqlite import SqliteConnection
+    from holdfast.database.sqlite_connection import SqliteConnection
 
 LOOK_SECONDS = 0.005
 BUSY_LOOK_SECONDS = 0.05

@@ -26,6 +26,7 @@ from holdfast.database.dialect import PARAMETER, Dialect
 
 _NAME = re.compile(r"^-- name: *(\w+) *$", re.MULTILINE)
 _ONLY = re.compile(r"^-- only: *(\w+)", re.MULTILINE)
+_WRITES = re.compile(r"\b(insert\s+(or\s+\w+\s+)?into|update|delete\s+from|replace\s+into)\b", re.IGNORECASE)
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class Statement(msgspec.Struct, frozen=True):
     """Whether it answers with all its rows in one, as JSON."""
     counted: bool = False
     """Whether its answer is how many rows it wrote."""
+    writes: bool = True
+    """Whether it may write."""
 
     def texts(self, values: Mapping[str, Any]) -> list[str | None]:
         """The values of the parameters in order. They go as text of unknown type, so that a statement has one plan
@@ -83,7 +86,8 @@ def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statem
     filled = dialect.fill(source.text, limit)
     parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
     sql = dialect.number_parameters(filled, parameters)
-    return Statement(source.name, sql, parameters, filled, source.packed, source.counted)
+    writes = _WRITES.search(sql) is not None
+    return Statement(source.name, sql, parameters, filled, source.packed, source.counted, writes)
 
 
 @cache

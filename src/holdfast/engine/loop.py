@@ -7,7 +7,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.telemetry import log
 from holdfast.telemetry.fields import worker_here
 
@@ -67,6 +67,9 @@ class Loop(ABC):
         """A loop outlives whatever happens in a tick: it waits a little, longer each time, and goes on."""
         try:
             pause = self.tick()
+        except StoreReplaced:  # logged where it was found; this process can't use the database any more
+            self._stopping.set()
+            return 0.0
         except StoreUnavailable as error:
             self._troubles += 1
             if self._troubles == 1:

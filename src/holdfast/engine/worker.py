@@ -131,13 +131,14 @@ class Worker:
     def _wait_until_told(self) -> None:
         """Wake up now and then: a signal that came while the process was frozen may have gone to another thread, and
         its handler runs only when the main thread does."""
-        while True:
+        while self._crew.store.database.failure is None:
             with suppress(Empty):
-                return self._told.get(timeout=SIGNAL_LOOK)
+                self._told.get(timeout=SIGNAL_LOOK)
+                return
 
     async def _await_until_told(self) -> None:
         told = asyncio.create_task(aside(self._told.get))
-        while not told.done():
+        while not told.done() and self._crew.store.database.failure is None:
             await asyncio.wait([told], timeout=SIGNAL_LOOK)
 
     # The awaited forms: author code runs on the loop that awaits
@@ -282,6 +283,8 @@ class Worker:
         for clock in crew.clocks:
             clock.stop()
         session = crew.duty.session
+        if session is not None and crew.store.database.failure is not None:
+            crew.lose(session, "its database can't be used any more")
         log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
         crew.wait_until(lambda: not (crew.unfinished() or crew.poller.busy), crew.settings.grace, self._hurried)
         crew.poller.give_up()
@@ -379,11 +382,14 @@ class Worker:
                 log.database_trouble("closing the session", error)
 
     def _exit_if_stuck(self) -> None:
-        """Author code still runs, and its runs were handed back: the process must end first."""
+        """Author code still runs, and its runs were handed back: the process must end first. Raise a failure."""
+        failure = self._crew.store.database.failure
         if self._crew.runner.taken or self._crew.runner.lost_threads:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(self.exit_code)
+            os._exit(self.exit_code if failure is None else 2)
+        if failure is not None:
+            raise failure
 
     # Signals
 

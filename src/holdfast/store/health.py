@@ -55,6 +55,10 @@ class FileFacts(NamedTuple):
     wal_size: int
     mode: int | None
     """The file's permissions; None in memory."""
+    writer: tuple[int, float] | None = None
+    """The process whose application code has the write lock, and for how many seconds."""
+    lost_processes: tuple[int, ...] = ()
+    """Processes that have a file of this name open which was deleted or replaced."""
 
 
 class Health(Part):
@@ -76,6 +80,10 @@ class Health(Part):
         return [Bloat._make(row) for row in self._one("read", "bloat")]
 
     def file(self) -> FileFacts:
+        from holdfast.database.sqlite import SqliteDatabase  # its driver is loaded only where it is used
+
+        database = self._ground.database
+        assert isinstance(database, SqliteDatabase)
         ((version, journal_mode, pages, free, page_size, path),) = self._one("read", "file_facts")
         wal = Path(f"{path}-wal")
         return FileFacts(
@@ -85,4 +93,6 @@ class Health(Part):
             free * page_size,
             wal.stat().st_size if path and wal.exists() else 0,
             Path(path).stat().st_mode & 0o777 if path else None,
+            database.long_writer(),
+            tuple(database.processes_on_deleted_files()),
         )

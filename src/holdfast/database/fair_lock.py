@@ -1,0 +1,104 @@
+"""A reentrant lock for threads that can't be starved."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+TURN_S = 0.02
+
+
+class _Waiter:
+    __slots__ = ("bell", "since", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.since = time.monotonic()
+        self.bell = threading.Lock()
+        self.bell.acquire()
+
+
+class FairLock:
+    """A reentrant lock. Whoever has waited for longer than `TURN_S` gets it next, in order of arrival.
+
+    `threading.RLock` goes to whichever thread runs first, which is the one that has just released it. Before `TURN_S`
+    that is what happens here, too: handing over at once would leave the lock unused until the next thread gets the GIL.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._owner: int | None = None
+        self._depth = 0
+        self._waiting: deque[_Waiter] = deque()
+
+    def acquire(self, timeout: float = -1) -> bool:
+        me = threading.get_ident()
+        if self._owner == me:
+            self._depth += 1
+            return True
+        with self._mutex:
+            if self._owner is None:
+                self._owner, self._depth = me, 1
+                return True
+            waiter = _Waiter()
+            self._waiting.append(waiter)
+        try:
+            return self._wait(waiter, None if timeout < 0 else time.monotonic() + timeout)
+        except BaseException:  # an interrupt
+            self._withdraw(waiter)
+            raise
+
+    def _wait(self, waiter: _Waiter, deadline: float | None) -> bool:
+        while True:
+            rung = waiter.bell.acquire(timeout=-1 if deadline is None else max(deadline - time.monotonic(), 0))
+            with self._mutex:
+                if self._owner is None:
+                    self._waiting.remove(waiter)
+                    self._owner, self._depth = waiter.thread, 1
+                if self._owner == waiter.thread:
+                    return True
+                if not rung:
+                    self._waiting.remove(waiter)
+                    return False
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        with self._mutex:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+                if self._owner is None:  # the bell was rung for this thread
+                    self._wake_next()
+        if self._owner == waiter.thread:
+            self.release()
+
+    def release(self) -> None:
+        if self._owner != threading.get_ident():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._depth -= 1
+        if self._depth:
+            return
+        with self._mutex:
+            self._owner = None
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        if not self._waiting:
+            return
+        first = self._waiting[0]
+        if time.monotonic() - first.since > TURN_S:
+            self._waiting.popleft()
+            self._owner, self._depth = first.thread, 1
+        if first.bell.locked():
+            first.bell.release()
+
+    def reset_after_fork(self) -> None:
+        """In a forked child: forget the threads that waited, which exist only in the parent."""
+        self._mutex = threading.Lock()
+        self._waiting.clear()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()

@@ -1,0 +1,295 @@
+"""Protect an open SQLite file against what takes it away from under a running program.
+
+Three things can do that, and none of them is noticed by SQLite itself:
+
+* The file or its write-ahead log is deleted, moved or replaced. The program goes on writing to a file that no other
+  process sees. `FileGuard` compares device and inode before and after each write.
+* Another SQLite library in the same process opens the file. POSIX locks belong to the process, so closing any
+  descriptor of a file drops all of them, and another process may then delete the log. The standard library announces
+  its connections with an audit event: `sqlite3.connect` on an open database is refused.
+* Other code of the process opens and closes the file (a copy, a checksum), with the same effect. No audit event is
+  cheap enough to watch for that. Instead, each open file also holds an OFD lock on the bytes that SQLite locks for
+  readers. The kernel drops that lock only with its own descriptor, and it alone keeps others from deleting the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from holdfast.errors import ConfigError, StoreReplaced
+
+if sys.platform == "linux":
+    import fcntl
+
+FileId = tuple[int, int]
+"""Device and inode."""
+
+# The bytes that SQLite locks for readers of the database, and the one that every process with a WAL index locks
+SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
+SHM_ALIVE = 128
+_FLOCK = struct.Struct("hhqqi4x")
+_logger = logging.getLogger("holdfast")
+
+SECOND_LIBRARY = (
+    "{} is open in this process: Python's sqlite3 module can't open it too, because two SQLite libraries in one process"
+    " break each other's file locks, and committed data gets lost. Use the connection of `with app.transaction()` (or"
+    " ctx.transaction), or read the file from another process"
+)
+
+
+def file_id(path: str) -> FileId | None:
+    """The file that the path names now; None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - takes bytes too
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def processes_on_deleted_files(path: str) -> list[int]:
+    """Processes that still have a deleted file of this name open, or its log; as far as this user may look."""
+    real = os.path.realpath(path)
+    deleted = {f"{real} (deleted)", f"{real}-wal (deleted)"}
+    found = set()
+    for fds in Path("/proc").glob("[0-9]*/fd"):
+        with suppress(OSError):
+            for entry in fds.iterdir():
+                with suppress(OSError):  # it was closed meanwhile
+                    if str(entry.readlink()) in deleted:
+                        found.add(int(fds.parent.name))
+    return sorted(found)
+
+
+class _OpenFile:
+    """A database file that this process has open, however many connections use it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.connections = 0
+        self._locks: list[tuple[int, int, int]] = []  # descriptor, first byte, how many
+
+    def hold(self, path: str, first: int, size: int) -> None:
+        """Lock bytes as a reader. Its descriptor must stay open for as long as SQLite has one of the same file."""
+        if sys.platform != "linux" or not hasattr(fcntl, "F_OFD_SETLK"):
+            return
+        with suppress(OSError):
+            self._locks.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), first, size))
+            self._lock(fcntl.F_RDLCK)
+
+    def _lock(self, kind: int) -> None:
+        for fd, first, size in self._locks:
+            with suppress(OSError):
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, first, size, 0))
+
+    def unlock(self) -> None:
+        """Before the last connection closes: SQLite then wants the file for itself, to put the log back into it."""
+        if self._locks:
+            self._lock(fcntl.F_UNLCK)
+
+    def close(self, *, in_child: bool = False) -> None:
+        """After that. A descriptor of a file that other code of this process has open is kept: closing it would drop
+        that code's locks. A forked child has inherited none."""
+        for fd, _, _ in self._locks:
+            with suppress(OSError):
+                if in_child or not _is_open_elsewhere(fd):
+                    os.close(fd)
+        self._locks = []
+
+
+def _is_open_elsewhere(fd: int) -> bool:
+    ours = os.fstat(fd)
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if int(entry.name) != fd and os.path.samestat(ours, os.fstat(int(entry.name))):
+                return True
+    return False
+
+
+class _OpenFiles:
+    """All database files that Holdfast has open in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._files: dict[FileId, _OpenFile] = {}
+        self._is_hooked = False
+
+    def add(self, id: FileId, path: str, wal: FileId | None) -> None:
+        """A connection was opened."""
+        file = self._files.get(id)
+        if file is None:
+            file = self._files[id] = _OpenFile(path)
+            file.hold(path, SHARED_FIRST, SHARED_SIZE)
+            if wal is not None:
+                file.hold(f"{os.path.realpath(path)}-shm", SHM_ALIVE, 1)
+        file.connections += 1
+        if not self._is_hooked:
+            self._is_hooked = True
+            sys.addaudithook(_audit)
+
+    def closing(self, id: FileId) -> None:
+        """A connection is about to be closed; the lock is kept until it is."""
+        file = self._files.get(id)
+        if file is not None and file.connections == 1:
+            file.unlock()
+
+    def closed(self, id: FileId) -> None:
+        file = self._files.get(id)
+        if file is None:
+            return
+        file.connections -= 1
+        if not file.connections:
+            del self._files[id]
+            file.close()
+
+    def reset_after_fork(self) -> None:
+        """In a forked child, which has no connections yet. What it closes here stays locked in the parent."""
+        self.lock = threading.RLock()
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close(in_child=True)
+
+    def refuse_second_library(self, database: Any) -> None:
+        if not self._files:
+            return
+        for path in _paths(database):
+            with suppress(OSError, ValueError):
+                if file_id(path) in self._files:
+                    raise ConfigError(SECOND_LIBRARY.format(f"SQLite file {path}"))
+
+
+def _paths(database: Any) -> list[str]:
+    """Which files `sqlite3.connect` may mean: the name as it stands, and as a URI."""
+    try:
+        name = os.fsdecode(database)
+    except TypeError:
+        return []
+    if not name.startswith("file:"):
+        return [name] if name not in ("", ":memory:") else []
+    path = unquote(name.removeprefix("file:").partition("?")[0].partition("#")[0])
+    if path.startswith("//"):
+        path = f"/{path[2:].partition('/')[2]}"
+    return [name, path]
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    """Called for each audit event of the process, so it does as little as it can for those of others."""
+    if event == "sqlite3.connect":
+        _open_files.refuse_second_library(args[0])
+
+
+_open_files = _OpenFiles()
+os.register_at_fork(after_in_child=_open_files.reset_after_fork)
+
+
+class FileGuard:
+    """The file of one database, and whether it is still what its connections have open."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.wal = f"{os.path.realpath(path)}-wal"
+        self.failure: StoreReplaced | None = None
+        """Why this database can't be used by this process any more. It stays so."""
+        self._file: FileId | None = None
+        self._wal: FileId | None = None
+        self._connections = 0
+        self._failing = threading.Lock()
+
+    @property
+    def opening(self) -> threading.RLock:
+        """Held while a connection is opened or closed."""
+        return _open_files.lock
+
+    def make_file(self) -> None:
+        """Create the database where there is none, for its owner only; SQLite gives its -wal and -shm the same mode.
+
+        An existing file isn't opened here: closing it would drop the locks of this process's connections to it.
+        """
+        if self._connections:
+            self.check()
+            return
+        try:
+            os.close(os.open(os.path.realpath(self.path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if Path(self.path).is_dir():
+                raise IsADirectoryError from None
+            if not os.access(self.path, os.R_OK | os.W_OK):
+                raise PermissionError(13, "Permission denied") from None
+
+    def opened(self) -> None:
+        """A connection was opened, and has read: the log exists."""
+        file, wal = file_id(self.path), file_id(self.wal)
+        if file is None:
+            self._fail(f"SQLite file {self.path} was removed")
+        if not self._connections:
+            self._file, self._wal = file, wal
+        else:
+            self.check()
+        assert file is not None
+        _open_files.add(file, self.path, wal)
+        self._connections += 1
+
+    def check(self) -> None:
+        """Raise StoreReplaced unless the file and its log are those that were opened."""
+        if self.failure is None and self._file is not None and self._wal is not None:  # what each write asks, quickly
+            try:
+                file, wal = os.stat(self.path), os.stat(self.wal)  # noqa: PTH116 - half the time of Path.stat
+            except OSError:
+                self._check_closely()
+                return
+            if (
+                file.st_ino == self._file[1]
+                and wal.st_ino == self._wal[1]
+                and file.st_dev == self._file[0]
+                and wal.st_dev == self._wal[0]
+            ):
+                return
+        self._check_closely()
+
+    def _check_closely(self) -> None:
+        if self.failure is None:
+            try:
+                file, wal = file_id(self.path), file_id(self.wal) if self._wal is not None else None
+            except OSError:  # they can't be looked at, which says nothing
+                return
+            if file == self._file and wal == self._wal:
+                return
+            if file != self._file:
+                self._fail(f"SQLite file {self.path} was {'removed' if file is None else 'replaced'}")
+            self._fail(f"the write-ahead log {self.wal} was {'removed' if wal is None else 'replaced'}")
+        raise StoreReplaced(str(self.failure))
+
+    def is_intact(self) -> bool:
+        """The same as an answer."""
+        try:
+            self.check()
+        except StoreReplaced:
+            return False
+        return True
+
+    def _fail(self, what: str) -> None:
+        with self._failing:
+            if self.failure is None:
+                self.failure = StoreReplaced(
+                    f"{what} while this program had it open. What this program committed since then is lost, and it"
+                    f" writes nothing more. Stop all programs that use {Path(self.path).name}, put the file back"
+                    " together with its -wal file if you moved or restored it, and start them again"
+                )
+                _logger.error("%s", self.failure)
+        raise StoreReplaced(str(self.failure))
+
+    def closing(self) -> None:
+        if self._file is not None:
+            _open_files.closing(self._file)
+
+    def closed(self) -> None:
+        self._connections -= 1
+        if self._file is not None:
+            _open_files.closed(self._file)

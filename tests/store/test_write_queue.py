@@ -1,0 +1,250 @@
+"""The queue for the write lock of a SQLite file: order, heartbeats first, frozen waiters, no lock file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.database import write_queue
+from holdfast.database.fair_lock import FairLock
+from holdfast.database.write_queue import WriteQueue
+from holdfast.errors import StoreUnavailable
+from tests.support.waiting import wait_until
+from tests.support.world import World
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Callable[..., WriteQueue]]:
+    """Each call gives another connection's access to the same queue."""
+    file = tmp_path / "jobs.db"
+    file.touch()
+    made: list[WriteQueue] = []
+
+    def make(**options: Any) -> WriteQueue:
+        made.append(WriteQueue(str(file), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Waiter:
+    """A thread that takes a turn, notes its name, and gives the turn back."""
+
+    def __init__(self, queue: WriteQueue, name: str, turns: list[str]) -> None:
+        self.queue = queue
+        self._name, self._turns = name, turns
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        wait_until(lambda: queue.waiting_since is not None, 10, "a place in the queue")
+
+    def _run(self) -> None:
+        self.queue.acquire()
+        self._turns.append(self._name)
+        self.queue.release()
+
+
+def test_turns_come_in_the_order_of_arrival_and_heartbeats_first(queue: Callable[..., WriteQueue]) -> None:
+    holder = queue()
+    holder.acquire()
+    turns: list[str] = []
+    waiters = [Waiter(queue(), name, turns) for name in ("first", "second", "third")]
+    waiters += [Waiter(queue(urgent=True), name, turns) for name in ("heartbeat 1", "heartbeat 2")]
+    holder.release()
+    for waiter in waiters:
+        waiter.thread.join(10)
+    assert turns == ["heartbeat 1", "heartbeat 2", "first", "second", "third"]
+    assert all(waiter.queue.last_wait_s > 0 and waiter.queue.waiting_since is None for waiter in waiters)
+
+
+def test_who_has_just_written_for_long_doesnt_pass_who_waits(queue: Callable[..., WriteQueue]) -> None:
+    holder = queue()
+    turns: list[str] = []
+    holder.acquire()
+    waiter = Waiter(queue(), "other", turns)
+    time.sleep(2 * write_queue.TURN_S)
+    holder.release()
+    holder.acquire()  # at once, as a loop of transactions does
+    turns.append("holder")
+    waiter.thread.join(10)
+    assert turns == ["other", "holder"]
+
+
+def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
+    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_queue, "TURN_S", 3600.0)
+    holder = queue()
+    turns: list[str] = []
+    holder.acquire()
+    waiter = Waiter(queue(), "other", turns)
+    holder.release()
+    holder.acquire()
+    assert turns == []
+    heartbeat = Waiter(queue(urgent=True), "heartbeat", turns)
+    holder.release()
+    holder.acquire()
+    turns.append("holder")
+    holder.release()
+    for each in (waiter, heartbeat):
+        each.thread.join(10)
+    assert turns[0] == "heartbeat"
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_frozen_waiter_loses_its_place(queue: Callable[..., WriteQueue], urgent: bool) -> None:
+    frozen = queue(urgent=urgent)
+    frozen._check_file(time.monotonic())
+    frozen._take_place(time.monotonic())
+    writer = queue()
+    writer.acquire()
+    assert writer._holds_turn
+    assert writer.last_wait_s >= write_queue.STALE_S
+    writer.release()
+    writer.acquire()
+    assert writer.last_wait_s == 0.0, "it is waited for only once"
+
+
+def test_a_turn_that_doesnt_come_is_gone_without_and_the_queue_left_alone(
+    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.01)
+    frozen, writer = queue(), queue()
+    frozen.acquire()
+    writer.acquire()
+    assert writer.is_overdue
+    assert not writer._holds_turn
+    writer.wrote()  # SQLite had no objection: nobody is inside a transaction
+    writer.acquire()
+    assert (writer.last_wait_s, writer.is_overdue) == (0.0, False)
+
+
+def test_a_lock_file_that_was_deleted_is_made_again(
+    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_queue, "RECHECK_S", 0.0)
+    first, second = queue(), queue()
+    first.acquire()
+    first.release()
+    Path(first.path).unlink()
+    first.acquire()
+    second._check_file(time.monotonic())
+    assert second._is_locked(write_queue.WRITER, 1), "both use the new file"
+
+
+def test_a_forked_child_lets_go_of_nothing_that_its_parent_has(queue: Callable[..., WriteQueue]) -> None:
+    holder, other = queue(), queue()
+    holder.acquire()
+    pid = os.fork()
+    if not pid:
+        holder.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    other._check_file(time.monotonic())
+    assert other._is_locked(write_queue.WRITER, 1)
+    holder.release()
+    assert not other._is_locked(write_queue.WRITER, 1)
+
+
+def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.db-lock").mkdir()  # can't be opened, whoever one is
+    world = World(sqlite_url)
+    assert world.state(world.add()) == "ready"
+    with world.store.database.transaction() as connection:
+        assert connection.execute("select 1") == [(1,)]
+    world.close()
+
+
+def test_who_keeps_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_MILLISECONDS", 20)
+    world = World(sqlite_url)
+    other = world.another_store()
+    lane = world.lane()
+    assert lane
+    with world.store.database.transaction():
+        holder = world.store.database.long_writer()
+        assert holder is not None
+        assert holder.pid == os.getpid()
+        with pytest.raises(StoreUnavailable, match=f"held by process {os.getpid()}"):
+            other.workers.mark_idle("nobody", True)
+    assert world.store.database.long_writer() is None
+    world.close()
+
+
+def test_the_wait_of_a_heartbeat_can_be_read_while_it_lasts_and_afterwards(sqlite_url: str) -> None:
+    world = World(sqlite_url)
+    database = world.store.database
+    world.store.workers.open("w", "w", 1_000_000, "{}")
+    assert database.heartbeat_lock_wait_s() == 0.0
+    renewal = threading.Thread(target=world.store.workers.renew, args=("w", 60_000_000))
+    with database.transaction():
+        renewal.start()
+        wait_until(lambda: database.heartbeat_lock_wait_s() > 0.05, 10, "the heartbeat to wait")
+    renewal.join(10)
+    assert database.heartbeat_lock_wait_s() > 0.05
+    world.store.workers.renew("w", 60_000_000)
+    assert database.heartbeat_lock_wait_s() == 0.0
+    world.close()
+
+
+def test_another_programs_writer_is_waited_for(sqlite_url: str, tmp_path: Path) -> None:
+    world = World(sqlite_url)
+    world.lane()
+    other = apsw.Connection(str(tmp_path / "holdfast.db"))
+    other.execute("begin immediate")
+    threading.Timer(0.2, lambda: other.execute("rollback")).start()
+    assert world.state(world.add()) == "ready"
+    other.close()
+    world.close()
+
+
+# Threads of one process
+
+
+def test_a_thread_that_uses_a_line_again_and_again_starves_no_other() -> None:
+    lock = FairLock()
+    order: list[str] = []
+    stop = threading.Event()
+
+    def hog() -> None:
+        while not stop.is_set():
+            with lock:
+                order.append("hog")
+                time.sleep(0.03)
+
+    thread = threading.Thread(target=hog, daemon=True)
+    thread.start()
+    wait_until(lambda: order, 10)
+    for _ in range(5):
+        before = len(order)
+        with lock:
+            assert len(order) - before <= 2
+    stop.set()
+    thread.join(10)
+
+
+def test_a_fair_lock_is_reentrant_times_out_and_goes_on_after_an_interrupt() -> None:
+    lock = FairLock()
+    got: list[bool] = []
+    with lock, lock:
+        thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=0.01)))
+        thread.start()
+        thread.join(10)
+    assert got == [False]
+    with pytest.raises(RuntimeError):
+        lock.release()
+    waiter = threading.Thread(target=lambda: got.append(lock.acquire()))
+    with lock:
+        waiter.start()
+        wait_until(lambda: lock._waiting, 10)
+    waiter.join(10)
+    assert got == [False, True]
