@@ -32,6 +32,9 @@ create trigger record_charge after update of crashes on holdfast.runs
 for each row when (new.crashes > old.crashes) execute function record_charge();
 """
 
+GIVEN_BACK = ("crashed", "handed_back")
+"""The kinds of history which tell that a session ended with a run in it, charged or not."""
+
 
 class Charge(NamedTuple):
     """A crash that a run was charged with, the session that had the run, and when, in seconds of the epoch."""

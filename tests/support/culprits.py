@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast import Context, Holdfast, Retry
@@ -90,11 +91,8 @@ def add_culprits(app: Holdfast, harm: Harm) -> dict[str, Any]:
 
     @app.task(name="hangstep", max_crashes=CRASHES, retry=once)
     async def hangstep(ctx: Context, mark: str, seconds: float) -> None:
-        await ctx.options(timeout=TASK_TIMEOUT_S, retry=twice).step(_hang_in_step, mark, seconds)
-
-    def _hang_in_step(mark: str, seconds: float) -> None:
-        harm(mark, "hangstep")
-        time.sleep(seconds)
+        step = partial(_hang_in_step, harm, mark, seconds)
+        await ctx.options(timeout=TASK_TIMEOUT_S, retry=twice).step(step, name="hang")
 
     @app.task(name="exit", max_crashes=CRASHES, retry=once)
     async def exit_process(mark: str, seconds: float) -> None:
@@ -123,6 +121,11 @@ def add_culprits(app: Holdfast, harm: Harm) -> dict[str, Any]:
 
     tasks = (block, blocktimed, hang, hangstep, exit_process, segfault, sigkill, gil)
     return {task.name: task for task in tasks}
+
+
+def _hang_in_step(harm: Harm, mark: str, seconds: float) -> None:
+    harm(mark, "hangstep")
+    time.sleep(seconds)
 
 
 def hold_gil(seconds: float) -> None:
