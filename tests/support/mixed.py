@@ -104,7 +104,7 @@ class Fleet:
 
     @property
     def restarts(self) -> int:
-        return self._restarts + len(re.findall(r"a new one starts|starts again", self.log)) * self._supervised
+        return self._restarts + len(re.findall(r"; a new one starts", self.log)) * self._supervised
 
     def close(self) -> None:
         """Nothing of it is left."""
