@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.chaos.effects import Line
 from tests.chaos.facts import Facts
+from tests.support.charges import LOST
 
 AFTERMATH = 2.0  # seconds in which workers find back to a database
 
@@ -28,7 +29,7 @@ def measure(facts: Facts) -> Recovery:
     signs: dict[str, list[Line]] = defaultdict(list)
     for line in facts.lines:
         signs[line.mark].append(line)
-    crashes = [entry for entry in facts.history if entry.kind == "crashed" and entry.session is not None]
+    crashes = [entry for entry in facts.history if entry.kind in LOST and entry.session is not None]
     killed = {kill.pid: kill.at for kill in facts.kills}
     lost: dict[str, list[float]] = defaultdict(list)
     for entry in crashes:

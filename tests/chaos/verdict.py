@@ -20,12 +20,10 @@ from itertools import groupby, pairwise
 from tests.chaos.effects import Line
 from tests.chaos.facts import FINAL, Facts, RunRow
 from tests.chaos.workload import EXPECTED, Expected
-from tests.support.charges import Charge
+from tests.support.charges import LOST, Charge
 from tests.support.culprits import CULPRITS, kind_of
 
 ENDS = ("done", "failed", "cancelled", "skipped")
-GIVEN_BACK = ("crashed",)
-"""The kinds of history that tell that a run was in a session which died or lost its lease."""
 RECOVERY_S = 5.0
 """How long after the end of a lease its runs may be given back at most, where nothing else is wrong."""
 
@@ -199,7 +197,7 @@ def _judge_failures(verdict: Verdict, facts: Facts) -> None:
         _, dot, name = (run.mark or "").partition(".")
         if expected is None or expected.state(dot + name) != "failed" or run.code == "crashed":
             verdict.wrongly_failed.append(f"{run.mark} (run {run.id}) failed: {run.error}")
-    in_session = Counter(entry.session for entry in facts.history if entry.kind in GIVEN_BACK)
+    in_session = Counter(entry.session for entry in facts.history if entry.kind in LOST)
     charges_of = Counter(charge.session for charge in facts.charges)
     for charge in facts.charges:
         if charge.run not in innocent:

@@ -32,8 +32,9 @@ create trigger record_charge after update of crashes on holdfast.runs
 for each row when (new.crashes > old.crashes) execute function record_charge();
 """
 
-GIVEN_BACK = ("crashed", "handed_back")
-"""The kinds of history which tell that a session ended with a run in it, charged or not."""
+LOST = ("crashed", "worker_lost")
+"""The kinds of history which tell that a process died or lost its lease with the run in it, charged or not."""
+GIVEN_BACK = (*LOST, "handed_back")
 
 
 class Charge(NamedTuple):
