@@ -92,7 +92,7 @@ def add_culprits(app: Holdfast, harm: Harm) -> dict[str, Any]:
     @app.task(name="hangstep", max_crashes=CRASHES, retry=once)
     async def hangstep(ctx: Context, mark: str, seconds: float) -> None:
         step = partial(_hang_in_step, harm, mark, seconds)
-        await ctx.options(timeout=TASK_TIMEOUT_S, retry=twice).step(step, name="hang")
+        await ctx.step(step, name="hang", timeout=TASK_TIMEOUT_S, retry=twice)
 
     @app.task(name="exit", max_crashes=CRASHES, retry=once)
     async def exit_process(mark: str, seconds: float) -> None:
