@@ -64,7 +64,8 @@ class Fleet:
 
     def __init__(self, folder: Path, url: str, scale: Scale, workers: int, supervisors: int = 0) -> None:
         self._folder = folder
-        self._env = os.environ | {"HOLDFAST_URL": url, "LEDGER": str(folder / "ledger"), "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._env = os.environ | {"HOLDFAST_URL": url, "LEDGER": str(folder / "ledger"), "PYTHONPATH": path}
         options = [f"--lease={scale.lease}", f"--concurrency={scale.concurrency}", "--grace=1"]
         options += [f"--processes={workers // supervisors}"] if supervisors else []
         self._command = [sys.executable, "-m", "holdfast.cli", "worker", f"--app={APP}", *options]
