@@ -49,7 +49,7 @@ CULPRITS = {
     "block": Culprit(BLOCKS, ("crashed",)),
     "blocktimed": Culprit(BLOCKS, ("timeout",)),
     "hang": Culprit(HANGS, ("timeout",)),
-    "hangstep": Culprit(HANGS, ("timeout",)),
+    "hangstep": Culprit(HANGS, ("error",)),
     "exit": Culprit(KILLS, ("crashed",), survives=False),
     "segfault": Culprit(KILLS, ("crashed",), survives=False),
     "sigkill": Culprit(KILLS, ("crashed",), survives=False),
