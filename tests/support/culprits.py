@@ -106,12 +106,14 @@ def add_culprits(app: Holdfast, harm: Harm) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         harm(mark, "segfault")
         os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(seconds)  # the signal may come a little later, and the attempt must not end before
 
     @app.task(name="sigkill", max_crashes=CRASHES, retry=once)
     async def sigkill(mark: str, seconds: float) -> None:
         await asyncio.sleep(HARMLESS_S)
         harm(mark, "sigkill")
         os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(seconds)
 
     @app.task(name="gil", max_crashes=CRASHES, retry=once)
     def gil(mark: str, seconds: float) -> None:
