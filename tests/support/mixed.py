@@ -55,7 +55,7 @@ class Scale:
         for harm in HARMS:
             of_harm = kinds_of(harm)
             for number in range(self.culprits):
-                kinds.insert(source.randrange(len(kinds)), of_harm[number % len(of_harm)])
+                kinds.insert(source.randrange(len(kinds)), of_harm[(self.seed + number) % len(of_harm)])
         return [f"{kind}-{number}" for number, kind in enumerate(kinds)]
 
 
