@@ -13,6 +13,7 @@ SHOWN = 10
 PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 CHARGED = "innocent runs charged when a fault killed them alone"
 BACK = 10.0  # seconds after the primary's end until a worker's next durable write
+ISOLATED_LEASES = 3.0  # from the kill: one until it is noticed, two until an isolated run has a process of its own
 ALLOWED = 2.0  # seconds beyond the lease, for the p99 of undisturbed recoveries
 
 
@@ -44,6 +45,9 @@ class Report:
         if slowest is not None and slowest > most:
             what = f"p99 of undisturbed recoveries is {slowest:.1f} s, more than the lease + 2 s ({most:g} s)"
             found.append(f"{what}; the slowest: {self.recovery.slowest}")
+        slowest, most = percentile(self.recovery.isolated, 0.99), ISOLATED_LEASES * self._setting.lease
+        if slowest is not None and slowest > most:
+            found.append(f"p99 of isolated runs' recoveries is {slowest:.1f} s, more than {most:g} s")
         if self.returns and self.returns[-1] > BACK:
             found.append(f"a worker was back {self.returns[-1]:.1f} s after a failover, later than {BACK:g} s")
         return found
@@ -77,6 +81,7 @@ class Report:
             "recovery": {
                 "all": _percentiles(self.recovery.everything),
                 "undisturbed": _percentiles(self.recovery.undisturbed),
+                "isolated": _percentiles(self.recovery.isolated),
             },
             "workers back after a failover": _percentiles(self.returns),
         }

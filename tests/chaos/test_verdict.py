@@ -368,5 +368,8 @@ def test_recoveries_are_measured_from_the_kill_to_the_next_sign_of_the_run():
     assert measure(facts).undisturbed == [3.5]
     disturbed = measure(dataclasses.replace(facts, windows=[(101.0, 102.0)]))
     assert (disturbed.everything, disturbed.undisturbed) == ([3.5], [])
+    before = Entry("r", 0, 99.0, "worker_lost", None, "host:6:x")
+    isolated = measure(dataclasses.replace(facts, history=[before, crash]))
+    assert (isolated.undisturbed, isolated.isolated) == ([], [3.5])
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert percentile([], 0.5) is None
