@@ -48,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev chaos",
-        description="Kill, stop and cut off workers and their database while tasks of all kinds run; then tell what was"
-        " lost, duplicated, stuck, or written by workers that had been given up.",
+        description="Kill, stop and cut off workers and their database while tasks of all kinds run, some of which harm"
+        " their worker; then report what was lost, duplicated, stuck, written by workers that had been given up, or"
+        " failed for what another run did.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -15,6 +15,7 @@ from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
 from tests.chaos.houses import House
+from tests.support.charges import record_charges
 from tests.support.waiting import wait_until
 
 SETTINGS = {"wal_keep_size": "128MB", "wal_retrieve_retry_interval": "200ms", "max_connections": 100}
@@ -84,6 +85,7 @@ class ClusterHouse(House):
             self._version = str(own.info.parameter_status("server_version"))
         with Holdfast(self.direct) as app:
             app.store.prepare()
+        record_charges(self.direct)
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
         self._fault = PrimaryKilled(source, self._cluster, self._failovers)

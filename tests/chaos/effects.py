@@ -3,6 +3,7 @@
     began MARK -    -      ATTEMPT PID TIME    a function was called: at first, and at each replay
     did   MARK STEP KEY    ATTEMPT PID TIME    the effect itself, with its idempotency key
     kept  MARK STEP RESULT ATTEMPT PID TIME    the function has got the step's result, which is durable then
+    harm  MARK KIND -      0       PID TIME    a culprit is about to harm its worker
 
 A mark names one run of the workload. Where code can't know the number of its attempt, it is 0. The time is the
 system's monotonic one, the same for all processes, whatever their clocks say.
@@ -54,6 +55,9 @@ class Effects:
 
     def began(self, mark: str, attempt: int) -> None:
         self._write("began", mark, "-", "-", attempt)
+
+    def harm(self, mark: str, kind: str) -> None:
+        self._write("harm", mark, kind, "-", 0)
 
     def do(self, mark: str, step: str, attempt: int = 0) -> str:
         """An effect, with time before and after it to die in."""

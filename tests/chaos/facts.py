@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from uuid import UUID
 
 from holdfast import Holdfast
 from tests.chaos.effects import Line, lines_of
-from tests.chaos.pool import Kill
+from tests.chaos.pool import Attack, Kill
 from tests.chaos.workload import MARK
+from tests.support.charges import Charge, read_charges
 from tests.support.counting import ask
 from tests.support.ledger import Ledger
 
@@ -27,6 +29,11 @@ class RunRow(NamedTuple):
     fence: int
     session: str | None
     error: str | None
+
+    @property
+    def code(self) -> str | None:
+        """The code of its error."""
+        return None if self.error is None else str(json.loads(self.error)["code"])
 
 
 class Entry(NamedTuple):
@@ -52,7 +59,8 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class Facts:
-    """All of it. `windows`: from when to when something was wrong with the database."""
+    """All of it. `windows`: from when to when something was wrong with the database. `charges`: the crashes that count,
+    by the monotonic clock. `attacks`: what the storm did to workers."""
 
     lines: Sequence[Line]
     runs: Sequence[RunRow]
@@ -63,6 +71,9 @@ class Facts:
     kills: Sequence[Kill] = ()
     windows: Sequence[tuple[float, float]] = ()
     ended_by_themselves: Sequence[str] = field(default_factory=list)
+    charges: Sequence[Charge] = ()
+    attacks: Sequence[Attack] = ()
+    lease: float = 3.0
 
 
 def gather(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID]) -> Facts:
@@ -79,6 +90,7 @@ def gather(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID]) -> F
         [Checkpoint(str(run), *more) for run, *more in kept],
         [(mark, name) for mark, name in ask(app, "select mark, name from effects")],
         {mark: str(run) for mark, run in acknowledged.items()},
+        charges=[charge._replace(at=charge.at - offset) for charge in read_charges(app)],
     )
 
 

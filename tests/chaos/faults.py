@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tests.chaos.pool import Pool
+from tests.chaos.feeder import Feeder
+from tests.chaos.pool import Attack, Member, Pool
+from tests.support.culprits import BLOCKS, HANGS, HOLDS_GIL, KILLS, kinds_of
 
 
 class Fault(ABC):
@@ -50,6 +52,15 @@ class OfPool(Fault):
         super().__init__(random_source)
         self.pool = pool
 
+    def freeze(self, member: Member, seconds: float) -> None:
+        """Stop the worker's process for so long."""
+        since = time.monotonic()
+        member.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        with suppress(ProcessLookupError):
+            member.process.send_signal(signal.SIGCONT)
+        self.pool.attacks.append(Attack(member.process.pid, since, time.monotonic()))
+
 
 class WorkerKilled(OfPool):
     name = "worker killed (SIGKILL)"
@@ -72,10 +83,7 @@ class WorkerStopped(OfPool):
         with self.pool.victim() as member:
             if member is None:
                 return False
-            member.process.send_signal(signal.SIGSTOP)
-            time.sleep(self.pool.lease + self.random.uniform(0.5, 2))
-            with suppress(ProcessLookupError):
-                member.process.send_signal(signal.SIGCONT)
+            self.freeze(member, self.pool.lease + self.random.uniform(0.5, 2))
         return True
 
 
@@ -89,10 +97,7 @@ class WorkerPaused(OfPool):
         with self.pool.victim() as member:
             if member is None:
                 return False
-            member.process.send_signal(signal.SIGSTOP)
-            time.sleep(self.pool.lease * self.random.uniform(0.2, 0.6))
-            with suppress(ProcessLookupError):
-                member.process.send_signal(signal.SIGCONT)
+            self.freeze(member, self.pool.lease * self.random.uniform(0.2, 0.6))
         return True
 
 
@@ -105,12 +110,44 @@ class WorkerTold(OfPool):
             if member is None:
                 return False
             member.expected = True
+            since = time.monotonic()
             member.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 member.process.wait(15)
             member.process.kill()
+            self.pool.attacks.append(Attack(member.process.pid, since, time.monotonic()))
             self.pool.replace(member)
         return True
+
+
+class TaskStarted(Fault):
+    """A task that is a fault itself is started, of one of these kinds."""
+
+    def __init__(self, source: random.Random, feeder: Feeder, name: str, every: float, kinds: Sequence[str]) -> None:
+        super().__init__(source)
+        self.name = name
+        self.every = every
+        self._feeder = feeder
+        self._kinds = kinds
+
+    def once(self) -> bool:
+        return self._feeder.start_one(self.random.choice(self._kinds))
+
+
+EVERY_S = {BLOCKS: 15.0, HANGS: 15.0, KILLS: 25.0, HOLDS_GIL: 25.0}
+"""The mean number of seconds between two culprits of a kind. One that kills its process takes several workers along
+before it is found."""
+RESTLESS_EVERY_S = 12.0
+
+
+def faults_of_tasks(source: random.Random, feeder: Feeder) -> list[Fault]:
+    """Culprits of all kinds, and machines that move without a pause."""
+    culprits: list[Fault] = [
+        TaskStarted(random.Random(source.random()), feeder, f"task that {harm}", every, kinds_of(harm))
+        for harm, every in EVERY_S.items()
+    ]
+    name = "machine that moves without a pause"
+    return [*culprits, TaskStarted(random.Random(source.random()), feeder, name, RESTLESS_EVERY_S, ["restless"])]
 
 
 class Storm:

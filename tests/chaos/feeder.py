@@ -19,7 +19,7 @@ from uuid import UUID
 
 from holdfast import Run
 from holdfast.errors import RunFinished, StoreUnavailable
-from tests.chaos.workload import EXPECTED, Workload
+from tests.chaos.workload import REGULAR, Workload
 from tests.support.counting import ask
 
 UNFINISHED = "select count(*) from {}runs where finished_at is null and root is null"
@@ -40,7 +40,7 @@ class Feeder:
         self._rate = rate
         self._most = most
         self._random = random_source
-        self._kinds = cycle(EXPECTED)
+        self._kinds = cycle(REGULAR)
         self._numbers = count()
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._over = threading.Event()
@@ -82,14 +82,14 @@ class Feeder:
                 looked = time.monotonic()
                 self.unfinished = self._surely(lambda: ask(self._workload.app, UNFINISHED)[0][0]) or 0
             if self.unfinished < self._most:
-                self._start_one()
+                self.start_one(next(self._kinds))
 
-    def _start_one(self) -> None:
-        kind = next(self._kinds)
+    def start_one(self, kind: str) -> bool:
+        """Start a root of this kind; False when the run is broken off before that is acknowledged."""
         mark = f"{kind}-{next(self._numbers)}"
         run = self._surely(lambda: self._workload.start[kind](mark))
         if run is None:
-            return
+            return False
         self.acknowledged[mark] = run.id
         self.unfinished += 1
         if kind in ("order", "plain"):
@@ -97,6 +97,7 @@ class Feeder:
             self._promise(lambda: _send(run))
         if kind == "graph":
             self._promise(lambda: run.gate("ok").complete("yes"))
+        return True
 
     def _promise(self, act: Callable[[], object]) -> None:
         when = time.monotonic() + self._random.uniform(0, LATEST)

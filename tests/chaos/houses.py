@@ -10,6 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import apsw
@@ -19,6 +20,8 @@ from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
+from tests.support.busy_writer import BusyWriter
+from tests.support.charges import record_charges
 from tests.support.disk import Disk
 from tests.support.proxy import COMMIT, Proxy
 
@@ -93,14 +96,23 @@ class SqliteHouse(House):
         self.url = self.direct = f"sqlite:///{self._file}"
         with Holdfast(self.url) as app, app.transaction() as connection:
             connection.execute(TABLE)
+            app.store.prepare()
+        record_charges(self.url)
         self._pulse = Pulse(self._file)
+        self._writes: LongWrites | None = None
 
     def unwell(self) -> Sequence[tuple[float, float]]:
-        return self._pulse.gaps
+        """While another program writes all the time, what it sees itself counts: the pulse waits without its turn."""
+        if self._writes is None:
+            return self._pulse.gaps
+        busy = self._writes.times
+        felt = [gap for gap in self._pulse.gaps if not any(gap[0] < until and since < gap[1] for since, until in busy)]
+        return [*felt, *self._writes.gaps]
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
         lock = threading.Lock()
-        return [FileLocked(source, self._file, lease), DiskFull(source, self._disk, lock, None)]
+        self._writes = LongWrites(random.Random(source.random()), self.url)
+        return [FileLocked(source, self._file, lease), DiskFull(source, self._disk, lock, None), self._writes]
 
     def about(self) -> str:
         return f"SQLite {apsw.sqlitelibversion()}"
@@ -165,6 +177,26 @@ class FileLocked(Fault):
         return _python(code, str(self._file), str(seconds)) == 0
 
 
+class LongWrites(Fault):
+    """Another program writes all the time, for 100 ms each time. Nobody may lose a lease by that."""
+
+    name = "another program in transactions of 100 ms"
+    every = 12.0
+
+    def __init__(self, source: random.Random, url: str) -> None:
+        super().__init__(source)
+        self.gaps: list[tuple[float, float]] = []
+        """When the program itself waited for more than a second."""
+        self._url = url
+
+    def once(self) -> bool:
+        with BusyWriter(self._url) as writer:
+            time.sleep(self.random.uniform(2, 6))
+        times = writer.commits()
+        self.gaps += [(before, after) for before, after in pairwise(times) if after - before > 1]
+        return len(times) > 1
+
+
 def _python(code: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, check=False).returncode
 
@@ -185,6 +217,7 @@ class PostgresHouse(House):
             self._version = str(own.info.parameter_status("server_version"))
         with Holdfast(self.direct) as app:
             app.store.prepare()
+        record_charges(self.direct)
         self.proxy = Proxy(self.direct)
         self.url = self.proxy.url
 

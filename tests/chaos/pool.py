@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 WORKER = Path(__file__).with_name("worker.py")
 CLOCKS_OFF = (0.0, 600.0, -600.0, 3.0, -3.0)
@@ -38,6 +39,14 @@ class Kill:
     at: float
 
 
+class Attack(NamedTuple):
+    """What the storm did to a worker: from when to when by the monotonic clock."""
+
+    pid: int
+    since: float
+    until: float
+
+
 @dataclass
 class Pool:
     """Starts members, lends them to faults, and keeps their number."""
@@ -51,9 +60,10 @@ class Pool:
     members: list[Member] = field(default_factory=list)
     gone: list[Member] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
+    attacks: list[Attack] = field(default_factory=list)
     clocks_off: int = 0
     failed_starts: int = 0
-    ended_by_themselves: list[Path] = field(default_factory=list)
+    ended_by_themselves: list[Member] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
@@ -90,7 +100,9 @@ class Pool:
     def kill(self, member: Member) -> None:
         """kill -9, and another one in its place."""
         member.expected = True
-        self.kills.append(Kill(member.process.pid, time.monotonic()))
+        at = time.monotonic()
+        self.kills.append(Kill(member.process.pid, at))
+        self.attacks.append(Attack(member.process.pid, at, at))
         os.killpg(member.process.pid, signal.SIGKILL)
         self.replace(member)
 
@@ -108,7 +120,7 @@ class Pool:
             if b"not started: " in member.log.read_bytes():
                 self.failed_starts += 1
             else:
-                self.ended_by_themselves.append(member.log)
+                self.ended_by_themselves.append(member)
             member.expected = True
             self.replace(member)
 

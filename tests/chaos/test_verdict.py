@@ -11,11 +11,13 @@ import pytest
 from holdfast import Holdfast
 from tests.chaos.effects import TABLE, Line
 from tests.chaos.facts import Checkpoint, Entry, Facts, RunRow, gather
-from tests.chaos.pool import Kill
+from tests.chaos.pool import Attack, Kill
 from tests.chaos.recovery import measure, percentile
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.workload import EXPECTED, Workload
+from tests.support.charges import Charge, record_charges
 from tests.support.counting import ask
+from tests.support.culprits import CULPRITS
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
 
@@ -34,6 +36,8 @@ class Scene:
         else:
             with psycopg.connect(url) as own:
                 own.execute(TABLE)
+        self.app.store.prepare()
+        record_charges(url)
 
     def start(self, kind, number=0):
         mark = f"{kind}-{number}"
@@ -83,7 +87,8 @@ def play(scene):
 def test_without_faults_the_verdict_is_good_and_no_effect_came_twice(scene):
     play(scene)
     verdict = judge(scene.facts())
-    assert verdict.findings == {"lost": [], "duplicated": [], "stuck": [], "stale writes accepted": []}
+    assert list(verdict.findings) == ["lost", "duplicated", "stuck", "stale writes accepted", "wrongly failed"]
+    assert not any(verdict.findings.values()), verdict.findings
     assert verdict.effects == sum(len(steps) for expected in EXPECTED.values() for steps in expected.effects.values())
     assert verdict.repeated == verdict.late == 0
 
@@ -133,7 +138,9 @@ def without_child(facts: Facts) -> Facts:
 
 
 def with_failure(facts: Facts) -> Facts:
-    runs = [run._replace(state="failed", error="crashed") if run.mark == "job-0" else run for run in facts.runs]
+    runs = [
+        run._replace(state="failed", error='{"code": "crashed"}') if run.mark == "job-0" else run for run in facts.runs
+    ]
     return dataclasses.replace(facts, runs=runs)
 
 
@@ -199,6 +206,58 @@ def with_end_under_an_old_fence(facts: Facts) -> Facts:
     return dataclasses.replace(facts, runs=[run._replace(fence=run.fence + 1) for run in facts.runs])
 
 
+SESSION = "host:7:x"
+
+
+def innocent(facts: Facts, mark: str = "job-0") -> str:
+    return next(run.id for run in facts.runs if run.mark == mark)
+
+
+def given_back(*runs: str) -> list[Entry]:
+    return [Entry(run, 99, 103.0, "crashed", None, SESSION) for run in runs]
+
+
+def with_charge_of_one_of_several(facts: Facts) -> Facts:
+    """Its worker was killed from outside, but it wasn't alone in it."""
+    run, other = innocent(facts), innocent(facts, "thread-0")
+    return dataclasses.replace(
+        facts,
+        history=[*facts.history, *given_back(run, other)],
+        charges=[Charge(run, SESSION, 103.0)],
+        attacks=[Attack(7, 100.0, 100.0)],
+    )
+
+
+def with_charges_of_everybody(facts: Facts) -> Facts:
+    runs = [run.id for run in facts.runs]
+    return dataclasses.replace(
+        facts, charges=[Charge(run, SESSION, 103.0) for run in runs], attacks=[Attack(7, 100.0, 100.0)]
+    )
+
+
+def with_charge_without_a_cause(facts: Facts) -> Facts:
+    """It was alone, but nobody touched its worker; another one was killed, and this one's much earlier."""
+    run = innocent(facts)
+    return dataclasses.replace(
+        facts,
+        history=[*facts.history, *given_back(run)],
+        charges=[Charge(run, SESSION, 103.0)],
+        attacks=[Attack(8, 100.0, 100.0), Attack(7, 50.0, 51.0)],
+        windows=[(20.0, 60.0), (104.0, 110.0)],
+    )
+
+
+def with_compensation_for_a_crash(facts: Facts) -> Facts:
+    """It was to fail, but not by this."""
+    runs = [run._replace(error='{"code": "crashed"}') if run.mark == "undo-0" else run for run in facts.runs]
+    return dataclasses.replace(facts, runs=runs)
+
+
+def with_failed_inner_graph(facts: Facts) -> Facts:
+    runs = [run._replace(state="failed", error='{"code": "node"}') if not run.mark else run for run in facts.runs]
+    return dataclasses.replace(facts, runs=runs)
+
+
 def effect(facts: Facts) -> Line:
     return next(line for line in facts.lines if (line.kind, line.mark, line.step) == ("did", "order-0", "s1"))
 
@@ -222,6 +281,12 @@ def effect(facts: Facts) -> Line:
         (with_result_of_the_given_up, "stale writes accepted"),
         (with_old_checkpoint, "stale writes accepted"),
         (with_end_under_an_old_fence, "stale writes accepted"),
+        (with_failure, "wrongly failed"),
+        (with_charge_of_one_of_several, "wrongly failed"),
+        (with_charges_of_everybody, "wrongly failed"),
+        (with_charge_without_a_cause, "wrongly failed"),
+        (with_compensation_for_a_crash, "wrongly failed"),
+        (with_failed_inner_graph, "wrongly failed"),
     ],
 )
 def test_what_is_planted_is_found(calm: Facts, plant: Callable[[Facts], Facts], found: str):
@@ -241,6 +306,60 @@ def test_a_frozen_attempt_that_ends_its_effect_late_is_explained(calm: Facts):
     assert verdict.late == 1
 
 
+@pytest.mark.parametrize("cause", ["attack", "window"])
+def test_a_run_that_a_fault_killed_alone_may_be_charged(calm: Facts, cause: str):
+    run = innocent(calm)
+    facts = dataclasses.replace(
+        calm,
+        history=[*calm.history, *given_back(run)],
+        charges=[Charge(run, SESSION, 103.0)],
+        attacks=[Attack(7, 100.0, 100.0)] if cause == "attack" else [],
+        windows=[(99.0, 102.0)] if cause == "window" else [],
+    )
+    verdict = judge(facts)
+    assert verdict.good, verdict.findings
+    assert verdict.charged == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "state", "code", "found"),
+    [
+        ("exit-90", "failed", "crashed", None),
+        ("hang-91", "failed", "timeout", None),
+        ("gil-92", "done", None, None),
+        ("exit-93", "done", None, "lost"),
+        ("block-94", "failed", "error", "lost"),
+        ("block-95", "running", None, "stuck"),
+    ],
+)
+def test_culprits_end_by_their_own_policy(calm: Facts, mark: str, state: str, code: str | None, found: str | None):
+    error = None if code is None else f'{{"code": "{code}"}}'
+    run = RunRow(mark, mark, state, 2, None, error)
+    facts = dataclasses.replace(
+        calm,
+        runs=[*calm.runs, run],
+        acknowledged={**calm.acknowledged, mark: mark},
+        charges=[Charge(mark, SESSION, 103.0)],
+    )
+    findings = {name for name, what in judge(facts).findings.items() if what}
+    assert findings == ({found} if found else set())
+
+
+def test_charges_are_recorded_when_they_are_written(scene):
+    scene.start("job")
+    ask(scene.app, "update {}runs set crashes = crashes + 1, session = null")
+    ask(scene.app, "update {}runs set crashes = 0")
+    ask(scene.app, "update {}runs set crashes = crashes + 1, session = null")
+    facts = scene.facts()
+    assert [charge.run for charge in facts.charges] == [facts.runs[0].id] * 2
+
+
+def test_every_culprit_can_be_started(scene):
+    for kind in CULPRITS:
+        scene.start(kind)
+    assert {run.mark for run in scene.facts().runs} == {f"{kind}-0" for kind in CULPRITS}
+
+
 def test_recoveries_are_measured_from_the_kill_to_the_next_sign_of_the_run():
     line = Line("began", "job-0", "-", "-", 2, 8, 103.5)
     run = RunRow("r", "job-0", "done", 2, None, None)
@@ -249,5 +368,8 @@ def test_recoveries_are_measured_from_the_kill_to_the_next_sign_of_the_run():
     assert measure(facts).undisturbed == [3.5]
     disturbed = measure(dataclasses.replace(facts, windows=[(101.0, 102.0)]))
     assert (disturbed.everything, disturbed.undisturbed) == ([3.5], [])
+    before = Entry("r", 0, 99.0, "worker_lost", None, "host:6:x")
+    isolated = measure(dataclasses.replace(facts, history=[before, crash]))
+    assert (isolated.undisturbed, isolated.isolated) == ([], [3.5])
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
     assert percentile([], 0.5) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,16 +12,18 @@ from pathlib import Path
 
 from holdfast import Holdfast
 from tests.chaos.facts import FINAL, Facts, gather
-from tests.chaos.faults import Fault, Storm, WorkerKilled, WorkerPaused, WorkerStopped, WorkerTold
+from tests.chaos.faults import Fault, Storm, WorkerKilled, WorkerPaused, WorkerStopped, WorkerTold, faults_of_tasks
 from tests.chaos.feeder import Feeder
 from tests.chaos.houses import House
 from tests.chaos.pool import Pool
 from tests.chaos.workload import Workload
 from tests.support.counting import ask
+from tests.support.culprits import CULPRITS, HARMS, KILLS
 from tests.support.ledger import Ledger
 
 SETTLE_SECONDS = 120.0
 LOOK = 0.2
+STANDSTILL_S = 0.8
 OPEN = "select count(*) from {}runs where state not in ('" + "', '".join(FINAL) + "')"
 
 
@@ -53,6 +56,9 @@ class Outcome:
     seconds: float
     settled: float
     stopped_early: bool
+    harms: dict[str, int]
+    """How often culprits did which harm, by the ledger."""
+    ended_by_tasks: int
 
 
 class Trial:
@@ -67,12 +73,14 @@ class Trial:
         self._pool = Pool(
             house.url, folder, setting.workers, setting.lease, setting.concurrency, random.Random(source.random())
         )
-        self._workload = Workload(Holdfast(house.url), self._ledger)
+        self._workload = Workload(Holdfast(house.url), self._ledger, setting.lease)
         self._feeder = Feeder(self._workload, setting.rate, setting.most, random.Random(source.random()))
         kinds = (WorkerKilled, WorkerStopped, WorkerPaused, WorkerTold) if setting.worker_faults else ()
         of_workers = [kind(random.Random(source.random()), self._pool) for kind in kinds]
         self._of_house = list(house.faults(random.Random(source.random()), setting.lease))
-        self._storm = Storm([*of_workers, *self._of_house])
+        of_tasks = faults_of_tasks(random.Random(source.random()), self._feeder) if setting.worker_faults else []
+        self._storm = Storm([*of_workers, *of_tasks, *self._of_house])
+        self._standstills: list[tuple[float, float]] = []
 
     def run(self) -> Outcome:
         """To the end, or until Ctrl-C, which cuts the storm short: then everything has its time to come to rest."""
@@ -95,9 +103,14 @@ class Trial:
             self._pool.close()
             facts = gather(direct, self._ledger, self._feeder.acknowledged)
         facts.kills = self._pool.kills
+        facts.attacks = self._pool.attacks
+        facts.lease = self._setting.lease
         meant = [window for fault in self._of_house if fault.outage for window in fault.times]
-        facts.windows = [*meant, *self._house.unwell()]
-        facts.ended_by_themselves = [str(path) for path in self._pool.ended_by_themselves]
+        facts.windows = [*meant, *self._house.unwell(), *self._standstills]
+        harms = Counter(CULPRITS[line.step].harm for line in facts.lines if line.kind == "harm")
+        deadly = {line.pid for line in facts.lines if line.kind == "harm" and CULPRITS[line.step].harm == KILLS}
+        unexplained = [each for each in self._pool.ended_by_themselves if each.process.pid not in deadly]
+        facts.ended_by_themselves = [str(member.log) for member in unexplained]
         return Outcome(
             facts,
             list(self._storm.faults),
@@ -110,6 +123,8 @@ class Trial:
             weathered - since,
             settled - weathered,
             early,
+            {harm: harms[harm] for harm in HARMS},
+            len(self._pool.ended_by_themselves) - len(unexplained),
         )
 
     def _watch(self, since: float) -> bool:
@@ -119,7 +134,7 @@ class Trial:
             while (passed := time.monotonic() - since) < self._setting.seconds and not self._house.enough():
                 if self._storm.errors or self._feeder.errors:
                     return True
-                time.sleep(LOOK)
+                self._rest()
                 self._pool.tend()
                 if passed // 10 > told:
                     told = int(passed // 10)
@@ -127,6 +142,13 @@ class Trial:
         except KeyboardInterrupt:
             return True
         return False
+
+    def _rest(self) -> None:
+        """Pause until the next look, and notice when the whole machine stood still meanwhile."""
+        since = time.monotonic()
+        time.sleep(LOOK)
+        if time.monotonic() - since > LOOK + STANDSTILL_S:
+            self._standstills.append((since, time.monotonic()))
 
     def _tell(self, passed: float) -> None:
         fired = ", ".join(f"{fault.name.split(' (')[0]} {fault.fired}" for fault in self._storm.faults if fault.fired)
@@ -145,7 +167,7 @@ class Trial:
             if left != before:
                 moved, before = time.monotonic(), left
             try:
-                time.sleep(LOOK)
+                self._rest()
                 self._pool.tend()
             except KeyboardInterrupt:
                 self._note("stopped; the verdict is on what there is")

@@ -1,9 +1,13 @@
-"""The verdict on a chaos run: what was lost, duplicated, stuck, or written by one who had been given up.
+"""The verdict on a chaos run: what was lost, duplicated, stuck, written by one who had been given up, or failed for
+what another run did.
 
 Repeats are allowed where a fault explains them. An effect may come again while its step isn't recorded: by a later
 attempt, or by an earlier one that was frozen in the middle of it. It may not come again once its result is durable, and
 never twice in one attempt of one process. Jobs and compensations, which don't know the number of their attempt, may
 have as many effects as there were claims. What a transaction wrote is there exactly once.
+
+Culprits harm their workers on purpose, and fail by their own policy. All other runs are innocent. An innocent run may
+be charged with a crash in one case only: its worker died of a fault from outside while it was the only run in it.
 """
 
 from __future__ import annotations
@@ -16,8 +20,12 @@ from itertools import groupby, pairwise
 from tests.chaos.effects import Line
 from tests.chaos.facts import FINAL, Facts, RunRow
 from tests.chaos.workload import EXPECTED, Expected
+from tests.support.charges import LOST, Charge
+from tests.support.culprits import CULPRITS, kind_of
 
 ENDS = ("done", "failed", "cancelled", "skipped")
+RECOVERY_S = 5.0
+"""How long after the end of a lease its runs may be given back at most, where nothing else is wrong."""
 
 
 @dataclass
@@ -28,9 +36,12 @@ class Verdict:
     duplicated: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
+    wrongly_failed: list[str] = field(default_factory=list)
     effects: int = 0
     repeated: int = 0
     late: int = 0
+    charged: int = 0
+    """Charges of innocent runs that died alone, of a fault from outside."""
 
     @property
     def findings(self) -> dict[str, list[str]]:
@@ -39,6 +50,7 @@ class Verdict:
             "duplicated": self.duplicated,
             "stuck": self.stuck,
             "stale writes accepted": self.stale,
+            "wrongly failed": self.wrongly_failed,
         }
 
     @property
@@ -67,15 +79,19 @@ def judge(facts: Facts) -> Verdict:
     verdict.stuck += [f"run {run.id} still belongs to {run.session}" for run in facts.runs if run.session is not None]
     _judge_effects(verdict, done, {mark: runs[0].fence for mark, runs in by_mark.items()})
     _judge_records(verdict, facts)
+    _judge_failures(verdict, facts)
     return verdict
 
 
 def _judge_family(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: Counter) -> None:
     """One root and all that must have come of it."""
-    expected = EXPECTED[mark.split("-")[0]]
     if not by_mark.get(mark):
         verdict.lost.append(f"{mark} was acknowledged, and there is no run")
         return
+    if kind_of(mark) in CULPRITS:
+        _judge_culprit(verdict, mark, by_mark[mark][0])
+        return
+    expected = EXPECTED[kind_of(mark)]
     for suffix in sorted(expected.suffixes):
         _judge_run(verdict, mark + suffix, by_mark.get(mark + suffix, []), expected.state(suffix))
     if by_mark[mark][0].state not in FINAL:
@@ -86,6 +102,17 @@ def _judge_family(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: 
         ]
     verdict.lost += [f"no row {name} of {mark}" for name in expected.rows if not rows[mark, name]]
     _judge_order(verdict, mark, expected, done)
+
+
+def _judge_culprit(verdict: Verdict, mark: str, run: RunRow) -> None:
+    """It ends by its own policy. A crash may come from outside too."""
+    culprit = CULPRITS[kind_of(mark)]
+    if run.state not in FINAL:
+        verdict.stuck.append(f"{mark} (run {run.id}) is {run.state}")
+    elif run.state == "done" and culprit.survives:
+        return
+    elif run.state != "failed" or run.code not in (*culprit.codes, "crashed"):
+        verdict.lost.append(f"{mark} (run {run.id}) is {run.state}, which isn't its own policy: {run.error}")
 
 
 def _judge_run(verdict: Verdict, mark: str, runs: Sequence[RunRow], wanted: str) -> None:
@@ -158,6 +185,39 @@ def _judge_records(verdict: Verdict, facts: Facts) -> None:
         verdict.stale += _stale_entries(run, list(entries), fences.get(run, 0))
     ends = Counter(row.run for row in facts.history if row.kind in ENDS)
     verdict.duplicated += [f"run {run} ended {count} times" for run, count in ends.items() if count > 1]
+
+
+def _judge_failures(verdict: Verdict, facts: Facts) -> None:
+    """Innocent runs that failed, and those that were charged with a crash that isn't theirs."""
+    innocent = {run.id: run for run in facts.runs if kind_of(run.mark) not in CULPRITS}
+    for run in innocent.values():
+        if run.state != "failed":
+            continue
+        expected = EXPECTED.get(kind_of(run.mark))
+        _, dot, name = (run.mark or "").partition(".")
+        if expected is None or expected.state(dot + name) != "failed" or run.code == "crashed":
+            verdict.wrongly_failed.append(f"{run.mark} (run {run.id}) failed: {run.error}")
+    in_session = Counter(entry.session for entry in facts.history if entry.kind in LOST)
+    charges_of = Counter(charge.session for charge in facts.charges)
+    for charge in facts.charges:
+        if charge.run not in innocent:
+            continue
+        what = f"{innocent[charge.run].mark} (run {charge.run}) was charged with the end of {charge.session}"
+        together = max(in_session[charge.session], charges_of[charge.session])
+        if together > 1:
+            verdict.wrongly_failed.append(f"{what}, in which {together} runs were")
+        elif not _caused_from_outside(facts, charge):
+            verdict.wrongly_failed.append(f"{what}, to which nothing was done from outside")
+        else:
+            verdict.charged += 1
+
+
+def _caused_from_outside(facts: Facts, charge: Charge) -> bool:
+    """Whether the storm hit the worker or its database shortly before."""
+    earliest = charge.at - facts.lease - RECOVERY_S
+    pid = int(str(charge.session).split(":")[1])
+    hit = any(each.pid == pid and each.since <= charge.at and each.until >= earliest for each in facts.attacks)
+    return hit or any(since <= charge.at and until >= earliest for since, until in facts.windows)
 
 
 def _stale_entries(run: str, entries: Sequence, newest: int) -> Iterator[str]:

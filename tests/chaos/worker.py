@@ -34,7 +34,7 @@ def main() -> None:
     logging.basicConfig(format="%(at)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger().handlers[0].addFilter(_timed)
     logging.getLogger("holdfast").setLevel(logging.INFO)
-    workload = Workload(Holdfast(options.url), Ledger(options.ledger))
+    workload = Workload(Holdfast(options.url), Ledger(options.ledger), options.lease)
     try:
         workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency).run()
     except StoreUnavailable as error:

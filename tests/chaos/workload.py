@@ -1,6 +1,7 @@
 """The tasks of a chaos run, of all four kinds, and what each must have come to in the end.
 
 A root's mark is its kind and a number, such as `order-17`; the marks of what comes of it have a dot and a name more.
+Beside those that must end well there are culprits, which harm the worker that runs them (`tests/support/culprits.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from typing import Any
 
 from holdfast import After, Context, Done, Fatal, Graph, Holdfast, Retry, Run, State, SyncContext
 from tests.chaos.effects import Effects
+from tests.support.culprits import CULPRITS, HANGS, add_culprits
 from tests.support.ledger import Ledger
 
 MARK = re.compile(r'"([a-z]+-\d+(?:\.\w+)?)"')
-SETTINGS: dict[str, Any] = {"max_crashes": 1000, "retry": Retry(max_attempts=1)}
+MAX_CRASHES = 10
+"""More often than the storm kills a worker with the same run alone in it; few enough that a charge matters."""
+SETTINGS: dict[str, Any] = {"max_crashes": MAX_CRASHES, "retry": Retry(max_attempts=1)}
 TIMES = 2
+MOVES = 100
+HARM_LEASES = 1.5
+"""How long culprits block the loop or hold the GIL, in leases."""
+HANG_LEASES = 3.0
 effects: Effects
 
 
@@ -59,8 +67,11 @@ EXPECTED = {
         {".c2": ("s1",), **of_job("a", "b", "c", "x", "y", "z")}, ("t2",), {"": "done", ".never": "skipped"}
     ),
     "machine": Expected({"": ("pack", *(f"load{n}" for n in range(TIMES)), "ship")}, ("t1",)),
+    "restless": Expected({"": ("rest",)}),
 }
 """By kind. A graph itself has no code of its own, and so no effects."""
+REGULAR = tuple(kind for kind in EXPECTED if kind != "restless")
+"""The kinds that are started all the time; the others are faults."""
 
 
 class Pack(State):
@@ -99,16 +110,31 @@ class Ship(State):
         return Done(self.mark)
 
 
+class Move(State):
+    """Moves without a pause, each time with the next number."""
+
+    mark: str
+    left: int
+
+    async def run(self, ctx: Context) -> Move | Done[str]:
+        if self.left:
+            return Move(mark=self.mark, left=self.left - 1)
+        await effects.step(ctx, self.mark, "rest")
+        return Done(self.mark)
+
+
 class Workload:
     """An app with the tasks, and the ways to start one of each kind."""
 
-    def __init__(self, app: Holdfast, ledger: Ledger) -> None:
+    def __init__(self, app: Holdfast, ledger: Ledger, lease: float = 3.0) -> None:
         global effects  # states are classes, and have no other way to it
         effects = Effects(ledger)
         self.app = app
         self.job, self.in_thread, self.child = _add_small_tasks(app)
         order, plain, undoing = _add_functions(app, self.job, self.in_thread, self.child)
-        machine = app.machine("machine", Pack, Load, Ship, max_crashes=1000)
+        machine = app.machine("machine", Pack, Load, Ship, max_crashes=MAX_CRASHES)
+        restless = app.machine("restless", Move, max_crashes=MAX_CRASHES)
+        culprits = add_culprits(app, effects.harm)
         self.start: dict[str, Callable[[str], Run[Any]]] = {
             "job": lambda mark: self.job.options(key=mark).enqueue(mark),
             "thread": lambda mark: self.in_thread.options(key=mark).enqueue(mark),
@@ -117,7 +143,11 @@ class Workload:
             "undo": lambda mark: undoing.options(key=mark).enqueue(mark),
             "machine": lambda mark: machine.options(key=mark).enqueue(Pack(mark=mark)),
             "graph": lambda mark: app.submit(self.graph(mark)),
+            "restless": lambda mark: restless.options(key=mark).enqueue(Move(mark=mark, left=MOVES)),
         }
+        for kind, task in culprits.items():
+            seconds = lease * (HANG_LEASES if CULPRITS[kind].harm == HANGS else HARM_LEASES)
+            self.start[kind] = partial(_enqueue_culprit, task, seconds)
 
     def graph(self, mark: str) -> Graph:
         """A gate, a condition that doesn't come true, another graph, and a durable function for a node."""
@@ -134,6 +164,11 @@ class Workload:
         n = outer.add(inner, name="n", after=[ok])
         outer.add(self.job, f"{mark}.z", name="z", after=[d, n, never.finished])
         return outer
+
+
+def _enqueue_culprit(task: Any, seconds: float, mark: str) -> Run[Any]:
+    run: Run[Any] = task.options(key=mark).enqueue(mark, seconds)
+    return run
 
 
 def _undo(mark: str, name: str, _result: str = "") -> None:

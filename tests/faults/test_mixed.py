@@ -1,0 +1,64 @@
+"""Runs of all kinds, and among them some that block the loop, hang threads, hold the GIL and kill their process: those
+fail by their own policy, everything else ends well, soon, and is charged with nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from holdfast import Holdfast
+from tests.support.busy_writer import BusyWriter
+from tests.support.charges import record_charges
+from tests.support.culprits import HARMS
+from tests.support.ledger import Ledger
+from tests.support.mixed import Feeder, Fleet, Outcome, Scale, figures, started, wait_for_end
+from tests.support.mixed_tasks import Line, Mixed
+
+SMALL = Scale(runs=300, culprits=1, lease=2.0, rate=40, concurrency=10)
+LARGE = Scale(runs=20_000, culprits=20, lease=3.0, rate=80, concurrency=20)
+
+
+def play(url, folder, scale, fleet):
+    """Let the fleet do all of it, with 100 ms transactions of another program beside it on SQLite."""
+    record_charges(url)
+    since = time.monotonic()
+    with Holdfast(url) as app:
+        feeder = Feeder(Mixed(app, str(folder / "ledger")), scale)
+        with started(fleet), BusyWriter(url) if url.startswith("sqlite") else nullcontext():
+            feeder.feed()
+            wait_for_end(app, fleet)
+        lines = [Line.read(text) for text in Ledger(folder / "ledger").lines()]
+        return Outcome(app, feeder, lines, scale), time.monotonic() - since
+
+
+def check(outcome, scale):
+    assert outcome.failed_innocents() == {}
+    assert outcome.charged_innocents() == {}
+    assert outcome.missing_effects() == []
+    assert outcome.odd_culprits() == {}
+    harmed = {line.mark for line in outcome.lines if line.kind == "harm"}
+    assert len(harmed) == len(HARMS) * scale.culprits, "not every culprit did harm"
+
+
+@pytest.mark.parametrize("supervisors", [0, 1], ids=["unsupervised", "supervised"])
+def test_only_culprits_fail_and_only_they_are_charged(database_url, tmp_path, supervisors):
+    scale = replace(SMALL, seed=supervisors)  # which decides on the kinds of culprits too
+    fleet = Fleet(tmp_path, database_url, scale, workers=3, supervisors=supervisors)
+    outcome, seconds = play(database_url, tmp_path, scale, fleet)
+    print(figures(outcome, fleet, seconds, "small"))  # noqa: T201 - shown when it fails
+    check(outcome, scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("supervisors", [0, 2], ids=["unsupervised", "supervised"])
+def test_twenty_thousand_runs_end_soon_and_only_culprits_fail(database_url, tmp_path, supervisors, capsys):
+    fleet = Fleet(tmp_path, database_url, LARGE, workers=8, supervisors=supervisors)
+    outcome, seconds = play(database_url, tmp_path, LARGE, fleet)
+    with capsys.disabled():
+        title = f"{database_url.split(':')[0]}, {'supervised' if supervisors else 'unsupervised'}"
+        print("\n" + figures(outcome, fleet, seconds, title))  # noqa: T201 - the figures are the point
+    check(outcome, LARGE)
+    assert outcome.late() == {}

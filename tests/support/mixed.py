@@ -1,0 +1,303 @@
+"""The mixed test: workers, roots of all kinds, culprits among them; what became of each, and the figures."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import Holdfast
+from holdfast.errors import StoreUnavailable
+from tests.support.charges import GIVEN_BACK, read_charges
+from tests.support.counting import ask
+from tests.support.culprits import CULPRITS, HANGS, HARMS, kind_of, kinds_of
+from tests.support.family import running
+from tests.support.mixed_tasks import CYCLE, IN_A_ROW, KINDS, LONGEST_WORK_S, RUNS_PER_CYCLE, Line, Mixed
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = "tests.support.mixed_worker:app"
+HARM_LEASES = 1.5
+HANG_S = 600.0
+LATE_LEASES = 2
+LOOK_S = 0.1
+STUCK_S = 60.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything. `culprits`: how many of each harm; `rate`: runs per second."""
+
+    runs: int
+    culprits: int
+    lease: float
+    rate: float
+    concurrency: int
+    seed: int = 1
+
+    def marks(self) -> list[str]:
+        """All roots in the order in which they are started, culprits at random positions among them."""
+        source = random.Random(self.seed)
+        kinds = [kind for _ in range(self.runs // RUNS_PER_CYCLE) for kind in source.sample(CYCLE, len(CYCLE))]
+        for harm in HARMS:
+            of_harm = kinds_of(harm)
+            for number in range(self.culprits):
+                kinds.insert(source.randrange(len(kinds)), of_harm[(self.seed + number) % len(of_harm)])
+        return [f"{kind}-{number}" for number, kind in enumerate(kinds)]
+
+
+class Fleet:
+    """Worker processes: so many under each of so many supervisors, or so many that we start again ourselves."""
+
+    def __init__(self, folder: Path, url: str, scale: Scale, workers: int, supervisors: int = 0) -> None:
+        self._folder = folder
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._env = os.environ | {"HOLDFAST_URL": url, "LEDGER": str(folder / "ledger"), "PYTHONPATH": path}
+        options = [f"--lease={scale.lease}", f"--concurrency={scale.concurrency}", "--grace=1"]
+        options += [f"--processes={workers // supervisors}"] if supervisors else []
+        self._command = [sys.executable, "-m", "holdfast.cli", "worker", f"--app={APP}", *options]
+        self._supervised = bool(supervisors)
+        self._count = supervisors or workers
+        self._workers = workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[Path] = []
+        self._restarts = 0
+        self._over = threading.Event()
+        self._tending = threading.Thread(target=self._tend, daemon=True)
+
+    def start(self) -> None:
+        self._processes = [self._start_one() for _ in range(self._count)]
+        self._tending.start()
+        wait_until(lambda: self.log.count(" works on ") >= self._workers, 120, "all workers at work")
+
+    def _start_one(self) -> subprocess.Popen[bytes]:
+        self._logs.append(self._folder / f"worker{len(self._logs)}.log")
+        with self._logs[-1].open("wb") as output:
+            return subprocess.Popen(
+                self._command, env=self._env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def _tend(self) -> None:
+        """Start anew what has ended, as whoever runs workers does."""
+        while not self._over.wait(0.05):
+            for at, process in enumerate(self._processes):
+                if process.poll() is not None:
+                    self._restarts += 1
+                    self._processes[at] = self._start_one()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(log.read_text(errors="replace") for log in self._logs)
+
+    @property
+    def restarts(self) -> int:
+        return self._restarts + len(re.findall(r"; a new one starts", self.log)) * self._supervised
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+        self._over.set()
+        if self._tending.is_alive():
+            self._tending.join()
+        for process in self._processes:
+            for pid in running(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+@dataclass
+class Feeder:
+    """Starts the roots at the scale's rate, each until it is acknowledged."""
+
+    mixed: Mixed
+    scale: Scale
+    sent: dict[str, float] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def feed(self) -> None:
+        """Graphs are submitted one by one, and so by a thread of their own."""
+        marks = self.scale.marks()
+        roots_per_second = self.scale.rate * len(marks) / self.scale.runs
+        when = {mark: at / roots_per_second for at, mark in enumerate(marks)}
+        graphs = [mark for mark in marks if kind_of(mark) == "graph"]
+        others = [mark for mark in marks if kind_of(mark) != "graph"]
+        since = time.monotonic()
+        beside = ThreadPoolExecutor(1)
+        submitted = beside.submit(self._submit, graphs, when, since)
+        while others:
+            due = [mark for mark in others if since + when[mark] <= time.monotonic()]
+            others = others[len(due) :]
+            if due:
+                self._enqueue(due)
+            time.sleep(LOOK_S)
+        submitted.result()
+        beside.shutdown()
+
+    def _enqueue(self, marks: Sequence[str]) -> None:
+        requests = [self.mixed.request(kind_of(mark), mark, self._seconds(mark)) for mark in marks]
+        runs = _surely(lambda: self.mixed.app.enqueue_many(requests))
+        for mark, run in zip(marks, runs, strict=True):
+            self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
+
+    def _submit(self, marks: Sequence[str], when: dict[str, float], since: float) -> None:
+        for mark in marks:
+            time.sleep(max(since + when[mark] - time.monotonic(), 0))
+            run = _surely(lambda mark=mark: self.mixed.app.submit(self.mixed.graph(mark)))
+            self.sent[mark], self.ids[str(run.id)] = time.monotonic(), mark
+
+    def _seconds(self, mark: str) -> float:
+        """How long its harm lasts."""
+        culprit = CULPRITS.get(kind_of(mark))
+        return HANG_S if culprit is not None and culprit.harm == HANGS else HARM_LEASES * self.scale.lease
+
+
+def _surely(act: Callable[[], T]) -> T:
+    """Repeat it while the database is busy. Roots have keys: a repeat doesn't start another one."""
+    deadline = time.monotonic() + STUCK_S
+    while True:
+        try:
+            return act()
+        except StoreUnavailable:
+            if time.monotonic() > deadline:
+                raise
+
+
+UNFINISHED = "select count(*) from {}runs where finished_at is null"
+RUNS = "select id, root, state, error from {}runs"
+RETURNED = f"select run, session, at, kind from {{}}history where kind in {GIVEN_BACK} and session is not null"
+
+
+def wait_for_end(app: Holdfast, fleet: Fleet) -> None:
+    """Until all runs have ended, or nothing has moved for a while."""
+    before, moved = -1, time.monotonic()
+    while (left := ask(app, UNFINISHED)[0][0]) and time.monotonic() < moved + STUCK_S:
+        if left != before:
+            before, moved = left, time.monotonic()
+        time.sleep(LOOK_S)
+    states = ask(app, "select state, held, count(*) from {}runs where finished_at is null group by state, held")
+    assert not left, f"nothing has ended for {STUCK_S:g} s; open: {states}\n{fleet.log[-5000:]}"
+
+
+class Outcome:
+    """What the ledger and the database say, when all has ended."""
+
+    def __init__(self, app: Holdfast, feeder: Feeder, lines: Sequence[Line], scale: Scale) -> None:
+        offset = time.time() - time.monotonic()
+        self._scale = scale
+        self._sent = feeder.sent
+        self.lines = lines
+        rows = ask(app, RUNS)
+        self.marks = {str(id): feeder.ids.get(str(id)) or feeder.ids[str(root)] for id, root, _, _ in rows}
+        self.ends = {str(id): (state, error) for id, _, state, error in rows}
+        self.roots = {mark: id for id, mark in feeder.ids.items()}
+        self.charged = Counter(self.marks[charge.run] for charge in read_charges(app))
+        self.returned = [
+            (self.marks[str(run)], str(session), at / 1e6 - offset, kind)
+            for run, session, at, kind in ask(app, RETURNED)
+        ]
+
+    def innocent(self, mark: str) -> bool:
+        return kind_of(mark) in KINDS
+
+    def failed_innocents(self) -> dict[str, Any]:
+        wrong = {id: end for id, end in self.ends.items() if end[0] != "done" and self.innocent(self.marks[id])}
+        return {f"{self.marks[id]} {id}": end for id, end in wrong.items()}
+
+    def charged_innocents(self) -> dict[str, int]:
+        return {mark: count for mark, count in self.charged.items() if self.innocent(mark)}
+
+    def missing_effects(self) -> list[str]:
+        """Effects that innocent roots must have had and the ledger doesn't know."""
+        did = {(line.mark, line.what) for line in self.lines if line.kind in ("did", "end")}
+        wanted = [(mark, what) for mark in self.roots if self.innocent(mark) for what in (*KINDS[kind_of(mark)], "-")]
+        return [f"{what} of {mark}" for mark, what in wanted if (mark, what) not in did]
+
+    def odd_culprits(self) -> dict[str, Any]:
+        """Culprits that didn't fail by their own policy."""
+        found = {}
+        for mark, id in self.roots.items():
+            state, error = self.ends[id]
+            if not self.innocent(mark) and (
+                state != "failed" or not any(f'"code":"{code}"' in error for code in CULPRITS[kind_of(mark)].codes)
+            ):
+                found[mark] = (state, error)
+        return found
+
+    def latencies(self) -> dict[str, list[float]]:
+        """Seconds from the enqueue to the last effect, by kind."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for mark, at in self._last_ends().items():
+            found[kind_of(mark)].append(at - self._sent[mark])
+        return {kind: sorted(times) for kind, times in found.items()}
+
+    def _last_ends(self) -> dict[str, float]:
+        return {line.mark: line.at for line in self.lines if line.kind == "end"}
+
+    def lateness(self) -> dict[str, float]:
+        """By innocent root: how many seconds after it could have ended it did.
+
+        It could have ended when its work was done, counted from its enqueue, or from the last time that a culprit did
+        harm to a worker which had one of its runs.
+        """
+        harms: defaultdict[int, list[float]] = defaultdict(list)
+        for line in self.lines:
+            if line.kind == "harm":
+                harms[line.pid].append(line.at)
+        since = dict(self._sent)
+        for mark, session, at, _ in self.returned:
+            hits = [harm for harm in harms[int(session.split(":")[1])] if harm <= at]
+            since[mark] = max([since[mark], *hits[-1:]])
+        work = {kind: count * LONGEST_WORK_S for kind, count in IN_A_ROW.items()}
+        return {mark: at - since[mark] - work[kind_of(mark)] for mark, at in self._last_ends().items()}
+
+    def late(self) -> dict[str, float]:
+        """Those that ended later than two leases after they could have."""
+        most = LATE_LEASES * self._scale.lease
+        return {mark: round(seconds, 2) for mark, seconds in self.lateness().items() if seconds > most}
+
+
+def figures(outcome: Outcome, fleet: Fleet, seconds: float, title: str) -> str:
+    """What came of it, for people."""
+    harm = Counter(CULPRITS[line.what].harm for line in outcome.lines if line.kind == "harm")
+    sessions = Counter(kind for _, kind in {(session, kind) for _, session, _, kind in outcome.returned})
+    given_back = Counter(kind for *_, kind in outcome.returned)
+    lateness = sorted(outcome.lateness().values())
+    lines = [
+        f"{title}: {len(outcome.ends)} runs of {len(outcome.roots)} roots in {seconds:.0f} s",
+        f"  harm: {', '.join(f'{name} {count}' for name, count in harm.items())}",
+        f"  workers restarted {fleet.restarts}; runs given back {dict(given_back)} of sessions {dict(sessions)}",
+        f"  charged: culprits {sum(outcome.charged.values())}, innocents {sum(outcome.charged_innocents().values())}",
+        f"  later than they could have ended: {_spread(lateness)}; beyond two leases: {len(outcome.late())}",
+    ]
+    lines += [f"  {kind:<8} latency {_spread(times)}" for kind, times in sorted(outcome.latencies().items())]
+    return "\n".join(lines)
+
+
+def _spread(times: Sequence[float]) -> str:
+    picks = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return " ".join(
+        f"{name} {times[min(len(times) - 1, int(part * len(times)))]:.2f} s" for name, part in picks.items()
+    )
+
+
+@contextmanager
+def started(fleet: Fleet) -> Iterator[None]:
+    try:
+        fleet.start()
+        yield
+    finally:
+        fleet.close()
