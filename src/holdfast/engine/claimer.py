@@ -27,7 +27,8 @@ CONTENDED = 0.005
 MOST_UNWRITTEN = 2000
 FEW = 16
 """While there is more to do than slots, fewer free ones than this part of all are filled"""
-ISOLATION_PATIENCE_S = 2.0
+ISOLATION_POLL_S = 0.5
+ISOLATION_PATIENCE_S = 0.5
 """How long a worker that has runs leaves isolated ones to a worker that has none."""
 SOON = 0.005
 """so many seconds after the last claim: many at once cost little more than one."""
@@ -94,8 +95,8 @@ class IsolatedRuns:
     """Runs suspects of a crash in a process without other runs, so that the next death shows who causes them.
 
     A worker without runs takes a group of isolated runs at once. A busy one first leaves them to others for a while;
-    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after one
-    lease at the latest: so nobody waits for ever for a worker to become empty.
+    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after a third
+    of the lease: nobody waits forever for a worker to become empty.
     """
 
     def __init__(self, store: Store, duty: Duty, runner: Runner, lanes: KnownLanes, lease: float) -> None:
@@ -117,7 +118,10 @@ class IsolatedRuns:
 
     def pause(self, session: Session) -> float | None:
         """Start, reserve or wait for isolated runs; seconds for which nothing else may be claimed, or None."""
+        was_running = bool(self._running)
         self._running = [each for each in self._running if not each.over and each.session == session.id]
+        if was_running and not self._running:
+            self._next_look_at = 0.0  # the next group of the same crash may be waiting
         self._reserved = [each for each in self._reserved if each.session == session.id]
         now = time.monotonic()
         if self._reserved:
@@ -128,7 +132,7 @@ class IsolatedRuns:
             return POLL
         if now < self._next_look_at:
             return None
-        self._next_look_at = now + POLL
+        self._next_look_at = now + ISOLATION_POLL_S
         lanes = list(self._lanes.tasks)
         if not self._store.claims.any_isolated(lanes):
             self._waiting_since = None
@@ -144,7 +148,7 @@ class IsolatedRuns:
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, isolated=True) for claim in claims]
         if self._duty.add(session, attempts):
             self._reserved = attempts
-            self._start_by = now + self._lease
+            self._start_by = now + self._lease / 3
             self._waiting_since = None
 
     def _start(self) -> None:
