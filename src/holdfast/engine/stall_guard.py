@@ -47,6 +47,8 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
     blocked_by: str | None = None
     """The task that blocks it, and its run, if they are known."""
     lost_threads: int = 0
+    leftover: list[str] = msgspec.field(default_factory=list)
+    """Runs whose code still runs here although they were lost or abandoned: it may harm the process, and others."""
     problem: str | None = None
     """Why the worker isn't healthy."""
 
@@ -122,11 +124,12 @@ class StallGuard:
                 log.threads_lost(lost, most)
                 self._on_unhealthy(problem)
         before = self.status
-        self.status = WorkerStatus(lost_threads=lost, problem=problem)
+        leftover = self._runner.leftover(self._duty.in_hand())
+        self.status = WorkerStatus(lost_threads=lost, leftover=leftover, problem=problem)
         if lag > REPORT_STALL_S:
             self.status.loop_lag = round(lag, 1)
             self.status.blocked_by = None if blocker is None else blocker.label
-        if (before.problem, before.lost_threads) != (problem, lost):
+        if (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover):
             self._on_change()
 
     # The culprit
