@@ -75,6 +75,7 @@ class StallGuard:
         self._stalled_for = 0.0
         self._last_check: float | None = None
         self._gave_up = False
+        self._blocker: Attempt | None = None
         self.status = WorkerStatus()
 
     def check(self, interval: float) -> None:
@@ -84,15 +85,15 @@ class StallGuard:
         passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
-        blocker = None
         if self._monitor.stalled:
             self._stalled_for += passed
-            blocker = self._find_blocker()
-            self._free_runs(blocker)
+            self._blocker = self._find_blocker() or self._blocker  # still named after its run was given up
+            self._free_runs(self._blocker)
         else:
             self._stalled_for = 0.0
             self._gave_up = False
-        self._report(blocker)
+            self._blocker = None
+        self._report(self._blocker)
 
     def _free_runs(self, blocker: Attempt | None) -> None:
         attempts = list(self._duty.in_hand().values())
