@@ -130,7 +130,8 @@ class StallGuard:
         if lag > REPORT_STALL_S:
             self.status.loop_lag = round(lag, 1)
             self.status.blocked_by = None if blocker is None else blocker.label
-        if (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover):
+        changed = (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover)
+        if changed or self.status.loop_lag:  # the lag is reported as it grows
             self._on_change()
 
     # The culprit
