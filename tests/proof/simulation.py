@@ -127,8 +127,11 @@ class Simulation:
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep` of whoever runs in a greenlet."""
-        if getcurrent().parent is not None and not self.over:
-            self.pause(seconds)
+        if getcurrent().parent is None:
+            return
+        if self.over:  # waiting for others would never end
+            raise Died
+        self.pause(seconds)
 
     # The run
 
