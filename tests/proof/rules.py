@@ -122,12 +122,7 @@ class Judge:
 
     def _isolated_groups(self, changes: list[Change]) -> Iterator[str]:
         """Isolated runs are claimed apart from others, as many of them as may share a process."""
-        claimed = [
-            change.old
-            for change in changes
-            if change.table == "runs" and change.old is not None and change.new is not None
-            if change.old["state"] == "ready" and change.new["state"] == "running"
-        ]
+        claimed = [change.old for change in changes if change.old is not None and is_claim(change)]
         bounds = {run["isolation"] for run in claimed}
         if any(bounds) and (len(bounds) > 1 or len(claimed) > min(bounds)):
             yield f"isolated runs were claimed together: {[(run['id'], run['isolation']) for run in claimed]}"
@@ -343,3 +338,11 @@ class Judge:
                 yield f"node {node['node']} counts {node['pending']} that it needs, of which {left} are unfinished"
             if node["state"] in ("ready", "running", "waiting", "scheduled") and left and node["ending"] is None:
                 yield f"node {node['node']} is {node['state']} before {left} that it needs have ended"
+
+
+def is_claim(change: Change) -> bool:
+    """Whether a run was claimed."""
+    old, new = change.old, change.new
+    if change.table != "runs" or old is None or new is None:
+        return False
+    return bool(old["state"] == "ready" and new["state"] == "running")

@@ -20,7 +20,7 @@ from tests.proof.actors import NEVER, Actor, Died, Errand, EventLoopActor, LoopA
 from tests.proof.clients import Clients
 from tests.proof.clockwork import SECOND, Clock, virtual
 from tests.proof.crews import LEASE, SimulatedWorker
-from tests.proof.rules import Judge
+from tests.proof.rules import Judge, is_claim
 from tests.proof.stage import Process, Stage
 from tests.proof.workload import Play
 
@@ -168,8 +168,9 @@ class Simulation:
         self.note("calm")
         self.calm = True
         for actor in self.actors:
-            actor.stalled_until = 0  # what is late already comes when it comes
-        if not any(worker.alive and not worker.stopping for worker in self.workers):
+            if actor.stalled_until < NEVER - 1:
+                actor.stalled_until = 0  # what is late already comes when it comes
+        if not any(worker.alive and not worker.stopping and not worker.blocked for worker in self.workers):
             self.start_worker()
         self.clients.calm_down()
 
@@ -190,6 +191,9 @@ class Simulation:
         actor.step(self)
         if actor.over and actor in self.actors:
             self.actors.remove(actor)
+        for worker in self.workers:
+            if worker.alive:
+                worker.watch_blocked_loop()
         self.clock.micros += self.random.choice(PASSING)
 
     def _something_happens(self) -> None:
@@ -243,6 +247,9 @@ class Simulation:
     def _stall(self, alive: list[SimulatedWorker]) -> None:
         """A process, or one thread of it, doesn't get to run for a while."""
         until = self.clock.micros + int(self.random.uniform(0.1, 3 * LEASE) * SECOND)
+        if self.random.random() < 0.4:
+            self._block(alive, until)
+            return
         if alive and self.random.random() < 0.5:
             prefix = self.random.choice(alive).name + "."
             stalled = [actor for actor in self.actors if actor.name.startswith(prefix)]
@@ -252,6 +259,17 @@ class Simulation:
             actor.stall(until)
         self.note(f"stall {[actor.name for actor in stalled]}")
         self.count("stall")
+
+    def _block(self, alive: list[SimulatedWorker], until: int) -> None:
+        """Author code blocks the event loop of a worker, for a while or for ever; its other threads go on."""
+        workers = [worker for worker in alive if worker.author is not None and not worker.blocked]
+        if workers:
+            worker = self.random.choice(workers)
+            assert worker.author is not None
+            for_ever = self.random.random() < 0.5
+            worker.author.block(self.clock.micros, NEVER - 1 if for_ever else until)
+            self.note(f"block {worker.name} {'for ever' if for_ever else ''}")
+            self.count("block for ever" if for_ever else "block")
 
     def _jump(self) -> None:
         seconds = self.random.choice((-LEASE, -0.5, 0.5, LEASE, 4 * LEASE))
@@ -297,9 +315,11 @@ class Simulation:
         elif chance.random() < faults.give_way:
             self.pause(chance.choice((0.0, 0.0005, 0.02)))
 
-    def committed(self, who: str) -> None:
+    def committed(self, who: str, worker: SimulatedWorker | None = None) -> None:
         changes = self.mirror.committed()
         if changes:
+            if worker is not None and not worker.may_claim() and any(map(is_claim, changes)):
+                self.fail(f"{who} claims runs while its event loop is blocked")
             for change in changes:
                 if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
                     self.play.forget(change.new["run"])
