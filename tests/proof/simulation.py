@@ -91,7 +91,9 @@ class Simulation:
         self.mirror = stage.reset(self.clock)
         self.judge = Judge(self.mirror, self.clock.database)
         self.clients = Clients(self, stage)
-        self.play = stage.troupe.play = Play(self.mirror, self.fail, self.sleep, self.clients.wanted_event)
+        self.play = stage.troupe.play = Play(
+            self.mirror, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
+        )
 
     # Telling
 
@@ -236,6 +238,14 @@ class Simulation:
         self.buried += mine
         worker.loop.die()
         worker.leave_the_stage()
+
+    def _kill_loop(self, loop: Any) -> None:
+        """Author code kills its process, whose supervisor starts another one."""
+        for worker in self.workers:
+            if worker.loop is loop and worker.alive:
+                self.count("kill by a culprit")
+                self.kill(worker, "by a culprit")
+                self.start_worker()
 
     def _stop(self, worker: SimulatedWorker) -> None:
         if worker.started and not worker.stopping:
