@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from holdfast import Context, Holdfast, Retry
 from holdfast.cli.commands import holdfast
-from holdfast.errors import HoldfastError
+from holdfast.control import Control
+from holdfast.errors import HoldfastError, PayloadError
 from holdfast.policy.cron import Timing
 from holdfast.store import NewRun
 from holdfast.store.schedule_rows import Declared, Rules
@@ -25,7 +26,7 @@ from tests.support.waiting import wait_until
 from tests.support.web import Visitor
 
 LEASE_S = 20
-WAIT_S = 8
+WAIT_S = 30
 KINDS = ["job", "limited", "stranded", "stranded_limited", "isolated", "later", "overdue", "sleeper", "waiter", "parked"]
 """What is alive in the scene, one healthy and one to be corrupted of each."""
 BAD_JSON = "{oops"
@@ -276,9 +277,9 @@ def scene(database_url: str) -> Iterator[Scene]:
 def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, corruption):
     """Case 47."""
     if not scene.corrupt(*corruption):
-        return  # the schema refuses it
+        assert corruption == CORRUPTIONS["kind: unknown"], "the schema refuses it"
+        return
     scene.pages()
-    scene.commands()
     scene.look_at_broken()
     scene.let_time_pass()
     with scene.app.worker(lease=LEASE_S, concurrency=1):
@@ -289,6 +290,43 @@ def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, corruption):
         wait_until(scene.slot_made, WAIT_S, "the slot of a schedule")
     scene.app.store.timers.prune()
     assert not ask(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
-    scene.pages()
     scene.commands()
-    scene.look_at_broken()
+
+
+@pytest.mark.parametrize("limits", [BAD_JSON, '{"a": 1}', "[1, null]"])
+def test_a_run_with_unreadable_limits_fails_and_says_so(scene, limits):
+    """Case 47: it would be claimed with permits, or passed over in a lane that isn't known to have limits."""
+    scene.corrupt("runs", "limits", limits)
+    scene.let_time_pass()
+    with scene.app.worker(lease=LEASE_S, concurrency=1):
+        for kind in ("job", "limited", "stranded", "stranded_limited", "isolated"):
+            run = scene.runs[kind, "broken"]
+            wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
+            assert run.info().state == "failed", kind
+            assert "limits in its row can't be read" in run.info().error.message
+
+
+def test_a_run_in_a_missing_lane_is_reported(scene):
+    """Case 47: nobody can tell its queue and task."""
+    scene.corrupt("runs", "lane", 777_777)
+    control = Control(scene.app.store, scene.app.registry)
+    (finding,) = [each for each in control.doctor.examine().findings if each.code == "missing_lane"]
+    assert finding.data == {"lane": 777_777, "runs": len(KINDS)}
+
+
+def test_a_run_held_for_an_unknown_reason_is_explained(scene):
+    """Case 47."""
+    scene.corrupt("runs", "held", "banana")
+    control = Control(scene.app.store, scene.app.registry)
+    reasons = control.whys.why(scene.runs["job", "broken"].id).reasons
+    assert [(reason.code, reason.data) for reason in reasons] == [("held", {"held": "banana"})]
+
+
+def test_a_result_that_cant_be_read_hides_no_other_run(scene):
+    """Case 47."""
+    scene.corrupt("runs", "result", BAD_JSON)
+    broken, sound = (scene.ended[mark]["kept"] for mark in ("broken", "sound"))
+    listed = {info.id: info.result for info in scene.app.runs()}
+    assert (listed[broken.id], listed[sound.id]) == (None, "sound")
+    with pytest.raises(PayloadError):
+        broken.result(timeout=1)

@@ -29,7 +29,7 @@ SHOWN = 5
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
-    limit, quiescing, isolated, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
+    limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
 
     code: str
     text: str
