@@ -12,6 +12,7 @@ from tests.chaos.effects import TABLE
 from tests.chaos.facts import gather
 from tests.chaos.verdict import judge
 from tests.chaos.workload import EXPECTED, Workload
+from tests.support.charges import record_charges
 from tests.support.counting import ask
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
@@ -29,6 +30,8 @@ def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
             assert own.info.server_version // 10_000 == version
         with Holdfast(url) as app:
             workload = Workload(app, ledger)
+            app.store.prepare()
+            record_charges(url)
             runs = {}
             with app.worker(lease=30):
                 for kind in EXPECTED:

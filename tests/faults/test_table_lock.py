@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 LOCKED_S = 4
 BLOCKED_CLAIM = f"""
 select 1 from pg_stat_activity
-where wait_event_type = 'Lock' and query like '%candidates as materialized%'
+where wait_event_type = 'Lock' and (query like '%candidates as materialized%' or query like '%isolated%')
 and clock_timestamp() - query_start > interval '{LOCKED_S} seconds'
 """
 

@@ -58,7 +58,7 @@ def test_a_worker_cut_off_stops_its_code_before_its_lease_ends_and_comes_back_by
     ledger.path.with_name("release1").touch()
     road.open_road()
     assert run.result(timeout=60) == 1
-    assert [entry.kind for entry in run.history()] == ["enqueued", "started", "crashed", "started", "done"]
+    assert [entry.kind for entry in run.history()] == ["enqueued", "started", "worker_lost", "started", "done"]
     assert len(times(ledger, "began")) == 2
     assert "Traceback" not in worker.log
     worker.signal(signal.SIGTERM)

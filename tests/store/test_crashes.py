@@ -172,6 +172,36 @@ def test_suspects_that_a_session_reports_together_are_not_charged(world):
     assert world.kinds(claims[0].id) == ["worker_lost"]
 
 
+@pytest.mark.parametrize("by", ["its worker", "the recoverer"])
+def test_runs_of_a_lease_lost_to_the_database_are_neither_charged_nor_suspected(world, by):
+    ids = isolated(world, 1, max_crashes=3)
+    world.session("w")
+    world.claim_isolated("w")
+    world.store.workers.expire(["w"])
+    if by == "its worker":
+        world.store.workers.excuse("w")
+    recovered = world.store.workers.recover(["w"], CRASHED, excused=by == "the recoverer")
+    row = world.row(ids[0])
+    assert (recovered.ready, row["crashes"], row["deaths"], row["held"]) == (1, 2, 2, None)
+    assert world.kinds(ids[0])[-1] == "worker_lost"
+
+
+def test_a_run_beside_leftover_code_of_a_lost_session_did_not_die_alone(world):
+    world.session("w")
+    claim = world.running("w", max_crashes=0)
+    world.store.workers.renew("w", 60 * SECOND, '{"leftover":["another"]}')
+    assert die(world, "w").failed == []
+    assert (world.row(claim.id)["crashes"], world.kinds(claim.id)) == (0, ["worker_lost"])
+
+
+@pytest.mark.parametrize("status", ["garbage", '{"leftover": 5}', "null", '{"leftover": ["THE RUN"]}'])
+def test_a_run_beside_its_own_leftover_code_died_alone_and_an_unreadable_report_does_no_harm(world, status):
+    world.session("w")
+    claim = world.running("w", max_crashes=0)
+    world.store.workers.renew("w", 60 * SECOND, status.replace("THE RUN", claim.id))
+    assert die(world, "w").failed == [claim.id]
+
+
 def test_a_renewal_reports_the_workers_health(world):
     world.session("w")
     assert world.store.workers.renew("w", 60 * SECOND, '{"lost_threads":3}')

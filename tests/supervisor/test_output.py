@@ -59,12 +59,21 @@ def test_a_line_without_end_does_not_fill_the_memory(pipe):
 
 def test_pauses_double_up_to_the_longest():
     slot = Slot(1)
+    slot.failed_starts = 1
     pauses = []
     for slot.deaths in range(1, 9):
         pauses.append(slot.pause(Pace()))
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     slot.deaths = 100_000
     assert slot.pause(Pace()) == 30
+
+
+def test_a_worker_that_died_of_its_work_is_replaced_soon():
+    slot = Slot(1)
+    pauses = []
+    for slot.deaths in range(1, 9):
+        pauses.append(slot.pause(Pace()))
+    assert pauses == [0.5, 1, 2, 2, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

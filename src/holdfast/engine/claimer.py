@@ -27,7 +27,8 @@ CONTENDED = 0.005
 MOST_UNWRITTEN = 2000
 FEW = 16
 """While there is more to do than slots, fewer free ones than this part of all are filled"""
-ISOLATION_PATIENCE_S = 2.0
+ISOLATION_POLL_S = 0.5
+ISOLATION_PATIENCE_S = 0.5
 """How long a worker that has runs leaves isolated ones to a worker that has none."""
 SOON = 0.005
 """so many seconds after the last claim: many at once cost little more than one."""
@@ -94,8 +95,8 @@ class IsolatedRuns:
     """Runs suspects of a crash in a process without other runs, so that the next death shows who causes them.
 
     A worker without runs takes a group of isolated runs at once. A busy one first leaves them to others for a while;
-    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after one
-    lease at the latest: so nobody waits for ever for a worker to become empty.
+    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after a third
+    of the lease: nobody waits forever for a worker to become empty.
     """
 
     def __init__(self, store: Store, duty: Duty, runner: Runner, lanes: KnownLanes, lease: float) -> None:
@@ -115,37 +116,49 @@ class IsolatedRuns:
         """Whether this worker has claimed a group that it hasn't started."""
         return bool(self._reserved)
 
+    def look(self) -> bool:
+        """Look for isolated runs if that is due; whether there are any. Done after a claim, whose runs must not wait
+        for it, and before the first one: a process that has just started is empty."""
+        now = time.monotonic()
+        if now >= self._next_look_at:
+            self._next_look_at = now + ISOLATION_POLL_S
+            if not self._store.claims.any_isolated(self._lanes.tasks):
+                self._waiting_since = None
+            elif self._waiting_since is None:
+                self._waiting_since = now
+        return self._waiting_since is not None
+
     def pause(self, session: Session) -> float | None:
         """Start, reserve or wait for isolated runs; seconds for which nothing else may be claimed, or None."""
+        if not self._next_look_at:
+            self.look()
+        if not (self._reserved or self._running or self._waiting_since is not None):
+            return None
+        now = time.monotonic()
+        was_running = bool(self._running)
         self._running = [each for each in self._running if not each.over and each.session == session.id]
         self._reserved = [each for each in self._reserved if each.session == session.id]
-        now = time.monotonic()
         if self._reserved:
             if self._runner.taken and now < self._start_by:
                 return min(POLL, self._start_by - now)
             self._start()
         if self._running:
             return POLL
-        if now < self._next_look_at:
+        if was_running:  # the next group of the same crash may be waiting
+            self._next_look_at = now
+            self.look()
+        if self._waiting_since is None or (self._runner.taken and now - self._waiting_since < ISOLATION_PATIENCE_S):
             return None
-        self._next_look_at = now + POLL
-        lanes = list(self._lanes.tasks)
-        if not self._store.claims.any_isolated(lanes):
-            self._waiting_since = None
-            return None
-        self._waiting_since = self._waiting_since or now
-        if self._runner.taken and now - self._waiting_since < ISOLATION_PATIENCE_S:
-            return None
-        self._reserve(session, lanes, now)
+        self._reserve(session, now)
         return 0.0 if self._reserved else None
 
-    def _reserve(self, session: Session, lanes: list[int], now: float) -> None:
-        claims = self._store.claims.claim_isolated(session.id, lanes, self._runner.concurrency)
+    def _reserve(self, session: Session, now: float) -> None:
+        self._waiting_since = None
+        claims = self._store.claims.claim_isolated(session.id, self._lanes.tasks, self._runner.concurrency)
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, isolated=True) for claim in claims]
         if self._duty.add(session, attempts):
             self._reserved = attempts
-            self._start_by = now + self._lease
-            self._waiting_since = None
+            self._start_by = now + self._lease / 3
 
     def _start(self) -> None:
         attempts, self._reserved = self._reserved, []
@@ -229,6 +242,7 @@ class Claimer(Loop):
         self.rounds_without_work = 0
         begun = self._runner.begin(attempts)
         self._note_busy(session)
+        self._isolation.look()
         return 0.0 if begun else POLL
 
     def _claim(self, session: Session, free: int) -> None:
@@ -309,6 +323,8 @@ class Claimer(Loop):
             return 0.0
         if self._lanes.refresh():
             return 0.0
+        if self._isolation.look():
+            return ISOLATION_POLL_S / 2 if self._runner.taken else 0.0
         lanes = self._claimable()
         if not self._store.claims.any_ready(lanes):
             return POLL

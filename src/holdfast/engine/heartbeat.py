@@ -32,7 +32,8 @@ class Pulse:
         self._in_hand: set[str] = set()
         self._lock = threading.Lock()
 
-    def beat(self) -> None:
+    def beat(self) -> bool:
+        """Note that this thread runs; False if none of them did for a third of the lease."""
         now = time.monotonic()
         in_hand = {attempt.task.name for attempt in self._duty.in_hand().values()}
         with self._lock:
@@ -40,6 +41,8 @@ class Pulse:
             before, self._in_hand = self._in_hand, in_hand
         if last is not None and now - last > self._longest:
             log.late_heartbeat(now - last, sorted(in_hand or before))
+            return False
+        return True
 
 
 class Heartbeat(Loop):
@@ -96,9 +99,12 @@ class Heartbeat(Loop):
         self.wake()
 
     def _open(self) -> None:
+        lost = self._duty.last_lost
+        if lost is not None and lost.excused:
+            self._store.workers.excuse(lost.id)
         session = self._new_session()
         sent_at = time.monotonic()
-        self._store.workers.open(session.id, session.name, int(self._lease * SECOND), session.info)
+        self._store.workers.open(session.id, session.name, int(self._lease * SECOND), session.info, self._status())
         session.renewed(sent_at, self._lease)
         self._unknown = set()
         self._duty.begin(session)
@@ -106,7 +112,8 @@ class Heartbeat(Loop):
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
         if not self._store.workers.renew(session.id, int(self._lease * SECOND), self._status()):
-            self._lose(session, "its lease ran out")
+            session.excused = sent_at < session.good_until  # asked in time: the database was late
+            self._lose(session, "its lease expired")
             self.wake()
             return
         session.renewed(sent_at, self._lease)
@@ -166,11 +173,12 @@ class Warden(Loop):
         self._stall_guard = stall_guard
 
     def tick(self) -> float:
-        self._pulse.beat()
+        on_time = self._pulse.beat()
         self._store.database.cut_stuck(self._lease / 3)
         session = self._duty.session
         margin = self._lease / 6
         if session is not None and session.seconds_left() < margin:
+            session.excused = on_time
             self._lose(session, "the database didn't answer in time to renew the lease")
         interval = min(1.0, self._lease / 12)
         self._stall_guard.check(interval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -17,13 +18,19 @@ SHORTEST = 0.05
 
 
 class Recoverer(Loop):
-    """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones."""
+    """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones.
+
+    If this worker itself couldn't reach the database for a while, others couldn't renew their leases either: sessions
+    that it finds dead after that are recovered without suspicion.
+    """
 
     name = "recoverer"
 
-    def __init__(self, store: Store, failed: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, failed: Callable[[str], None], lease: float) -> None:
         super().__init__()
         self._store = store
+        self._away_after = min(LONGEST, lease) + lease / 3
+        self._last_tick: float | None = None
         self._failed = failed
         self._crashed = to_json(crash_error())
         self._ended: deque[str] = deque()
@@ -39,9 +46,11 @@ class Recoverer(Loop):
             self._store.workers.expire(ended)
             for _ in ended:
                 self._ended.popleft()
+        last_tick, began = self._last_tick, time.monotonic()
         dead = self._store.workers.dead()
         if dead:
-            recovered = self._store.workers.recover(dead, self._crashed)
+            away = last_tick is not None and began - last_tick > self._away_after
+            recovered = self._store.workers.recover(dead, self._crashed, excused=away)
             for run in (*recovered.failed, *recovered.failed_with):
                 self._failed(run)
             for run in recovered.failed:
@@ -49,6 +58,7 @@ class Recoverer(Loop):
             if recovered:
                 log.recovered(recovered.sessions, recovered.ready, len(recovered.failed))
                 return 0.0
+        self._last_tick = began
         left = self._store.workers.next_expiry()
         return LONGEST if left is None else min(max(left / SECOND, SHORTEST), LONGEST)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -31,6 +31,8 @@ from holdfast.store.permits import readable
 from holdfast.task.current import Scope, scope
 from holdfast.telemetry import log
 
+MAX_LEFTOVER = 20
+"""How many runs with leftover code a worker names."""
 CLEAN_UP = 1.0
 """How long a cancelled coroutine may take to clean up before it counts as unstoppable."""
 
@@ -59,6 +61,7 @@ class Runner:
         self._in_hand = in_hand
         self._taken = 0
         self._in_processes = 0
+        self._active: set[Attempt] = set()  # those whose author code runs, or is about to
         self._most_processes = os.cpu_count() or 1
         self._lock = threading.Lock()
         self._threads = Threads(between)
@@ -106,6 +109,13 @@ class Runner:
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self._threads.run(call)
 
+    def leftover(self, claimed: Mapping[str, Attempt]) -> list[str]:
+        """Runs whose code still runs here although they were abandoned, or are not among the claimed ones any more."""
+        with self._lock:
+            active = list(self._active)
+        lost = {each.claim.id for each in active if each.abandoned or claimed.get(each.claim.id) is not each}
+        return sorted(lost)[:MAX_LEFTOVER]
+
     @property
     def lost_threads(self) -> int:
         """Threads whose code outlived its timeout or its cancellation, and was abandoned."""
@@ -117,6 +127,7 @@ class Runner:
         """Start attempts; each takes a slot until its author code is over. False when some had to be handed back."""
         with self._lock:
             self._taken += len(attempts)
+            self._active.update(attempts)
             self._in_processes += sum(attempt.place == "process" for attempt in attempts)
         on_loop = [attempt for attempt in attempts if attempt.place == "loop"]
         if on_loop:
@@ -266,6 +277,8 @@ class Runner:
         else:
             self._let_go(attempt)
         attempt.score = None  # which has the attempt: only the garbage collector could free the two
+        with self._lock:
+            self._active.discard(attempt)
         with attempt.lock:
             holds_slot = not attempt.abandoned
         if holds_slot:

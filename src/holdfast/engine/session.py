@@ -22,6 +22,9 @@ class Session:
         self.good_until = 0.0
         """Until when (monotonic) the lease is certain: reckoned from before the heartbeat was sent."""
 
+        self.excused = False
+        """It was lost because the database didn't answer: its runs are not to blame."""
+
     def renewed(self, sent_at: float, lease: float) -> None:
         self.good_until = sent_at + lease
 
@@ -38,6 +41,7 @@ class Duty:
 
     def __init__(self) -> None:
         self.session: Session | None = None
+        self.last_lost: Session | None = None
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
 
@@ -55,7 +59,7 @@ class Duty:
         with self._lock:
             if self.session is not session:
                 return None
-            self.session = None
+            self.session, self.last_lost = None, session
             return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
 
     def add(self, session: Session, attempts: Iterable[Attempt]) -> bool:

@@ -47,6 +47,8 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
     blocked_by: str | None = None
     """The task that blocks it, and its run, if they are known."""
     lost_threads: int = 0
+    leftover: list[str] = msgspec.field(default_factory=list)
+    """Runs whose code still runs here although they were lost or abandoned: it may harm the process, and others."""
     problem: str | None = None
     """Why the worker isn't healthy."""
 
@@ -73,6 +75,7 @@ class StallGuard:
         self._stalled_for = 0.0
         self._last_check: float | None = None
         self._gave_up = False
+        self._blocker: Attempt | None = None
         self.status = WorkerStatus()
 
     def check(self, interval: float) -> None:
@@ -82,15 +85,15 @@ class StallGuard:
         passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
-        blocker = None
         if self._monitor.stalled:
             self._stalled_for += passed
-            blocker = self._find_blocker()
-            self._free_runs(blocker)
+            self._blocker = self._find_blocker() or self._blocker  # still named after its run was given up
+            self._free_runs(self._blocker)
         else:
             self._stalled_for = 0.0
             self._gave_up = False
-        self._report(blocker)
+            self._blocker = None
+        self._report(self._blocker)
 
     def _free_runs(self, blocker: Attempt | None) -> None:
         attempts = list(self._duty.in_hand().values())
@@ -122,11 +125,13 @@ class StallGuard:
                 log.threads_lost(lost, most)
                 self._on_unhealthy(problem)
         before = self.status
-        self.status = WorkerStatus(lost_threads=lost, problem=problem)
+        leftover = self._runner.leftover(self._duty.in_hand())
+        self.status = WorkerStatus(lost_threads=lost, leftover=leftover, problem=problem)
         if lag > REPORT_STALL_S:
             self.status.loop_lag = round(lag, 1)
             self.status.blocked_by = None if blocker is None else blocker.label
-        if (before.problem, before.lost_threads) != (problem, lost):
+        changed = (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover)
+        if changed or self.status.loop_lag:  # the lag is reported as it grows
             self._on_change()
 
     # The culprit

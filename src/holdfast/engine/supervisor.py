@@ -33,6 +33,9 @@ class Pace:
 
     first_pause: float = 0.5
     longest_pause: float = 30.0
+    """Between starts that fail."""
+    longest_pause_after_work: float = 2.0
+    """Before a child that had started, and died of its work, is replaced: others' runs wait for it."""
     settled: float = 60.0
     """A child that lived so long begins again with the first pause."""
     tries: int = 3
@@ -59,8 +62,9 @@ class Slot:
         return self.child is not None and self.child.ready
 
     def pause(self, pace: Pace) -> float:
-        """How long to wait after so many deaths."""
-        return float(min(pace.first_pause * 2 ** min(max(self.deaths - 1, 0), 32), pace.longest_pause))
+        """How long to wait after so many deaths in a row."""
+        longest = pace.longest_pause if self.failed_starts else pace.longest_pause_after_work
+        return float(min(pace.first_pause * 2 ** min(max(self.deaths - 1, 0), 32), longest))
 
 
 class Supervisor:

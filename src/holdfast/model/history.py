@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "timed_out": "an attempt ran into its timeout and will be tried again, or a gate into its own; data has the error",
     "crashed": "the attempt's process died or lost its lease while no other run was running in it: the run is charged",
     "worker_lost": "the attempt's process died or lost its lease with other runs in it: nobody is charged; data has how"
-    " many there were",
+    " many there were, or 0 if the database didn't answer",
     "handed_back": "the attempt's worker stopped cleanly and gave the run back; the attempt isn't charged",
     "cancelled": "the run was cancelled; data has the reason, and who did it where that is known",
     "retried": "an operator sent the ended run back to be tried anew; data has who, where that is known",

@@ -240,7 +240,8 @@ class Claims(Part):
 
     def any_isolated(self, lanes: Collection[int]) -> bool:
         """Whether isolated runs of these lanes wait for a process of their own."""
-        return bool(lanes) and bool(self._one("claim", "any_isolated", lanes=_lanes(lanes)))
+        line = "claim" if self._ground.database.dialect.writing_ctes else "pick"
+        return bool(lanes) and bool(self._one(line, "any_isolated", lanes=_lanes(lanes)))
 
     def claim_isolated(self, session: str, lanes: Collection[int], most: int) -> list[Claim]:
         """Claim a group of isolated runs that may share a process; the caller runs nothing else beside them."""

@@ -25,7 +25,8 @@ class Death(NamedTuple):
 
     run: str
     together: int
-    """How many runs were running in the process, this one included."""
+    """How many runs were running in the process, this one included; 0: the process didn't die, but lost its lease
+    because the database didn't answer."""
     isolate: bool | None = None
     """Whether it must not share a process with others from now on; None: if it has died before without having ended an
     attempt in between."""
@@ -51,7 +52,7 @@ def record_deaths(
     rows = [
         {
             "id": death.run, "together": death.together, "error": death.error,
-            "isolate": None if death.isolate is None else int(death.isolate),
+            "isolate": 0 if not death.together else None if death.isolate is None else int(death.isolate),
         }
         for death in deaths
     ]  # fmt: skip
@@ -61,7 +62,7 @@ def record_deaths(
         run, death = runs[str(id)], by_run[str(id)]
         fails = state == "failed" or ending != run.ending
         data: str | None
-        if death.together > 1:
+        if death.together != 1:
             kind, data = "worker_lost", msgspec.json.encode({"together": death.together}).decode()
         else:
             kind, data = "crashed", death.error or (too_many if fails else None)

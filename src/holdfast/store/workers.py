@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from holdfast.database import Row
 from holdfast.store.crashes import Death, record_deaths
 from holdfast.store.family import above, held_runs, hold, ids
@@ -12,12 +14,18 @@ from holdfast.store.permits import give_back
 from holdfast.store.rows import Recovered
 
 
+class _Reported(msgspec.Struct):
+    """What matters here of the health that a worker reported."""
+
+    leftover: Sequence[str] = ()
+
+
 class Workers(Part):
     """Sessions, alive and dead."""
 
-    def open(self, session: str, name: str, lease: int, info: str) -> None:
+    def open(self, session: str, name: str, lease: int, info: str, status: str | None = None) -> None:
         """A worker process has started; its lease, in microseconds, begins now."""
-        self._one("heartbeat", "open_session", session=session, name=name, lease=lease, info=info)
+        self._one("heartbeat", "open_session", session=session, name=name, lease=lease, info=info, status=status)
 
     def renew(self, session: str, lease: int, status: str | None = None) -> bool:
         """Renew the lease and report the worker's health; False if the lease has expired: the session has ended."""
@@ -34,6 +42,11 @@ class Workers(Part):
     def close(self, session: str) -> bool:
         """The worker has stopped; False when runs still name it, which a recovery will see to."""
         return bool(self._one("heartbeat", "close_session", session=session))
+
+    def excuse(self, session: str) -> None:
+        """Have the runs of a session recovered without suspicion: its worker is alive, and lost its lease because the
+        database didn't answer."""
+        self._one("heartbeat", "excuse_session", session=session)
 
     def live(self) -> list[Row]:
         return self._one("read", "live_workers")
@@ -57,17 +70,24 @@ class Workers(Part):
         left: int | None = self._one("housekeeping", "next_expiry")[0][0]
         return left
 
-    def recover(self, sessions: list[str], too_many: str) -> Recovered:
-        """Recover up to 500 runs of these sessions, as far as they are still dead under the lock. `too_many`: the error
-        of runs that fail because they crashed more often than they may."""
-        return self._together("housekeeping", lambda do: self._recover(do, sessions, too_many))
+    def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> Recovered:
+        """Recover up to 500 runs of these sessions, as far as they are still dead under the lock.
 
-    def _recover(self, do: Do, sessions: list[str], too_many: str) -> Recovered:
+        `too_many`: the error of runs that fail because they crashed more often than they may. `excused`: the database
+        was away, so the sessions may have expired through no fault of their runs.
+        """
+        return self._together("housekeeping", lambda do: self._recover(do, sessions, too_many, excused=excused))
+
+    def _recover(self, do: Do, sessions: list[str], too_many: str, *, excused: bool) -> Recovered:
         given = _sessions(sessions)
         locked = [row[0] for row in do("lock_dead", rows=given)]
         unknown = set(sessions) - {row[0] for row in do("known_sessions", rows=given)}
-        died_with: dict[str, int] = dict(do("count_dead", rows=_sessions(locked)) if locked else ())
+        counted = do("count_dead", rows=_sessions(locked)) if locked else []
+        died_with: dict[str, int] = {session: runs for session, runs, _ in counted}
+        leftover = {session: _leftover(status) for session, _, status in counted}
         died_with |= dict(do("running_of_sessions", rows=_sessions(unknown)) if unknown else ())
+        if excused:
+            died_with = dict.fromkeys(died_with, 0)
         dead = {*locked, *unknown}
         ours = _sessions(sorted(dead))
         picked = do("pick_lost", rows=ours)
@@ -77,7 +97,11 @@ class Workers(Part):
         held = {id: run for id, run in held.items() if run.session in dead}
         running = [id for id, run in held.items() if run.state == "running"]
         others = [id for id, run in held.items() if run.state != "running"]
-        deaths = [Death(id, died_with[str(held[id].session)]) for id in running]
+        deaths = []
+        for id in running:
+            session = str(held[id].session)
+            alone = died_with[session] == 1 and not leftover.get(session, set()) - {id}
+            deaths.append(Death(id, 1 if alone else died_with[session] and max(died_with[session], 2)))
         failed, failed_with = record_deaths(do, held, deaths, too_many, fenced=False)
         released = do("release_lost", rows=ids(others)) if others else []
         let_go = (
@@ -87,6 +111,14 @@ class Workers(Part):
         give_back(do, [held[id].limits for id in (*running, *others)])
         do("forget_sessions", rows=ours)
         return Recovered(len(running) - len(failed), failed, len(released), sorted(dead), failed_with)
+
+
+def _leftover(status: str | None) -> set[str]:
+    """Runs that the worker had lost or abandoned, and whose code still ran in the process: they may have killed it."""
+    try:
+        return set(msgspec.json.decode(status or "{}", type=_Reported).leftover)
+    except msgspec.DecodeError:  # another release, or something else, wrote it
+        return set()
 
 
 def _sessions(sessions: Iterable[str]) -> str:

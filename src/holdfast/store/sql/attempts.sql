@@ -93,7 +93,7 @@ set state = case when each.together = 1 and crashes >= max_crashes and (undos = 
         else cause end,
     deadline = case when each.together = 1 and crashes >= max_crashes and undos = 1 then null else deadline end,
     crashes = case
-        when each.together > 1 then crashes
+        when each.together <> 1 then crashes
         when crashes >= max_crashes and undos = 1 and ending is null then 0
         else crashes + 1 end,
     deaths = case when each.together = 1 and crashes >= max_crashes then 0 when each.isolate = 0 then deaths else deaths + 1 end,

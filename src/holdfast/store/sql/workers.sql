@@ -1,7 +1,7 @@
 -- name: open_session
 -- A worker process has started. A repeat after a lost answer changes nothing.
-insert into {schema}workers (session, name, lease_until, started_at, idle, info)
-values (:session, :name, {moment} + cast(:lease as bigint), {moment}, 0, :info)
+insert into {schema}workers (session, name, lease_until, started_at, idle, info, status)
+values (:session, :name, {moment} + cast(:lease as bigint), {moment}, 0, :info, :status)
 on conflict do nothing
 
 -- name: renew_session
@@ -55,11 +55,15 @@ update {schema}workers set died_with = coalesce(died_with, (
     select count(*) from {schema}runs r where r.session = {schema}workers.session and r.state = 'running'
 ))
 where session {among(:rows, session text)}
-returning session, died_with
+returning session, died_with, status
 
 -- name: running_of_sessions
 -- The same for sessions without a row, which can't keep the count.
 select session, count(*) from {schema}runs where session {among(:rows, session text)} and state = 'running' group by session
+
+-- name: excuse_session
+-- The worker lost its lease because the database didn't answer: when its runs are recovered, none of them is suspected.
+update {schema}workers set died_with = 0 where session = :session
 
 -- name: known_sessions
 -- Which of these sessions have a row.
