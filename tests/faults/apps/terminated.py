@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
@@ -33,7 +34,7 @@ async def limited(n: int) -> int:
     return n
 
 
-@app.task(name="function", retry=ONCE)
+@app.task(name="function", retry=Retry(max_attempts=1000, delay=0.01, max_delay=0.1))
 async def function(ctx: Context, n: int) -> list[int]:
     """Steps, a child, an event of its own, a sleep, and a transaction."""
     first = await ctx.step(note, "first", n)
@@ -42,7 +43,13 @@ async def function(ctx: Context, n: int) -> list[int]:
     heard = await ctx.wait_for(f"ready {n}")
     told = await ctx.wait_for(f"go {n}")
     await ctx.sleep(0.05)
+    await ctx.transaction(pay, n)
     return [first, child, heard, told, await ctx.step(note, "last", n)]
+
+
+def pay(connection: Any, n: int) -> None:
+    """Fails when its own connection is ended: then the run is tried again."""
+    connection.execute("insert into paid (n) values (%s)", (n,))
 
 
 def note(what: str, n: int) -> int:
