@@ -19,7 +19,7 @@ from holdfast.client.handle import Run
 from holdfast.client.hearing import Hearing
 from holdfast.database import Row
 from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
-from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound
+from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
 from holdfast.model.blocking import in_thread, refuse_in_loop
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
@@ -270,10 +270,16 @@ class Client:
 
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         with self._ends.sleeping(id, timeout) as sleeper:
-            while not isinstance(end := self.look(id, task), Finished):
+            while True:
+                try:
+                    end = self.look(id, task)
+                except StoreUnavailable as error:
+                    sleeper.sleep_after_failure(error)
+                    continue
+                if isinstance(end, Finished):
+                    return end.result
                 self.store.database.refuse_waiting(f"run {id}")
                 sleeper.sleep(end)
-            return end.result
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         row = await self._ends.wait(id, timeout)

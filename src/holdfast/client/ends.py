@@ -4,6 +4,8 @@ threads, which look for themselves.
 Looks come at ever longer intervals; those of coroutines at once when a worker of this process has written something.
 Who has waited for a moment also hears of ends in other processes (`hearing.py`), and then looks less often by itself.
 But a hint may get lost, so that never stops.
+
+Who has seen the run once waits through an outage of the database: a look that fails is repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from uuid import UUID
 
 from holdfast.client.hearing import Hearing, rest_after
 from holdfast.database import Row
+from holdfast.database.faults import Refused
 from holdfast.database.fork import watch_over
-from holdfast.errors import ResultTimeout
+from holdfast.errors import ResultTimeout, StoreUnavailable
 from holdfast.model.blocking import in_thread
 from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.run import FINAL
@@ -33,6 +36,9 @@ LONGEST_WHILE_HEARING = 1.0
 HEARING_FROM = 0.02
 """Who waits for so many seconds before the next look wants to hear of ends: shorter waits aren't worth a connection."""
 
+LONGEST_OUTAGE_S = 300.0
+"""How long the database may be away before those who wait are told, if their own timeout isn't sooner."""
+
 Look: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
 """States and what follows them, by id, of those runs that exist. Blocking."""
 
@@ -45,17 +51,31 @@ class Looks:
         self._seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
         self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
         self._pause = FIRST_LOOK
+        self._seen = False
+        self._away_since: float | None = None
+
+    def pause_after_failure(self, error: StoreUnavailable, longest: float) -> float:
+        """How long to wait before the next look after one that failed. Raises the error when the run was never seen,
+        only somebody can help, or the outage takes too long; ResultTimeout when there is no time left."""
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        if not self._seen or isinstance(error, Refused) or now - self._away_since > LONGEST_OUTAGE_S:
+            raise error
+        if self._deadline is not None and self._deadline <= now:
+            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s: {error}") from error
+        return self._next(longest)
 
     def pause(self, state: str, longest: float) -> float:
         """How long to wait before the next look at a run in that state; ResultTimeout when there is no time left."""
-        pause, self._pause = self._pause, min(self._pause * 1.5, longest)
-        if self._deadline is None:
-            return pause
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        self._seen, self._away_since = True, None
+        if self._deadline is not None and self._deadline <= time.monotonic():
             hint = ": is a worker alive that knows its task and works on its queue?" if state == "ready" else ""
             raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it is still {state}{hint}")
-        return min(pause, left)
+        return self._next(longest)
+
+    def _next(self, longest: float) -> float:
+        pause, self._pause = self._pause, min(self._pause * 1.5, longest)
+        return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
 
 
 class Waiter:
@@ -79,6 +99,18 @@ class Waiter:
             return self.looks.pause(row[0], longest)
         except ResultTimeout as error:
             self.end.set_exception(error)
+            return None
+
+    def miss(self, error: Exception, longest: float) -> float | None:
+        """A look failed: the seconds until the next one; None when there is none."""
+        if self.end.done():  # cancelled
+            return None
+        try:
+            if not isinstance(error, StoreUnavailable):
+                raise error
+            return self.looks.pause_after_failure(error, longest)
+        except Exception as final:
+            self.end.set_exception(final)
             return None
 
 
@@ -127,18 +159,16 @@ class Watch:
 
     async def _look_once(self) -> float:
         looked, self.waiters = self.waiters, []
+        longest = self._ends.longest()
         try:
             rows = await in_thread(self._ends.look, {waiter.id for waiter in looked})
         except Exception as error:
-            for waiter in looked:
-                if not waiter.end.done():
-                    waiter.end.set_exception(error)
-            return 0.0
+            seen = [(waiter, waiter.miss(error, longest)) for waiter in looked]
         except BaseException:
             self.waiters += looked
             raise
-        longest = self._ends.longest()
-        seen = ((waiter, waiter.see(rows.get(waiter.id), longest)) for waiter in looked)
+        else:
+            seen = [(waiter, waiter.see(rows.get(waiter.id), longest)) for waiter in looked]
         pauses = {waiter: pause for waiter, pause in seen if pause is not None}
         self.waiters += pauses
         pause = min(pauses.values(), default=0.0)
@@ -159,7 +189,13 @@ class Sleeper:
 
     def sleep(self, state: str) -> None:
         """Until the next look at the run, which was in that state at the last one."""
-        pause = self._looks.pause(state, self._ends.longest())
+        self._sleep(self._looks.pause(state, self._ends.longest()))
+
+    def sleep_after_failure(self, error: StoreUnavailable) -> None:
+        """The same after a look that failed; raises where it makes no sense to look again."""
+        self._sleep(self._looks.pause_after_failure(error, self._ends.longest()))
+
+    def _sleep(self, pause: float) -> None:
         self._ends.will_wait(pause)
         self._soon.wait(pause)
         self._soon.clear()

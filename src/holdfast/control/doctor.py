@@ -6,6 +6,7 @@ The facts come from the store; what they mean is in `symptoms.py`.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -97,6 +98,11 @@ class Doctor:
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.all() if queue.paused}
         yield from symptoms.of_lanes(self._ready(), Workers(self._store).list(), paused)
+        known = self._store.lanes.refresh()
+        runs: Counter[int] = Counter()
+        for counted in self._store.counting.unfinished().values():
+            runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
+        yield from symptoms.of_missing_lanes(runs)
 
     def _ready(self) -> dict[tuple[str, str], int]:
         """Ready runs by queue and task; counted no further than to a bound."""

@@ -10,6 +10,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.limits import CounterState
+from holdfast.store.permits import parts_of
 
 
 class CounterInfo(msgspec.Struct, frozen=True):
@@ -62,10 +63,17 @@ class Limits:
 
 def shown_place(place: str) -> str:
     """A counter in words: the name of its limit, and its key where it has one."""
-    name, key = msgspec.json.decode(place)
-    return f"{name} for {key}" if key else str(name)
+    name, key = parts_of(place)
+    return f"{name} for {key}" if key else name
+
+
+def shown_key(key: str) -> Any:
+    """What a counter is for; None where its limit has only one."""
+    try:
+        return msgspec.json.decode(key) if key else None
+    except msgspec.DecodeError:  # a corrupt row
+        return key
 
 
 def _counter(counter: CounterState) -> CounterInfo:
-    key = msgspec.json.decode(counter.key) if counter.key else None
-    return CounterInfo(key, counter.used, counter.started, counter.parked)
+    return CounterInfo(shown_key(counter.key), counter.used, counter.started, counter.parked)

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.graphs import how_to_conclude
-from holdfast.control.limits import shown_place
+from holdfast.control.limits import shown_key, shown_place
 from holdfast.control.steps import WaitInfo, waits_of
 from holdfast.control.workers import WorkerInfo, Workers
 from holdfast.errors import RunNotFound
@@ -20,6 +20,7 @@ from holdfast.model.failure import from_json
 from holdfast.model.run import FINAL, RunInfo
 from holdfast.store import Store
 from holdfast.store.limits import CounterState
+from holdfast.store.permits import parts_of
 from holdfast.store.reader import Reader
 from holdfast.store.views import MoreRow, RunRow
 
@@ -28,7 +29,7 @@ SHOWN = 5
 
 class Reason(msgspec.Struct, frozen=True):
     """One reason. `code`: ended, running, time, retry, event, message, children, sleep, gate, nodes, concurrency,
-    limit, quiescing, isolated, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
+    limit, quiescing, isolated, held, paused, no_worker, no_queue, unknown_task, unhealthy, busy, or next."""
 
     code: str
     text: str
@@ -141,6 +142,9 @@ class Whys:
                 " that the run that kills its process can be told from the others"
             )
             yield Reason("isolated", text)
+        elif row.held is not None:
+            text = f"it is held for {row.held!r}, which isn't a reason that Holdfast knows: cancel it and enqueue it anew"
+            yield Reason("held", text, {"held": row.held})
         queue = next((each for each in self._store.queues.all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
             text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
@@ -149,14 +153,14 @@ class Whys:
             yield self._unclaimed(row)
 
     def _limited(self, place: str, tenant: str | None) -> Reason:
-        name, key = msgspec.json.decode(place)
+        name, key = parts_of(place)
         counter = self._store.limits.counter(place)
         holders = [
             {"run": str(id), "task": task, "worker": session}
             for id, task, _, session, _, whose in self._store.limits.holders(place, SHOWN)
             if tenant in (None, whose)
         ]
-        data = {"limit": name, "key": msgspec.json.decode(key) if key else None, "holders": holders}
+        data = {"limit": name, "key": shown_key(key), "holders": holders}
         return Reason("limit", f"limit {shown_place(place)} {_fullness(counter, holders)}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:

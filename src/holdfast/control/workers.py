@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from holdfast.database import Row
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.store import Store
 
+S = TypeVar("S", bound=msgspec.Struct)
 
 class WorkerInfo(msgspec.Struct, frozen=True):
     """One session of a worker process. A dead one stays until its runs were given back."""
@@ -53,31 +54,47 @@ class Workers:
 
 def _info(row: Row) -> WorkerInfo:
     session, name, started_at, left, idle, info, runs, status = row
-    said = _said(info)
-    health = _said(status or "{}")
-    problem = health.get("problem")
+    said = _read(_Said, info)
+    health = _read(_Health, status)
     return WorkerInfo(
         session=session,
         name=name,
-        state="dead" if left <= 0 else "unhealthy" if problem else "idle" if idle and not runs else "working",
+        state="dead" if left <= 0 else "unhealthy" if health.problem else "idle" if idle and not runs else "working",
         lease_left=left / SECOND,
         started_at=to_datetime(started_at),
-        queues=said.get("queues"),
-        concurrency=said.get("concurrency"),
+        queues=said.queues,
+        concurrency=said.concurrency,
         runs=runs,
-        tasks=said.get("tasks"),
-        problem=problem,
-        loop_lag=health.get("loop_lag", 0.0),
-        lost_threads=health.get("lost_threads", 0),
-        process_slots=said.get("process_slots"),
-        process_tasks=said.get("process_tasks") or (),
+        tasks=said.tasks,
+        problem=health.problem,
+        loop_lag=health.loop_lag,
+        lost_threads=health.lost_threads,
+        process_slots=said.process_slots,
+        process_tasks=said.process_tasks or (),
     )
 
 
-def _said(info: str) -> dict[str, Any]:
-    """What the worker said of itself; nothing when another release said it in another way."""
+class _Said(msgspec.Struct):
+    """What a worker said of itself when it started."""
+
+    queues: list[str] | None = None
+    concurrency: int | None = None
+    tasks: list[str] | None = None
+    process_slots: int | None = None
+    process_tasks: list[str] | None = None
+
+
+class _Health(msgspec.Struct):
+    """What it said with its last heartbeat."""
+
+    problem: str | None = None
+    loop_lag: float = 0.0
+    lost_threads: int = 0
+
+
+def _read(kind: type[S], text: str | None) -> S:
+    """What the worker said; nothing where it said nothing, another release said it in another way, or it is corrupt."""
     try:
-        said = msgspec.json.decode(info)
-    except msgspec.DecodeError:
-        return {}
-    return said if isinstance(said, dict) else {}
+        return kind() if text is None else msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError:
+        return kind()

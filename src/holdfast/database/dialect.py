@@ -225,11 +225,12 @@ class SqliteDialect(Dialect):
 
     @staticmethod
     def _each_text(argument: str) -> str:
-        return f"json_each({argument}) as each"
+        return f"json_each(case when json_valid({argument}) then {argument} end) as each"
 
     @staticmethod
     def _words(argument: str) -> str:
-        parts = (f"coalesce({argument} ->> '{part}', '')" for part in ("code", "type", "message"))
+        kept = f"case when json_valid({argument}) then {argument} end"
+        parts = (f"coalesce(({kept}) ->> '{part}', '')" for part in ("code", "type", "message"))
         return "(" + " || char(10) || ".join(parts) + ")"
 
     @staticmethod

@@ -199,6 +199,7 @@ class Claimer(Loop):
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
         self._full_until = 0.0  # there was more to do than slots, and probably is until then
+        self._limits_checked_at = 0.0
         self._processes_first = False
         self._limited_first = False
         self._dealt = 0
@@ -324,7 +325,15 @@ class Claimer(Loop):
             return 0.0
         if self._isolation.look():
             return ISOLATION_POLL_S / 2 if self._runner.taken else 0.0
-        return CONTENDED if self._store.claims.any_ready(self._claimable()) else POLL
+        lanes = self._claimable()
+        if not self._store.claims.any_ready(lanes):
+            return POLL
+        now = time.monotonic()
+        if now >= self._limits_checked_at + POLL:
+            self._limits_checked_at = now
+            if self._store.lanes.mark_limited(lanes):
+                self._lanes.refresh()
+        return CONTENDED
 
     def _note_busy(self, session: Session) -> None:
         """After a while of work without a pause nobody needs to announce more of it."""

@@ -27,6 +27,7 @@ from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
+from holdfast.store.permits import readable
 from holdfast.task.current import Scope, scope
 from holdfast.telemetry import log
 
@@ -372,4 +373,6 @@ def _not_begun(attempt: Attempt) -> End | None:
         return attempt.handed_back(lingers=False)
     if attempt.claim.deadline_in is not None and attempt.claim.deadline_in <= 0:
         return attempt.overdue(lingers=False)
+    if not readable(attempt.claim.limits):
+        return attempt.misfit(PayloadError("the limits in its row can't be read: the row is corrupt; enqueue it anew"))
     return None

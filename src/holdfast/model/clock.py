@@ -19,6 +19,9 @@ LONGEST = 200 * 365 * 86_400 * SECOND  # durations beyond this are mistakes, and
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+"""A day within what a datetime can hold, so that it can be shown in any time zone."""
 
 
 def database_clock() -> int | None:
@@ -53,8 +56,12 @@ def time_to_micros(time: datetime, what: str = "time") -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """The aware datetime (UTC) of a kept time."""
-    return _EPOCH + timedelta(microseconds=micros)
+    """The aware datetime (UTC) of a kept time. One that no datetime can hold, as in a corrupt row, gives the nearest
+    that it can."""
+    try:
+        return min(max(_EPOCH + timedelta(microseconds=micros), _EARLIEST), _LATEST)
+    except OverflowError:
+        return _LATEST if micros > 0 else _EARLIEST
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from holdfast.store.part import Ground, Part, batch
@@ -33,6 +33,16 @@ class Lanes(Part):
             self._one("client", "limit_lanes", rows=batch({"id": lane} for lane in sorted(unmarked)))
             self.refresh()
         return known
+
+    def mark_limited(self, lanes: Collection[int]) -> bool:
+        """Mark those of these lanes whose first ready run has limits though its lane isn't known to have any, as after
+        a change by hand: other claims pass over such runs. Whether there were any."""
+        rows = batch({"lane": lane} for lane in lanes if lane not in self.limited)
+        found = [{"id": int(lane)} for (lane,) in self._one("claim", "limited_heads", lanes=rows)]
+        if found:
+            self._one("claim", "limit_lanes", rows=batch(found))
+            self.refresh("claim")
+        return bool(found)
 
     def ids(self, pairs: Iterable[Pair]) -> dict[Pair, int]:
         """The lanes of these pairs, made where they are new: in a transaction of its own, unless the caller has one."""

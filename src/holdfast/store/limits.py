@@ -10,6 +10,7 @@ import msgspec
 from holdfast.database import Row
 from holdfast.policy.limits import Counter, Rate
 from holdfast.store.part import Do, Part, batch
+from holdfast.store.permits import parts_of, starts_of
 
 
 class LimitRow(NamedTuple):
@@ -75,14 +76,14 @@ class Limits(Part):
 
     def holders(self, place: str, size: int = 10) -> Sequence[Row]:
         """Who holds permits of a counter: id, task, state, session, since when, tenant."""
-        return self._one("read", "holders", place=place, size=size)
+        return self._one("read", "holders", place=msgspec.json.encode(place).decode(), size=size)
 
 
 def _counter(row: Sequence[Any]) -> CounterState:
     place, used, log, look_at, concurrency, rate, period, now, parked = row
-    name, key = msgspec.json.decode(place)
+    name, key = parts_of(place)
     allowed = None if rate is None else Rate(rate, period)
-    counter = Counter(used, concurrency, allowed, msgspec.json.decode(log))
+    counter = Counter(used, concurrency, allowed, starts_of(log))
     counter.forget(now)
     started = sum(count for _, count in counter.log)
     return CounterState(

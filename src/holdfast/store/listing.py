@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.database.faults import DataFault
 from holdfast.model.clock import SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import FINAL, STATES, RunState
@@ -173,11 +174,25 @@ class Listing(Part):
         values = filter_values(asked)
         found: list[RunRow] = []
         for portion in portions(candidates):
-            rows = self._one("read", "fitting_runs", rows=ids(portion), size=wanted - len(found), **values)
-            found += [RunRow._make(row) for row in rows]
+            found += self._fitting_portion(portion, wanted - len(found), values)
             if len(found) >= wanted:
                 break
         return found
+
+
+    def _fitting_portion(self, portion: Sequence[str], wanted: int, values: dict[str, Any]) -> list[RunRow]:
+        """Those of a portion that fit. A run whose tags or error the database can't read is passed over."""
+        try:
+            rows = self._one("read", "fitting_runs", rows=ids(portion), size=wanted, **values)
+        except DataFault:
+            if len(portion) == 1:
+                return []
+            half = len(portion) // 2
+            found = self._fitting_portion(portion[:half], wanted, values)
+            if len(found) >= wanted:
+                return found
+            return found + self._fitting_portion(portion[half:], wanted - len(found), values)
+        return [RunRow._make(row) for row in rows]
 
 
 def choices(asked: RunFilter, lanes: Sequence[int] | None) -> Iterator[Sources]:

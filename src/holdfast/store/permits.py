@@ -18,18 +18,49 @@ MANY = 1000
 """How many are let in where there is room for any number, or room that nobody uses."""
 
 
+_decode_place = msgspec.json.Decoder(tuple[str, str]).decode
+_decode_limits = msgspec.json.Decoder(list[str]).decode
+_decode_log = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
+
 def place_of(name: str, key: str) -> str:
     """A counter of a limit, as runs and counters name it."""
     return msgspec.json.encode([name, key]).decode()
 
 
+def parts_of(place: str) -> tuple[str, str]:
+    """The name of a counter's limit, and its key. A corrupt place is the name of a limit that nobody declared."""
+    try:
+        name, key = _decode_place(place)
+    except msgspec.MsgspecError:
+        return place, ""
+    return name, key
+
+
 def name_of(place: str) -> str:
-    return str(msgspec.json.decode(place)[0])
+    return parts_of(place)[0]
+
+
+def readable(limits: str | None) -> bool:
+    """Whether the limits of a run's row can be read."""
+    try:
+        return limits is None or _decode_limits(limits) is not None
+    except msgspec.MsgspecError:
+        return False
 
 
 def places_of(limits: str | None) -> list[str]:
-    """The counters that a run needs permits of, from its row."""
-    return [] if limits is None else list(msgspec.json.decode(limits))
+    """The counters that a run needs permits of, from its row. A run whose limits can't be read needs none: it is
+    claimed, and fails before its code starts (`engine/runner.py`)."""
+    return [] if limits is None or not readable(limits) else _decode_limits(limits)
+
+
+def starts_of(log: str) -> list[list[int]]:
+    """When how many runs were started, from a counter's row; none where that can't be read."""
+    try:
+        return [] if log == "[]" else [list(each) for each in _decode_log(log)]
+    except msgspec.MsgspecError:
+        return []
 
 
 def take(do: Do, candidates: Sequence[tuple[str, str | None]]) -> tuple[list[str], int | None]:
@@ -105,7 +136,7 @@ def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:
     rows = batch({"place": place, "name": name_of(place)} for place in places)
     for place, used, log, look_at, concurrency, rate, period, moment in do("hold_limits", rows=rows):
         allowed = None if rate is None else Rate(rate, period)
-        counters[place] = Counter(used, concurrency, allowed, [] if log == "[]" else msgspec.json.decode(log), look_at)
+        counters[place] = Counter(used, concurrency, allowed, starts_of(log), look_at)
         now = max(now, moment)
     return counters, now
 

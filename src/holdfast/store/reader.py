@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any, TypeAlias, Unpack
 from uuid import UUID
 
+import msgspec
+
 from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, shown
@@ -84,7 +86,7 @@ class Reader:
             created_at=to_datetime(row.created_at),
             started_at=to_datetime_or_none(row.started_at),
             finished_at=to_datetime_or_none(row.finished_at),
-            result=None if row.result is None else self._read_result(row.task, self._views.plain(row.result) or ""),
+            result=self._result(row) if row.result is not None else None,
             error=None if row.error is None else from_json(row.error),
             worker=row.session,
             tenant=row.tenant,
@@ -94,11 +96,21 @@ class Reader:
             scheduled_for=_slot(row.options),
         )
 
+    def _result(self, row: RunRow) -> Any:
+        return self._read_result(row.task, self._views.plain(row.result) or "")
+
+    def _listed(self, row: RunRow) -> RunInfo[Any]:
+        """A run in a list. A result that can't be read is left out: it must not hide the other runs."""
+        try:
+            return self.info_of(row)
+        except PayloadError:
+            return self.info_of(row._replace(result=None))
+
     def page(self, **asked: Unpack[PageAsked]) -> Page:
         """Runs, newest first; where very many others would have to be passed over, a part of the page."""
         wanted, limit, after = self._asked(asked)
         listed = self._listing.page(wanted, limit, after)
-        return Page([self.info_of(row) for row in listed.rows], listed.after, partial=listed.partial)
+        return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
 
     def full_page(self, **asked: Unpack[PageAsked]) -> Page:
         """The same, but as long as it takes to fill the page."""
@@ -109,7 +121,7 @@ class Reader:
             rows += listed.rows
             after = listed.after
             if after is None or len(rows) == limit:
-                return Page([self.info_of(row) for row in rows], after)
+                return Page([self._listed(row) for row in rows], after)
 
     def _asked(self, asked: PageAsked) -> tuple[RunFilter, int, str | None]:
         """The filter, the size and the cursor, checked."""
@@ -123,8 +135,14 @@ class Reader:
         return tell(self.row(id), self._views.history(str(id)))
 
 
+class _Slot(msgspec.Struct):
+    """What the options of a run of a schedule say about it."""
+
+    scheduled_for: int | None = None
+
+
 def _slot(options: str | None) -> datetime | None:
-    return to_datetime_or_none((_readable(options, dict[str, Any]) or {}).get("scheduled_for"))
+    return to_datetime_or_none((_readable(options, _Slot) or _Slot()).scheduled_for)
 
 
 def _readable(text: str | None, kind: Any) -> Any:

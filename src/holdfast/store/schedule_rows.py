@@ -85,8 +85,11 @@ def to_text(thing: Any, leave_out: str = "") -> str:
 
 
 def from_text(kind: type[T], text: str, **more: Any) -> T:
-    """What was written; TypeError when newer code said more than this code understands."""
-    return kind(**msgspec.json.decode(text), **more)
+    """What was written; TypeError when it is corrupt, or newer code said more than this code understands."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(kind(**msgspec.json.decode(text), **more)), kind)
+    except msgspec.MsgspecError as error:
+        raise TypeError(str(error)) from error
 
 
 def run_of_slot(schedule: str, template: str, rules: Rules, slot: int) -> NewRun:

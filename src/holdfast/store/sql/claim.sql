@@ -8,6 +8,15 @@ and (
 ) is not null
 limit 1
 
+-- name: limited_heads
+-- Those of these lanes whose first ready run has limits.
+select each.lane from {each(:lanes, lane bigint)}
+where (
+    select case when r.limits is null then 0 else 1 end from {schema}runs r
+    where r.lane = each.lane and r.state = 'ready' and r.held is null
+    order by r.priority desc, r.turn, r.seq limit 1
+) = 1
+
 -- name: claim
 -- only: postgres
 -- The first ready runs of the lanes behind places in their order, and those more urgent than these, become this session's. What was claimed
@@ -109,19 +118,20 @@ limit 1
 
 -- name: isolated_candidates
 -- The isolated run that has waited longest, and those that may share a process with it: runs with the same bound, as many as it allows.
+-- One without a bound that makes sense runs alone.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
 first as materialized (
-    select r.isolation from {schema}runs r
+    select r.seq, case when r.isolation > 0 then r.isolation else 1 end as bound from {schema}runs r
     where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
     and r.lane not in (select id from {schema}paused_lanes)
     order by r.seq limit 1
 )
-select r.id, r.limits, r.isolation from {schema}runs r
+select r.id, r.limits, (select bound from first) from {schema}runs r
 where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
 and r.lane not in (select id from {schema}paused_lanes)
-and r.isolation = (select isolation from first) and exists (select 1 from alive)
+and (r.isolation = (select bound from first) or r.seq = (select seq from first)) and exists (select 1 from alive)
 order by r.seq limit cast(:size as bigint) {lock_free}
 
 -- name: busy_lanes

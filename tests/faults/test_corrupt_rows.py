@@ -1,0 +1,332 @@
+"""Case 47: rows that something else corrupted, beside healthy ones.
+
+A corrupt run fails with a clear error or stays where it is; claims, recovery, pruning, timers, limits, schedules, lists
+and pages of all others go on. `tests/fuzz/test_stored.py` does the same for the payloads of durable functions, machines
+and graphs that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import Context, Holdfast, Retry
+from holdfast.cli.commands import holdfast
+from holdfast.control import Control
+from holdfast.errors import HoldfastError, PayloadError
+from holdfast.policy.cron import Timing
+from holdfast.store import NewRun
+from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.web import dashboard
+from tests.support.counting import ask
+from tests.support.waiting import wait_until
+from tests.support.web import Visitor
+
+LEASE_S = 20
+WAIT_S = 30
+KINDS = ["job", "limited", "stranded", "stranded_limited", "isolated", "later", "overdue", "sleeper", "waiter", "parked"]
+"""What is alive in the scene, one healthy and one to be corrupted of each."""
+BAD_JSON = "{oops"
+LARGE = 2**62
+
+CORRUPTIONS = {
+    # Payloads and options
+    "args: bad JSON": ("runs", "args", BAD_JSON),
+    "args: another shape": ("runs", "args", "[[[7]]]"),
+    "args: a cut payload": ("runs", "args", "~z:AAAA"),
+    "options: bad JSON": ("runs", "options", BAD_JSON),
+    "options: another shape": ("runs", "options", '{"retry": 7, "timeout": "x", "scheduled_for": []}'),
+    "limits: bad JSON": ("runs", "limits", BAD_JSON),
+    "limits: another shape": ("runs", "limits", '{"a": 1}'),
+    "limits: places that are none": ("runs", "limits", '["x", "[]", "7", "[1, 2]"]'),
+    "limits: numbers": ("runs", "limits", "[1, null]"),
+    "tags: bad JSON": ("runs", "tags", BAD_JSON),
+    "tags: another shape": ("runs", "tags", '{"a": 1}'),
+    "progress: bad JSON": ("runs", "progress", BAD_JSON),
+    "error: bad JSON": ("runs", "error", BAD_JSON),
+    "error: another shape": ("runs", "error", "[7]"),
+    "cause: bad JSON": ("runs", "cause", BAD_JSON),
+    "result: bad JSON": ("runs", "result", BAD_JSON),
+    "plan: bad JSON": ("runs", "plan", BAD_JSON),
+    # Words and numbers
+    "kind: unknown": ("runs", "kind", "banana"),
+    "kind: a graph": ("runs", "kind", "graph"),
+    "held: unknown": ("runs", "held", "banana"),
+    "attempt: negative": ("runs", "attempt", -7),
+    "failures: negative": ("runs", "failures", -7),
+    "crashes: negative": ("runs", "crashes", -7),
+    "max_crashes: negative": ("runs", "max_crashes", -7),
+    "deaths: negative": ("runs", "deaths", -7),
+    "fence: negative": ("runs", "fence", -7),
+    "spent: negative": ("runs", "spent", -7),
+    "priority: negative": ("runs", "priority", -(2**31)),
+    "isolation: zero": ("runs", "isolation", 0),
+    "isolation: negative": ("runs", "isolation", -7),
+    "isolation: null": ("runs", "isolation", None),
+    "keep: negative": ("runs", "keep", -7),
+    "created_at: far away": ("runs", "created_at", LARGE),
+    "claimed_at: far away": ("runs", "claimed_at", -LARGE),
+    "deadline: far away": ("runs", "deadline", -LARGE),
+    "lane: missing": ("runs", "lane", 777_777),
+    "parent: missing": ("runs", "parent", "01890000-0000-7000-8000-000000000000"),
+    "session: unknown": ("runs", "session", "nobody"),
+    # What belongs to runs
+    "checkpoint: bad JSON": ("checkpoints", "value", BAD_JSON),
+    "checkpoint: kind": ("checkpoints", "kind", "banana"),
+    "wait: target": ("waits", "target", BAD_JSON),
+    "message: payload": ("messages", "payload", BAD_JSON),
+    "history: data": ("history", "data", BAD_JSON),
+    # Rows of nobody's
+    "worker: info": ("workers", "info", BAD_JSON),
+    "worker: info of another shape": ("workers", "info", '{"queues": 7, "concurrency": "x", "tasks": 3}'),
+    "worker: status": ("workers", "status", BAD_JSON),
+    "worker: status of another shape": ("workers", "status", '{"problem": 7, "loop_lag": "x", "lost_threads": []}'),
+    "worker: died_with": ("workers", "died_with", -7),
+    "counter: log": ("limits", "log", BAD_JSON),
+    "counter: log of another shape": ("limits", "log", "[7, null]"),
+    "counter: place": ("limits", "place", BAD_JSON),
+    "counter: place of another shape": ("limits", "place", "7"),
+    "event: payload": ("events", "payload", BAD_JSON),
+    "event: target": ("events", "target", BAD_JSON),
+    "schedule: timing": ("schedules", "timing", BAD_JSON),
+    "schedule: timing of another shape": ("schedules", "timing", '{"every": "x"}'),
+    "schedule: rules": ("schedules", "rules", BAD_JSON),
+    "schedule: rules of another shape": ("schedules", "rules", "[7]"),
+    "schedule: template": ("schedules", "template", BAD_JSON),
+    "schedule: template of another shape": ("schedules", "template", '{"task": 7}'),
+}  # fmt: skip
+
+
+PAGES = [
+    "/", "/runs", "/runs?tag=t", "/runs?error=x", "/runs/{id}", "/workers", "/limits", "/schedules", "/gates", "/metrics",
+    "/api/v1/runs", "/api/v1/runs?tag=t", "/api/v1/runs?error=x", "/api/v1/runs?state=ready", "/api/v1/runs/{id}",
+    "/api/v1/runs/{id}/why", "/api/v1/counts", "/api/v1/stats", "/api/v1/queues", "/api/v1/workers", "/api/v1/limits",
+    "/api/v1/schedules", "/api/v1/schedules/sound", "/api/v1/gates",
+]  # fmt: skip
+COMMANDS = [
+    "runs", "runs --tag t", "show {id}", "why {id}", "doctor", "workers", "stats", "limits", "queues", "schedules",
+]  # fmt: skip
+
+
+class Scene:
+    """Two runs of each kind, of which the first will be corrupted; a dead session, counters, events, schedules."""
+
+    def __init__(self, url: str) -> None:
+        self.app = app = Holdfast(url)
+        app.limit("each", concurrency=2, rate="1000/s", by="mark")
+
+        @app.task(name="job", retry=Retry(max_attempts=1))
+        async def job(mark: str) -> str:
+            return mark
+
+        @app.task(name="limited", limits=["each"], retry=Retry(max_attempts=1))
+        async def limited(mark: str) -> str:
+            return mark
+
+        @app.task(name="sleeper")
+        async def sleeper(ctx: Context, mark: str) -> str:
+            await ctx.step(str, mark)
+            await ctx.sleep(3600)
+            return mark
+
+        @app.task(name="waiter")
+        async def waiter(ctx: Context, mark: str) -> str:
+            return f"{mark} {await ctx.wait_for('go')}"
+
+        app.schedule("own", job, every=3600, args=("own",))
+        self.tasks = {"job": job, "limited": limited, "sleeper": sleeper, "waiter": waiter}
+        self.ended = {mark: self._ended(mark) for mark in ("broken", "sound")}
+        for task in (sleeper, waiter):
+            for mark in ("broken", "sound"):
+                setattr(self, f"{task.name}_{mark}", task.options(tags=["t"]).enqueue(mark))
+        with app.worker(lease=LEASE_S):
+            wait_until(lambda: ask(app, "select count(*) from {}runs where state = 'waiting'")[0][0] == 4, WAIT_S)
+        self.runs = {(kind, mark): self._start(kind, mark) for mark in ("broken", "sound") for kind in KINDS}
+        self._strand()
+        self._prepare()
+
+    def _ended(self, mark: str) -> dict[str, Any]:
+        """A run that is done and to be kept, and one that is to be pruned."""
+        job = self.tasks["job"]
+        ended = {"kept": job.options(tags=["t"]).enqueue(mark), "old": job.enqueue(mark)}
+        self.app.worker(lease=LEASE_S).drain(timeout=WAIT_S)
+        return ended
+
+    def _start(self, kind: str, mark: str) -> Any:
+        if kind in ("sleeper", "waiter"):
+            return getattr(self, f"{kind}_{mark}")
+        task = self.tasks["limited" if kind in ("limited", "stranded_limited", "parked") else "job"]
+        task = task.options(tags=["t"], delay=3600 if kind == "later" else None, deadline=3600 if kind == "overdue" else None)
+        return task.enqueue(mark)
+
+    def _strand(self) -> None:
+        """A session with some of the runs, whose process is gone."""
+        store = self.app.store
+        store.workers.open("dead", "dead", 3_600_000_000, '{"queues": null}')
+        stranded = self.ids("stranded", "stranded_limited")
+        self.execute(f"update {{}}runs set state = 'running', session = 'dead', fence = 1, attempt = 1 where id in ({stranded})")
+
+    def _prepare(self) -> None:
+        """What the other kinds are."""
+        timing, rules = Timing(every=60_000_000), Rules("latest", "skip", 0)
+        runs = {mark: NewRun("", "default", "job", f'{{"mark":"{mark}"}}', 86_400_000_000) for mark in ("broken", "sound")}
+        self.app.store.schedules.declare("x", [Declared(mark, timing, rules, run) for mark, run in runs.items()])
+        self.execute(f"update {{}}runs set held = 'isolated', isolation = 2 where id in ({self.ids('isolated')})")
+        for mark in ("broken", "sound"):
+            place = f'["each","\\"{mark}\\""]'
+            self.execute(
+                "insert into {}limits (place, name, used, log, look_at, touched_at)"
+                f" values ('{place}', 'each', 1, '[]', 1, 1) on conflict do nothing"
+            )
+            self.execute(
+                f"update {{}}runs set held = 'full', parked_on = '{place}' where id = '{self.runs['parked', mark].id}'"
+            )
+
+    def ids(self, *kinds: str, marks: tuple[str, ...] = ("broken", "sound")) -> str:
+        return ", ".join(f"'{self.runs[kind, mark].id}'" for kind in kinds for mark in marks)
+
+    def execute(self, sql: str) -> None:
+        ask(self.app, sql)
+
+    def corrupt(self, table: str, column: str, value: Any) -> bool:
+        """Whether the database takes it."""
+        broken = self.ids(*KINDS, marks=("broken",)) + f", '{self.ended['broken']['kept'].id}'"
+        whose = {
+            "runs": f"id in ({broken})",
+            "workers": "session = 'dead'",
+            "limits": "place like '%broken%'",
+            "events": "true",
+            "schedules": "name = 'broken'",
+        }
+        value = "null" if value is None else repr(value)
+        return self.executed(f"update {{}}{table} set {column} = {value} where {whose.get(table, f'run in ({broken})')}")
+
+    def executed(self, sql: str) -> bool:
+        try:
+            self.execute(sql)
+        except HoldfastError:
+            return False
+        return True
+
+    def let_time_pass(self) -> None:
+        """All that is due or dead becomes so now."""
+        sound = self.ids(*KINDS, marks=("sound",))
+        both = self.ids(*KINDS)
+        self.execute("update {}workers set lease_until = 1 where session = 'dead'")
+        self.execute(f"update {{}}runs set due_at = 1 where state = 'scheduled' and id in ({both})")
+        self.execute("update {}waits set due_at = 1 where due_at is not null")
+        self.execute(f"update {{}}runs set deadline = 1 where deadline is not null and id in ({sound})")
+        old = ", ".join(f"'{ended['old'].id}'" for ended in self.ended.values())
+        self.execute(f"update {{}}runs set expires_at = 1 where id in ({old})")
+        self.execute("update {}schedules set next_at = 1000000")
+        self.app.emit("go", "gone")
+
+    def slot_made(self) -> bool:
+        return bool(ask(self.app, "select 1 from {}slots where schedule = 'sound'"))
+
+    def pages(self) -> None:
+        """Every list and page that isn't only about a corrupt run answers."""
+        site = dashboard(self.app, unlocked=True)
+        visitor = Visitor(site)
+        sound = self.ended["sound"]["kept"].id
+        try:
+            statuses = {path: visitor.get(path.format(id=sound)).status for path in PAGES}
+            assert {path: status for path, status in statuses.items() if status != 200} == {}
+            listed = visitor.get("/api/v1/runs?limit=100").json["runs"]
+            assert {str(run.id) for (_, mark), run in self.runs.items() if mark == "sound"} < {run["id"] for run in listed}
+        finally:
+            site.close()
+
+    def commands(self) -> None:
+        """So does every command."""
+        for command in COMMANDS:
+            words = ["--url", self.app.url, *command.format(id=self.ended["sound"]["kept"].id).split()]
+            result = CliRunner().invoke(holdfast, words)
+            assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exception)
+            assert result.exit_code in (0, 1) and "rror:" not in result.stderr, (command, result.output)
+
+    def look_at_broken(self) -> None:
+        """What is only about a corrupt run answers too, or says in words why it can't."""
+        site = dashboard(self.app, unlocked=True)
+        visitor = Visitor(site)
+        broken = [run for (_, mark), run in self.runs.items() if mark == "broken"] + [self.ended["broken"]["kept"]]
+        try:
+            for run in broken:
+                for path in ("/runs/{id}", "/api/v1/runs/{id}", "/api/v1/runs/{id}/why", "/api/v1/runs/{id}/steps"):
+                    answer = visitor.get(path.format(id=run.id))
+                    assert answer.status < 500, (path, run)
+                for command in ("show {id}", "why {id}"):
+                    result = CliRunner().invoke(holdfast, ["--url", self.app.url, *command.format(id=run.id).split()])
+                    assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exception)
+        finally:
+            site.close()
+
+
+@pytest.fixture
+def scene(database_url: str) -> Iterator[Scene]:
+    scene = Scene(database_url)
+    yield scene
+    scene.app.close()
+
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS.values(), ids=list(CORRUPTIONS))
+def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, corruption):
+    """Case 47."""
+    if not scene.corrupt(*corruption):
+        assert corruption == CORRUPTIONS["kind: unknown"], "the schema refuses it"
+        return
+    scene.pages()
+    scene.look_at_broken()
+    scene.let_time_pass()
+    with scene.app.worker(lease=LEASE_S, concurrency=1):
+        for kind in KINDS:
+            run = scene.runs[kind, "sound"]
+            wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
+            assert run.info().error is None or kind == "overdue"
+        wait_until(scene.slot_made, WAIT_S, "the slot of a schedule")
+    scene.app.store.timers.prune()
+    assert not ask(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
+    scene.commands()
+
+
+@pytest.mark.parametrize("limits", [BAD_JSON, '{"a": 1}', "[1, null]"])
+def test_a_run_with_unreadable_limits_fails_and_says_so(scene, limits):
+    """Case 47: it would be claimed with permits, or passed over in a lane that isn't known to have limits."""
+    scene.corrupt("runs", "limits", limits)
+    scene.let_time_pass()
+    with scene.app.worker(lease=LEASE_S, concurrency=1):
+        for kind in ("job", "limited", "stranded", "stranded_limited", "isolated"):
+            run = scene.runs[kind, "broken"]
+            wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
+            assert run.info().state == "failed", kind
+            assert "limits in its row can't be read" in run.info().error.message
+
+
+def test_a_run_in_a_missing_lane_is_reported(scene):
+    """Case 47: nobody can tell its queue and task."""
+    scene.corrupt("runs", "lane", 777_777)
+    control = Control(scene.app.store, scene.app.registry)
+    (finding,) = [each for each in control.doctor.examine().findings if each.code == "missing_lane"]
+    assert finding.data == {"lane": 777_777, "runs": len(KINDS)}
+
+
+def test_a_run_held_for_an_unknown_reason_is_explained(scene):
+    """Case 47."""
+    scene.corrupt("runs", "held", "banana")
+    control = Control(scene.app.store, scene.app.registry)
+    reasons = control.whys.why(scene.runs["job", "broken"].id).reasons
+    assert [(reason.code, reason.data) for reason in reasons] == [("held", {"held": "banana"})]
+
+
+def test_a_result_that_cant_be_read_hides_no_other_run(scene):
+    """Case 47."""
+    scene.corrupt("runs", "result", BAD_JSON)
+    broken, sound = (scene.ended[mark]["kept"] for mark in ("broken", "sound"))
+    listed = {info.id: info.result for info in scene.app.runs()}
+    assert (listed[broken.id], listed[sound.id]) == (None, "sound")
+    with pytest.raises(PayloadError):
+        broken.result(timeout=1)
