@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import psycopg
+import pytest
 
 from tests.faults.conftest import APPS
 from tests.support.counting import ask
@@ -27,59 +30,86 @@ def effects(ledger):
     return Counter(tuple(words[:2]) for words in ledger.words())
 
 
-def test_connections_that_a_dba_ends_lose_nothing_and_stick_nothing(postgres_url, connect, processes, ledger, capsys):
+class Dba:
+    """Ends connections of workers, those of kinds that were ended seldom first."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._chance = random.Random(48)
+        self.ended: Counter[str] = Counter()
+
+    def end_one(self) -> None:
+        found = self._connection.execute(VICTIMS).fetchall()
+        if found:
+            self._chance.shuffle(found)
+            pid, name = min(found, key=lambda victim: self.ended[victim[1]])
+            if self._connection.execute("select pg_terminate_backend(%s)", [pid]).fetchone() == (True,):
+                self.ended[name.removeprefix("holdfast ")] += 1
+
+    def left(self) -> set[str]:
+        """The kinds of connections that weren't ended often enough."""
+        return {kind for kind in KINDS if self.ended[kind] < ENOUGH}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def app_on_postgres(postgres_url, connect):
+    return connect(postgres_url)
+
+
+@pytest.fixture
+def dba(postgres_url):
+    dba = Dba(postgres_url)
+    yield dba
+    dba.close()
+
+
+def work_while_connections_end(app, dba) -> tuple[list[Any], int]:
+    """The runs, and how many of each task there are."""
+    runs: list[Any] = []
+    looks = itertools.count()
+
+    def done() -> bool:
+        if next(looks) % 3 == 0:
+            dba.end_one()
+        return ask(app, "select 1 from {}runs where finished_at is null limit 1") == []
+
+    for number in range(MOST_ROUNDS):
+        marks = range(number * ROUND, (number + 1) * ROUND)
+        for task in ("job", "limited", "function"):
+            runs += app.remote(task).enqueue_many([(n,) for n in marks])
+            dba.end_one()
+        for n in marks:
+            app.emit(f"go {n}", n)
+        wait_until(done, 60, lambda: str(ask(app, "select id, state, held from {}runs where finished_at is null")))
+        if not dba.left():
+            break
+    return runs, len(runs) // 3
+
+
+def test_connections_that_a_dba_ends_lose_nothing_and_stick_nothing(
+    postgres_url, app_on_postgres, dba, processes, ledger, capsys
+):
     """Case 48."""
-    app = connect(postgres_url)
+    app = app_on_postgres
     with psycopg.connect(postgres_url) as own:
         own.execute("create table paid (n int not null)")
     workers = [processes.start(APPS / "terminated.py", postgres_url, ledger.path) for _ in range(2)]
     for worker in workers:
         worker.wait_for("works on", timeout=60)
-    chance = random.Random(48)
-    ended: Counter[str] = Counter()
-    runs = []
-    asked = 0
-    with psycopg.connect(postgres_url, autocommit=True) as dba:
-
-        def end_one():
-            """Seldom used connections first, so that all kinds get their share."""
-            nonlocal asked
-            asked += 1
-            found = dba.execute(VICTIMS).fetchall() if asked % 3 == 0 else []
-            if not found:
-                return
-            chance.shuffle(found)
-            pid, name = min(found, key=lambda victim: ended[victim[1]])
-            if dba.execute("select pg_terminate_backend(%s)", [pid]).fetchone() == (True,):
-                ended[name] += 1
-
-        def done():
-            end_one()
-            return ask(app, "select 1 from {}runs where finished_at is null limit 1") == []
-
-        for number in range(MOST_ROUNDS):
-            marks = range(number * ROUND, (number + 1) * ROUND)
-            for task in ("job", "limited", "function"):
-                runs += app.remote(task).enqueue_many([(n,) for n in marks])
-                end_one()
-            for n in marks:
-                app.emit(f"go {n}", n)
-            wait_until(done, 60, lambda: str(ask(app, "select id, state, held from {}runs where finished_at is null")))
-            if all(ended[f"holdfast {kind}"] >= ENOUGH for kind in KINDS):
-                break
+    runs, number = work_while_connections_end(app, dba)
     with capsys.disabled():
-        print(f"\n{sum(ended.values())} connections ended, {len(runs)} runs: {dict(ended)}")  # noqa: T201
-    assert {kind for kind in KINDS if ended[f"holdfast {kind}"] < ENOUGH} == set(), ended
-    for run in runs:
-        info = run.info()
-        assert info.state == "done", info
+        print(f"\n{dba.ended.total()} connections ended, {len(runs)} runs: {dict(dba.ended)}")  # noqa: T201
+    assert dba.left() == set()
+    assert {run.info().state for run in runs} == {"done"}
     happened = effects(ledger)
-    marks = [str(n) for n in range((number + 1) * ROUND)]
-    expected = {(what, n) for what in ("job", "limited", "first", "last") for n in marks}
-    expected |= {("job", str(-int(n) - 1)) for n in marks}
+    expected = {(what, str(n)) for what in ("job", "limited", "first", "last") for n in range(number)}
+    expected |= {("job", str(-n - 1)) for n in range(number)}
     assert set(happened) == expected
     assert set(happened.values()) == {1}, "no worker died, and no lease ended: nothing is done twice"
-    assert ask(app, "select count(*), count(distinct n) from paid") == [(len(marks), len(marks))]
+    assert ask(app, "select count(*), count(distinct n) from paid") == [(number, number)]
     assert ask(app, "select count(*) from {}runs where session is not null") == [(0,)]
     assert ask(app, "select count(*) from {}limits where used > 0") == [(0,)]
     assert all(worker.alive for worker in workers)

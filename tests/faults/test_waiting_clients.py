@@ -1,4 +1,4 @@
-"""Case 44: a client that waits for a result while the worker dies, the server restarts or an operator retries the run."""
+"""Case 44: a client waits for a result while the worker dies, the server restarts, or an operator retries the run."""
 
 from __future__ import annotations
 
@@ -135,8 +135,6 @@ def test_a_client_that_waits_while_a_run_is_retried_is_told_of_one_of_its_ends(a
         run.retry()
     operator.end("done", result="7")
     for each in waiting:
-        try:
-            assert each.result(TIMEOUT_S) == 7
-        except RunFailed as failed:
-            assert failed.error.message == "not yet"
+        failed = each.exception(TIMEOUT_S)
+        assert isinstance(failed, RunFailed) or each.result() == 7
     assert run.result(TIMEOUT_S) == 7

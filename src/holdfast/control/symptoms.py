@@ -306,8 +306,8 @@ def of_missing_lanes(runs: Mapping[int, int]) -> Iterator[Finding]:
     """Unfinished runs, by the number of a lane that isn't in the table of lanes."""
     for lane, number in sorted(runs.items()):
         yield Finding(
-            "missing_lane", "wrong", f"{number:,} unfinished runs are in lane {lane}, which isn't in the table of lanes",
-            "something else changed the tables: nobody knows the queue and the task of these runs, so that no worker can"
+            "missing_lane", "wrong", f"{number:,} unfinished runs are in lane {lane}, which isn't in the lanes table",
+            "something else changed the tables: the queue and the task of these runs are unknown, so that no worker can"
             " take them, and no list shows them",
             f"restore the row of lane {lane} from a backup, or delete the runs", {"lane": lane, "runs": number},
         )  # fmt: skip

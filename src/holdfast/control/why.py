@@ -143,7 +143,9 @@ class Whys:
             )
             yield Reason("isolated", text)
         elif row.held is not None:
-            text = f"it is held for {row.held!r}, which isn't a reason that Holdfast knows: cancel it and enqueue it anew"
+            text = (
+                f"it is held for {row.held!r}, which isn't a reason that Holdfast knows: cancel it and enqueue it anew"
+            )
             yield Reason("held", text, {"held": row.held})
         queue = next((each for each in self._store.queues.all() if each.name == row.queue), None)
         if queue is not None and queue.paused:

@@ -14,6 +14,7 @@ from holdfast.store import Store
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+
 class WorkerInfo(msgspec.Struct, frozen=True):
     """One session of a worker process. A dead one stays until its runs were given back."""
 

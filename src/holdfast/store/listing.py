@@ -179,7 +179,6 @@ class Listing(Part):
                 break
         return found
 
-
     def _fitting_portion(self, portion: Sequence[str], wanted: int, values: dict[str, Any]) -> list[RunRow]:
         """Those of a portion that fit. A run whose tags or error the database can't read is passed over."""
         try:

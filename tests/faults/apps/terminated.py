@@ -1,4 +1,4 @@
-"""A worker process for tests that end its connections: terminated.py URL LEDGER. Each effect is a line of the ledger."""
+"""A worker process for tests that end its connections: terminated.py URL LEDGER. Its effects go to the ledger."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from holdfast import Context, Holdfast, Retry  # noqa: E402
-from tests.support.ledger import Ledger  # noqa: E402
+from holdfast import Context, Holdfast, Retry
+from tests.support.ledger import Ledger
 
 app = Holdfast(sys.argv[1])
 ledger = Ledger(sys.argv[2])
