@@ -5,9 +5,10 @@ Blocking code runs in greenlets: where it would wait, it gives way to the others
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -137,17 +138,18 @@ class EventLoopActor(Actor):
         loop.told = self._look
         self._look()
 
-    def block(self, now: int, until: int) -> None:
-        """Author code doesn't return until then: no other callback runs."""
+    def block(self, now: int, until: int, blocker: asyncio.Task[Any] | None) -> None:
+        """Author code doesn't return until then, that of this task or of something else: no other callback runs."""
         self.stall(until)
         self.blocked_since = now
+        self.loop.blocker = blocker
 
     def _look(self) -> None:
         when = self.loop.next_at()
         self.go_on_at(NEVER if when is None else math.ceil(when * SECOND) + 1)
 
     def step(self, sim: Simulation) -> None:
-        self.blocked_since = None
+        self.blocked_since = self.loop.blocker = None
         ran = self.loop.step(sim.random.choice((1, 1, 4, 30, 100)))
         self._look()
         sim.note(f"{self.name} ran {ran}")

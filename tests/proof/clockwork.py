@@ -19,7 +19,7 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import blocking, committer, crew, transacting
+from holdfast.engine import blocking, committer, crew, stall_guard, transacting
 from holdfast.model import ids
 from holdfast.telemetry import log
 
@@ -60,6 +60,8 @@ class SteppedLoop(asyncio.AbstractEventLoop):
         self._dead = False
         self.tasks: list[asyncio.Task[Any]] = []
         self.raised: list[BaseException] = []
+        self.blocker: asyncio.Task[Any] | None = None
+        """The task whose code blocks it."""
         self.told: Callable[[], None] = lambda: None
         """Called when there is something to do sooner than before."""
 
@@ -233,6 +235,8 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
         stack.enter_context(mock.patch.object(crew, "worker_name", return_value="worker"))
         stack.enter_context(mock.patch.object(committer, "get_ident", this_thread))
         stack.enter_context(mock.patch.object(transacting, "asyncio", OneThread()))
+        blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
+        stack.enter_context(mock.patch.object(stall_guard, "asyncio", blocker_of))
         stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
         stack.enter_context(mock.patch.object(blocking, "Future", SteppedFuture))
         stack.enter_context(mock.patch.object(blocking, "wait", wait_for))

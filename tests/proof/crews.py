@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from greenlet import greenlet
@@ -138,6 +139,11 @@ class SimulatedWorker:
     @property
     def blocked(self) -> bool:
         return self.author is not None and self.author.blocked_since is not None
+
+    def tasks_on_loop(self) -> list[asyncio.Task[Any]]:
+        """Those that carry out attempts, which may block the loop."""
+        handles = [attempt.handle for attempt in self.crew.duty.in_hand().values() if attempt.place == "loop"]
+        return [handle for handle in handles if handle is not None and not handle.done()]
 
     def watch_blocked_loop(self) -> None:
         """After each step: note when the warden first looked at a loop that is blocked."""

@@ -277,8 +277,10 @@ class Simulation:
             worker = self.random.choice(workers)
             assert worker.author is not None
             for_ever = self.random.random() < 0.5
-            worker.author.block(self.clock.micros, NEVER - 1 if for_ever else until)
-            self.note(f"block {worker.name} {'for ever' if for_ever else ''}")
+            on_loop = [None, *worker.tasks_on_loop()]
+            blocker = self.random.choice(on_loop)
+            worker.author.block(self.clock.micros, NEVER - 1 if for_ever else until, blocker)
+            self.note(f"block {worker.name} {'for ever' if for_ever else ''} by {on_loop.index(blocker)}")
             self.count("block for ever" if for_ever else "block")
 
     def _jump(self) -> None:
