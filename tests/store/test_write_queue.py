@@ -180,22 +180,6 @@ def test_who_keeps_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.
     world.close()
 
 
-def test_the_wait_of_a_heartbeat_can_be_read_while_it_lasts_and_afterwards(sqlite_url: str) -> None:
-    world = World(sqlite_url)
-    database = world.store.database
-    world.store.workers.open("w", "w", 1_000_000, "{}")
-    assert database.heartbeat_lock_wait_s() == 0.0
-    renewal = threading.Thread(target=world.store.workers.renew, args=("w", 60_000_000))
-    with database.transaction():
-        renewal.start()
-        wait_until(lambda: database.heartbeat_lock_wait_s() > 0.05, 10, "the heartbeat to wait")
-    renewal.join(10)
-    assert database.heartbeat_lock_wait_s() > 0.05
-    world.store.workers.renew("w", 60_000_000)
-    assert database.heartbeat_lock_wait_s() == 0.0
-    world.close()
-
-
 def test_another_programs_writer_is_waited_for(sqlite_url: str, tmp_path: Path) -> None:
     world = World(sqlite_url)
     world.lane()

@@ -242,13 +242,6 @@ class Database(ABC):
         """The error that makes this database unusable for the rest of this process; None if there is none."""
         return None
 
-    def heartbeat_lock_wait_s(self) -> float:
-        """Return how long the heartbeat has been waiting for the database's write lock, or waited the last time.
-
-        Always 0.0 for a database whose writers don't wait for each other.
-        """
-        return 0.0
-
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
         self._lock = threading.Lock()

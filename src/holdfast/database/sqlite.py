@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,13 +158,6 @@ class SqliteDatabase(Database):
     @property
     def failure(self) -> StoreError | None:
         return None if self._guard is None else self._guard.failure
-
-    def heartbeat_lock_wait_s(self) -> float:
-        queue = self._queues.get("heartbeat")
-        if queue is None:
-            return 0.0
-        since = queue.waiting_since
-        return queue.last_wait_s if since is None else time.monotonic() - since
 
     def long_writer(self) -> Holder | None:
         """Return the process whose application code has the write lock, and for how long."""

@@ -44,8 +44,6 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
 
     loop_lag: float = 0.0
     """Seconds for which its event loop has been blocked."""
-    blocked_by: str | None = None
-    """The task that blocks it, and its run, if they are known."""
     lost_threads: int = 0
     leftover: list[str] = msgspec.field(default_factory=list)
     """Runs whose code still runs here although they were lost or abandoned: it may kill the process."""
@@ -132,7 +130,6 @@ class StallGuard:
         self.status = WorkerStatus(lost_threads=lost, leftover=leftover, problem=problem)
         if lag > REPORT_STALL_S:
             self.status.loop_lag = round(lag, 1)
-            self.status.blocked_by = None if blocker is None else blocker.label
         changed = (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover)
         if changed or self.status.loop_lag:  # the lag is reported as it grows
             self._on_change()
