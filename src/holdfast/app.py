@@ -286,8 +286,11 @@ class Holdfast(Scheduling):
         grace: Duration = 30,
         wait_for_database: bool = False,
     ) -> Worker:
-        """A worker, to be used in a `with` block, or with `run()` or `drain()`. `wait_for_database`: a database that
-        can't be reached at the start is waited for; by default that raises StoreUnavailable at once."""
+        """Create a worker, for use in a `with` block, or with `run()` or `drain()`.
+
+        `wait_for_database`: at the start, retry until the database can be reached. By default the worker raises
+        StoreUnavailable at once.
+        """
         from holdfast.engine.crew import Crew, Settings  # those who only enqueue need none of it
         from holdfast.engine.worker import Worker
 

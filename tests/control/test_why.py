@@ -186,7 +186,7 @@ def test_a_worker_that_hasnt_let_go(control, world):
     claim = world.running("w")
     world.end("w", claim, "timed_out", lingers=1, state="ready")
     reason = why(control, claim.id)
-    assert (reason.code, reason.text) == ("quiescing", "worker w hasn't let go of it yet")
+    assert (reason.code, reason.text) == ("quiescing", "worker w hasn't released it yet")
 
 
 # At work, over, or due later

@@ -177,7 +177,7 @@ def test_a_hook_that_hangs_takes_one_place_and_is_warned_of_once(caplog):
     warn()
     setup.now += seconds
     setup.alarms.pop()[1]()
-    assert caplog.text.count("has been at work on run 0 for 60 s") == 1
+    assert caplog.text.count("for run 0 has been running for 60 s") == 1
     hanging()
     setup.alarms.pop()[1]()
     assert setup.alarms == [], "nothing is left to watch"

@@ -59,7 +59,7 @@ def test_a_worker_that_waits_for_its_database_stops_when_told(start, number):
     worker.wait_for("tried 2 times", 60)
     worker.signal(number)
     assert worker.wait(timeout=10) == 0
-    assert "told to stop before it had started" in worker.log
+    assert "worker stopped before it had started" in worker.log
     assert "Traceback" not in worker.log
 
 

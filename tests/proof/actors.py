@@ -53,6 +53,10 @@ class Blocking(Actor):
 
     _under_way: greenlet | None = None
 
+    @property
+    def under_way(self) -> bool:
+        return self._under_way is not None
+
     def _go_on(self, sim: Simulation, call: Callable[[], None]) -> bool:
         """Begin the call, or go on with it; whether it has ended."""
         if self._under_way is None:
@@ -98,6 +102,8 @@ class LoopActor(Blocking):
         self._clock = clock
         self._woken = False
         self._pause = 0.0
+        self.began_at = 0
+        """When the tick under way began, or the last one."""
         loop.wake = self.wake  # type: ignore[method-assign]
 
     def wake(self) -> None:
@@ -112,6 +118,7 @@ class LoopActor(Blocking):
                 self.over = True
                 return
             self._woken = False
+            self.began_at = self._clock.micros
         if self._go_on(sim, self._tick):
             pause = 0.0 if self._woken and not self.loop._troubles else self._pause
             self.go_on_at(self._clock.micros + int(pause * SECOND))
@@ -126,14 +133,21 @@ class EventLoopActor(Actor):
     def __init__(self, name: str, loop: SteppedLoop) -> None:
         super().__init__(name)
         self.loop = loop
+        self.blocked_since: int | None = None
         loop.told = self._look
         self._look()
+
+    def block(self, now: int, until: int) -> None:
+        """Author code doesn't return until then: no other callback runs."""
+        self.stall(until)
+        self.blocked_since = now
 
     def _look(self) -> None:
         when = self.loop.next_at()
         self.go_on_at(NEVER if when is None else math.ceil(when * SECOND) + 1)
 
     def step(self, sim: Simulation) -> None:
+        self.blocked_since = None
         ran = self.loop.step(sim.random.choice((1, 1, 4, 30, 100)))
         self._look()
         sim.note(f"{self.name} ran {ran}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -13,11 +15,15 @@ import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
+from holdfast.engine import frames, processes
+from holdfast.engine.claimer import Claimer
 from holdfast.engine.committer import Committer
 from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.stall_guard import StallGuard
 from holdfast.policy.limits import Counter
 from holdfast.store import group
 from holdfast.store.attempts import Attempts
+from holdfast.store.claims import ScanPolicy
 from holdfast.store.commands import Emit, Wait
 from holdfast.store.journal import Journal
 from holdfast.store.transactions import Transactions
@@ -35,13 +41,18 @@ class Bug:
     code: Callable[[], Any] | None = None
     in_the_store: bool = True
     """Whether the model, which knows no engine, could see it."""
+    test: str | None = None
+    """The test that catches it, where neither the model nor the simulation has what it breaks."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
         """While it is there. Stores that were made before don't have it."""
         with ExitStack() as stack:
             if self.sql is not None:
-                changed = [self._changed(source) for source in statements.read_sources("holdfast.store.sql")]
+                sources = statements.read_sources("holdfast.store.sql")
+                unknown = self.sql.keys() - {source.name for source in sources}
+                assert not unknown, f"{self.name}: there is no statement {unknown} any more"
+                changed = [self._changed(source) for source in sources]
                 stack.enter_context(mock.patch.object(statements, "read_sources", return_value=tuple(changed)))
             if self.code is not None:
                 stack.enter_context(self.code())
@@ -63,9 +74,11 @@ def sql(name: str, what: str, statement: str, old: str, new: str) -> Bug:
     return Bug(name, what, {statement: ((old, new),)})
 
 
-def code(name: str, what: str, where: Any, attribute: str, instead: Any) -> Bug:
+def code(name: str, what: str, where: Any, attribute: str, instead: Any, test: str | None = None) -> Bug:
     patch = partial(mock.patch.object, where, attribute, instead)
-    return Bug(name, what, code=patch, in_the_store=where.__module__.startswith(("holdfast.store", "holdfast.policy")))
+    module = getattr(where, "__module__", where.__name__)
+    in_the_store = module.startswith(("holdfast.store", "holdfast.policy"))
+    return Bug(name, what, code=patch, in_the_store=in_the_store, test=test)
 
 
 def _one_more(counter: Counter, now: int) -> int | None:
@@ -101,6 +114,26 @@ def _seen_early(do: Any, events: Any) -> dict[str, str]:
 def _early_look() -> Iterator[None]:
     with mock.patch.object(Journal, "write", _looks_first), mock.patch.object(group, "lock_events", _seen_early):
         yield
+
+
+_tick = Claimer.tick
+
+
+def _claim_anyway(claimer: Claimer) -> float:
+    with mock.patch.object(claimer, "_monitor", SimpleNamespace(stalled=False)):
+        return _tick(claimer)
+
+
+_resume_s = ScanPolicy.resume_s
+
+
+def _as_long_as_it_takes(policy: ScanPolicy, head_scan_s: float, *, crowded: bool) -> float:
+    return _resume_s(replace(policy, max_head_interval_s=math.inf), head_scan_s, crowded=crowded)
+
+
+def _any_answer(file: int, more: Callable[[], bool], mark: bytes) -> bytes | None:
+    header = frames._read(file, len(mark) + 4, more)
+    return None if header is None else frames._read(file, int.from_bytes(header[len(mark) :]), more)
 
 
 ALIVE = "lease_until > {moment}"
@@ -153,7 +186,7 @@ BUGS = (
         },
     ),
     sql(
-        "recover-counts", "a run may crash once too often", "recover_lost",
+        "recover-counts", "a run may crash once too often", "crash_runs",
         "crashes >= max_crashes", "crashes > max_crashes",
     ),
     sql(
@@ -211,6 +244,40 @@ BUGS = (
     code(
         "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
         "_hand_back", lambda *_: None,
+    ),
+    Bug(
+        "charge-everybody", "a death is charged to all runs of the process",
+        dict.fromkeys(("count_dead", "running_of_sessions"), (("count(*)", "min(1)"),)),
+    ),
+    sql(
+        "isolate-early", "a run is isolated after its first death", "crash_runs",
+        "deaths > 0", "deaths >= 0",
+    ),
+    sql(
+        "isolation-lost", "an isolated run that waited for a permit runs beside others", "unpark",
+        "case when isolation is not null then 'isolated' end", "null",
+    ),
+    Bug(
+        "overtake", "a run that becomes ready again keeps its place before those that were ready earlier",
+        {
+            "end_family": (("{next_turn({schema}runs, {stamp})}", "turn"),),
+            "wake_runs": (("{next_turn({schema}runs, {stamp})}", "turn"),),
+            "promote_due": (("{next_turn({schema}runs, due_at)}", "turn"),),
+        },
+    ),
+    code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),
+    code(
+        "renew-stalled", "a worker whose event loop is blocked keeps its runs for ever", StallGuard,
+        "_free_runs", lambda *_: None,
+    ),
+    code(
+        "keep-off", "the slower a claim, the longer the head of its lane isn't scanned: without a bound", ScanPolicy,
+        "resume_s", _as_long_as_it_takes,
+        test="tests/store/test_going_on.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
+    ),
+    code(
+        "answer-unmarked", "an answer of any process counts, whichever call it is for", processes,
+        "read_frame", _any_answer, test="tests/processes/test_forked_copies.py",
     ),
 )  # fmt: skip
 BY_NAME = {bug.name: bug for bug in BUGS}

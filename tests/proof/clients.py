@@ -50,6 +50,8 @@ class Clients:
         chance = self.chance
         for at in range(chance.randint(2, 5)):
             self._later(chance.choice((0.0, 0.1, 1.0)), f"enqueue{at}", lambda at=at: self._enqueue(at))
+        if chance.random() < 0.2:
+            self._later(chance.uniform(0, 3), "enqueue culprit", self._enqueue_culprit)
         for event in EVENTS:
             for copy in range(chance.choice((0, 1, 2))):
                 self._later(chance.uniform(0, 4), f"emit {event}", lambda e=event, c=copy: self._emit(e, c))
@@ -93,6 +95,10 @@ class Clients:
             run = self.app.submit(troupe.graph(chance, f"g{at}"))
         if str(run.id) not in {str(known.id) for known in self.runs}:
             self.runs.append(run)
+
+    def _enqueue_culprit(self) -> None:
+        self.sim.count("culprit")
+        self.runs.append(self.stage.troupe.culprit.enqueue("culprit", self.chance.choice((0, 1, 8))))
 
     def wanted_event(self, event: str) -> None:
         """Someone begins to wait for this event. It comes soon, so that both are at it at once."""
@@ -192,6 +198,8 @@ class Clients:
     def _check_end(self, row: dict[str, Any]) -> None:
         args = msgspec.json.decode(row["args"])
         code = msgspec.json.decode(row["error"])["code"] if row["state"] == "failed" else None
+        if args.get("name") == "culprit" and code != "crashed":
+            self.sim.fail(f"run {row['id']}, which kills its workers, is {row['state']} ({row['error']})")
         if code == "crashed" and row["crashes"] > row["max_crashes"]:
             return
         program = "what" in args

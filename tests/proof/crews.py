@@ -12,12 +12,13 @@ from uuid import UUID
 from greenlet import greenlet
 
 from holdfast.engine.crew import Crew, Settings
+from holdfast.engine.loop_monitor import STALL_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
 from holdfast.store.transactions import LINES
 from tests.proof.actors import Errand, EventLoopActor, LoopActor
-from tests.proof.clockwork import SteppedLoop
+from tests.proof.clockwork import SECOND, SteppedLoop
 from tests.proof.faulty import Host
 from tests.proof.stage import Stage
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tests.proof.simulation import Simulation
 
 LEASE = 2.0
+MARGIN_S = 0.01
 
 
 class SimulatedThreads:
@@ -87,7 +89,13 @@ class SimulatedWorker:
             stage.app.telemetry,
         )
         self.crew.runner._threads = SimulatedThreads(self)
+        self.crew.on_unhealthy = self._restart_soon
         self.worker = Worker(self.crew, stage.app.registry)
+        self.author: EventLoopActor | None = None
+        self._warden: LoopActor | None = None
+        self._claimer: LoopActor | None = None
+        self._noticed_at: int | None = None
+        self._restarting = False
 
     def add_errand(self, what: str, call: Callable[[], None]) -> None:
         if self.alive:
@@ -113,8 +121,10 @@ class SimulatedWorker:
         crew = self.crew
         housekeepers = [loop for loop in crew.housekeepers if loop not in (crew.listener, crew.tallier)]
         loops = [crew.heartbeat, crew.alarms, crew.warden, crew.committer, *housekeepers, crew.claimer]
-        self.sim.actors += [LoopActor(f"{self.name}.{loop.name}", loop, self.sim.clock) for loop in loops]
-        self.sim.actors.append(EventLoopActor(f"{self.name}.author", self.loop))
+        actors = {loop: LoopActor(f"{self.name}.{loop.name}", loop, self.sim.clock) for loop in loops}
+        self._warden, self._claimer = actors[crew.warden], actors[crew.claimer]
+        self.author = EventLoopActor(f"{self.name}.author", self.loop)
+        self.sim.actors += [*actors.values(), self.author]
 
     def stop(self) -> None:
         """As for SIGTERM: finish within the grace, hand the rest back; then the process ends."""
@@ -122,6 +132,39 @@ class SimulatedWorker:
         self.worker._write_and_tell()
         self.worker._close(exiting=True)
         self.sim.kill(self, "when it was done")
+
+    # A blocked event loop
+
+    @property
+    def blocked(self) -> bool:
+        return self.author is not None and self.author.blocked_since is not None
+
+    def watch_blocked_loop(self) -> None:
+        """After each step: note when the warden first looked at a loop that is blocked."""
+        if not self.blocked:
+            self._noticed_at = None
+        elif self._noticed_at is None and self._warden is not None and self.author is not None:
+            since = self.author.blocked_since
+            if since is not None and self._warden.began_at > since and not self._warden.under_way:
+                self._noticed_at = self.sim.clock.micros
+
+    def may_claim(self) -> bool:
+        """Whether the claimer's tick began before its event loop had been blocked for so long that it must know."""
+        if self._noticed_at is None or self._claimer is None:
+            return True
+        return self._claimer.began_at <= self._noticed_at + (STALL_S + MARGIN_S) * SECOND
+
+    def _restart_soon(self, _reason: str) -> None:
+        """Its supervisor restarts it: what it has given up is written meanwhile."""
+        if not self._restarting:
+            self._restarting = True
+            due = self.sim.clock.micros + 2 * int(LEASE * SECOND)
+            self.sim.actors.append(Errand(f"supervisor of {self.name}", self._restart, due))
+
+    def _restart(self) -> None:
+        if self.alive:
+            self.sim.kill(self, "because it is unhealthy")
+            self.sim.start_worker()
 
     def leave_the_stage(self) -> None:
         if self.process.host is self:
@@ -137,7 +180,7 @@ class SimulatedWorker:
         self.sim.leave(self.process, self, what)
 
     def committed(self, host: Host) -> None:
-        self.sim.committed(self.name)
+        self.sim.committed(self.name, self)
 
     def rolled_back(self) -> None:
         self.sim.mirror.rolled_back()

@@ -185,6 +185,42 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.each([(held.id, held.fence) for held in claims], claimed)
 
+    @rule(name=st.sampled_from(SESSIONS), most=st.sampled_from((1, 4)))
+    def claim_isolated(self, name: str, most: int) -> None:
+        session = self.sessions[name]
+        claims = self.model.claim_isolated(session, most)
+        self.claims += claims
+
+        def claimed(world: World) -> list[tuple[str, int]]:
+            lanes = [world.lane("limited"), world.lane("task")]
+            return [(claim.id, claim.fence) for claim in world.store.claims.claim_isolated(session, lanes, most)]
+
+        self.each([(held.id, held.fence) for held in claims], claimed)
+
+    @rule(
+        name=st.sampled_from(SESSIONS), wanted=st.sampled_from((1, 2, 4)), limited=st.booleans(), isolated=st.booleans()
+    )
+    def die(self, name: str, wanted: int, limited: bool, isolated: bool) -> None:
+        """A session dies with what it has just claimed, and is recovered."""
+        self.heartbeat(name)
+        self.claim(name, wanted, limited, new=None)
+        if isolated:
+            self.claim_isolated(name, wanted)
+        self.time_passes(LEASE, tick=False, recover=True)
+        for other in SESSIONS:
+            self.heartbeat(other)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=PICK, together=st.sampled_from((1, 2, 9)), isolate=st.sampled_from((None, False, True)))
+    def crash(self, pick: int, together: int, isolate: bool | None) -> None:
+        """A session that lives on reports the death of an attempt's code."""
+        held = self.held(pick)
+        counts = self.model.crash(held, together=together, isolate=isolate)
+        before = held in self.ended and self.model.alive(held.session)
+        end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", together=together, isolate=isolate)
+        self.each(counts or before, lambda world: end.claim in world.store.attempts.crash(held.session, [end])[0])
+        self.ended |= {held} if counts else set()
+
     @precondition(lambda self: self.claims)
     @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), lingers=st.booleans(), family=st.booleans())
     def end(self, pick: int, kind: str, lingers: bool, family: bool) -> None:
@@ -374,7 +410,7 @@ class StoreMachine(RuleBasedStateMachine):
             "runs": {
                 run.id: (
                     run.state, run.held, run.session, run.fence, run.attempt, run.failures, run.crashes,
-                    None if run.final else run.due_at,
+                    run.deaths, run.isolation, None if run.final else run.due_at,
                 )
                 for run in runs
             },
@@ -396,7 +432,7 @@ class StoreMachine(RuleBasedStateMachine):
     def as_a_store_has_it(world: World) -> dict[str, Any]:
         runs = world.sql(
             "select id, kind, state, held, session, fence, attempt, failures, crashes,"
-            " case when finished_at is null then due_at end from {schema}runs"
+            " deaths, isolation, case when finished_at is null then due_at end from {schema}runs"
         )
         steps: dict[str, list[int]] = {}
         for run, n in world.sql("select run, n from {schema}checkpoints order by run, n"):

@@ -5,6 +5,7 @@ Nothing here is quick, and nothing knows SQL: it says what is right. Times are m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class Run:
     id: str
     seq: int
     priority: int = 0
+    turn: int = 0
+    """When it became ready: runs of one priority are claimed in this order."""
     state: str = "ready"
     held: str | None = None
     due_at: int | None = None
@@ -43,6 +46,10 @@ class Run:
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
+    deaths: int = 0
+    """How often in a row its process died with it, whoever caused that."""
+    isolation: int | None = None
+    """How many runs may share a process with it while it is suspected to kill its process, itself included."""
     resumed: bool = False
     limited: bool = False
     unique: str | None = None
@@ -55,6 +62,27 @@ class Run:
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+    def clear_suspicion(self) -> None:
+        """It ended in an orderly way, or begins anew."""
+        self.deaths, self.isolation = 0, None
+
+    def die(self, together: int, isolate: bool | None = None) -> None:
+        """Its process died with so many runs in it. A run that died alone is charged, and fails when that happened too
+        often; one that dies twice in a row is isolated. `isolate` says otherwise: at once, or not at all."""
+        fails = together == 1 and self.crashes >= MAX_CRASHES
+        suspected = not fails and (self.deaths > 0 if isolate is None else isolate)
+        self.crashes += together == 1
+        self.deaths = 0 if fails else self.deaths + (isolate is not False)
+        if not suspected:
+            self.isolation = None
+        elif self.isolation is not None and self.isolation < together:
+            self.isolation = (self.isolation + 3) // 4
+        else:
+            self.isolation = (together + 3) // 4
+        self.held = "isolated" if suspected else None
+        self.state = "failed" if fails else "ready"
+        self.session = None
 
 
 @dataclass(frozen=True)
@@ -92,20 +120,18 @@ class Model:
         return True
 
     def recover(self) -> None:
-        """Runs of dead sessions go back, or fail when that happened too often; what had ended is let go."""
+        """Runs of dead sessions go back, charged with the death if they were alone; what had ended is let go."""
         returned = False
-        for run in self._runs():
-            if run.session is None or self.alive(run.session):
-                continue
-            run.session = None
+        lost = [run for run in self._runs() if run.session is not None and not self.alive(run.session)]
+        together = Counter(run.session for run in lost if run.state == "running")
+        for run in lost:
             returned = returned or run.limited
-            if run.state != "running":
-                run.held = None if run.held == "quiescing" else run.held
-                continue
-            run.crashes += 1
-            run.state = "failed" if run.crashes > MAX_CRASHES else "ready"
-            if run.final:
-                self._ended(run)
+            if run.state == "running":
+                run.die(together[run.session])
+                if run.final:
+                    self._ended(run)
+            else:
+                self._release(run)
         self.leases = {session: until for session, until in self.leases.items() if until > self.now}
         if returned:
             self._permits_returned()
@@ -129,7 +155,7 @@ class Model:
 
     def _new(self, id: str, **more: object) -> Run:
         self.seq += 1
-        run = self.runs[id] = Run(id, self.seq, **more)  # type: ignore[arg-type]
+        run = self.runs[id] = Run(id, self.seq, turn=self.now, **more)  # type: ignore[arg-type]
         return run
 
     def _predecessor(self, run: Run) -> bool:
@@ -149,19 +175,33 @@ class Model:
     # Working
 
     def claim(self, session: str, wanted: int, *, limited: bool) -> list[Held]:
-        """The first ready runs, by priority, then by arrival. Those with a limit only while there is room for them:
-        the others are parked."""
+        """The first ready runs, by priority, then by the time at which they became ready."""
         if not self.alive(session):
             return []
         ready = [run for run in self._runs() if run.state == "ready" and run.held is None and run.limited == limited]
+        return self._begin(session, sorted(ready, key=_order)[:wanted])
+
+    def claim_isolated(self, session: str, most: int) -> list[Held]:
+        """The isolated run that was there first, with those that may share a process with it: runs of the same bound,
+        as many as that allows."""
+        isolated = [run for run in self._runs() if run.state == "ready" and run.held == "isolated"]
+        if not self.alive(session) or not isolated:
+            return []
+        bound = isolated[0].isolation
+        assert bound is not None
+        group = [run for run in isolated if run.isolation == bound]
+        return sorted(self._begin(session, group[: min(most, bound)]), key=lambda held: _order(self.runs[held.id]))
+
+    def _begin(self, session: str, runs: list[Run]) -> list[Held]:
+        """Those with a limit only while there is room for them: the others are parked."""
         claims = []
-        for run in sorted(ready, key=lambda run: (-run.priority, run.seq))[:wanted]:
-            if limited and self.used() >= CAP:
+        for run in runs:
+            if run.limited and self.used() >= CAP:
                 run.held = "full"
                 continue
             run.attempt += not run.resumed
             run.fence += 1
-            run.state, run.session, run.resumed, run.due_at = "running", session, False, None
+            run.state, run.held, run.session, run.resumed, run.due_at = "running", None, session, False, None
             claims.append(Held(run.id, session, run.fence))
         return claims
 
@@ -171,9 +211,9 @@ class Model:
 
     def _permits_returned(self) -> None:
         """As many that wait for a permit may be tried as there is room for."""
-        parked = sorted((run for run in self._runs() if run.held == "full"), key=lambda run: (-run.priority, run.seq))
+        parked = sorted((run for run in self._runs() if run.held == "full"), key=_order)
         for run in parked[: max(CAP - self.used(), 0)]:
-            run.held = None
+            run.held = None if run.isolation is None else "isolated"
 
     def has(self, held: Held) -> bool:
         """Whether the run is still that session's, under that fence, and its lease alive."""
@@ -191,6 +231,7 @@ class Model:
         run.failures += kind in ("failed", "retrying")
         run.session = held.session if lingers else None
         run.held = "quiescing" if lingers and not run.final else None
+        run.clear_suspicion()
         if kind == "done":
             run.waits.clear()
         if run.final:
@@ -204,11 +245,28 @@ class Model:
         run = self.runs[held.id]
         if (run.session, run.fence) != (held.session, held.fence) or run.state == "running":
             return False
-        run.session = None
-        run.held = None if run.held == "quiescing" else run.held
+        self._release(run)
         if run.limited:
             self._permits_returned()
         return True
+
+    def crash(self, held: Held, *, together: int, isolate: bool | None) -> bool:
+        """A session reports that the code of an attempt died, while the session lives on."""
+        if not self.has(held):
+            return False
+        run = self.runs[held.id]
+        run.die(together, isolate)
+        if run.final:
+            self._ended(run)
+        if run.limited:
+            self._permits_returned()
+        return True
+
+    @staticmethod
+    def _release(run: Run) -> None:
+        """Nobody is at it any more."""
+        run.session = None
+        run.held = None if run.held == "quiescing" else run.held
 
     def _ended(self, run: Run) -> None:
         """What follows from the end of a node: the next ones begin, or are skipped; the graph ends."""
@@ -263,6 +321,7 @@ class Model:
             return False
         run = self.runs[held.id]
         run.state, run.session, run.resumed = "waiting", None, True
+        run.clear_suspicion()
         self._wake(run)
         if run.limited:
             self._permits_returned()
@@ -270,7 +329,7 @@ class Model:
 
     def _wake(self, run: Run) -> None:
         if run.state == "waiting" and any(wait.outcome for wait in run.waits.values()):
-            run.state = "ready"
+            run.state, run.turn = "ready", self.now + 1  # new runs come first
 
     # From outside
 
@@ -307,6 +366,7 @@ class Model:
         if run.final:
             return False
         run.state, run.held, run.due_at, run.resumed = "cancelled", None, None, False
+        run.clear_suspicion()
         self._ended(run)
         return True
 
@@ -323,6 +383,8 @@ class Model:
             return "taken"
         run.held = "quiescing" if run.session is not None or self._predecessor(run) else None
         run.state, run.attempt, run.failures, run.crashes, run.resumed = "ready", 0, 0, 0, False
+        run.turn = self.now + 1
+        run.clear_suspicion()
         run.deadline = None if run.deadline is None else self.now + DELAY
         return "retried"
 
@@ -333,10 +395,11 @@ class Model:
         for run in self._runs():
             if run.deadline is not None and run.deadline <= self.now and not run.final:
                 run.state, run.held, run.due_at, run.resumed = "failed", None, None, False
+                run.clear_suspicion()
                 self._ended(run)
         for run in self._runs():
             if run.state == "scheduled" and run.due_at is not None and run.due_at <= self.now:
-                run.state, run.due_at = "ready", None
+                run.state, run.turn, run.due_at = "ready", run.due_at + 1, None
             for wait in run.waits.values():
                 if wait.outcome is None and wait.due_at is not None and wait.due_at <= self.now:
                     wait.outcome = ("due", None)
@@ -347,3 +410,8 @@ class Model:
 
     def _runs(self) -> Iterator[Run]:
         return iter(sorted(self.runs.values(), key=lambda run: run.seq))
+
+
+def _order(run: Run) -> tuple[int, int, int]:
+    """The order in which runs are claimed."""
+    return -run.priority, run.turn, run.seq

@@ -1,20 +1,23 @@
 """Plants bugs, one at a time, and says which test caught which: `python -m tests.proof.planted`, or `--bug NAME`.
 
-Each bug has a process of its own, in which the model and the simulation run until they catch it, or have had enough.
+Each bug has a process of its own, in which the model and the simulation run until they catch it, or have had enough; or
+the one test that is to catch it.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -33,21 +36,30 @@ BY_MODEL = settings(
 
 
 class Caught(NamedTuple):
-    """In which example the model caught a bug, or else in which seed the simulation did; and what they said."""
+    """In which example the model caught a bug, or else in which seed the simulation did, or which test; and what they
+    said."""
 
     bug: str
     example: int | None
     seed: int | None
     said: str
+    test: str | None = None
 
     @property
-    def at_all(self) -> bool:
-        return self.example is not None or self.seed is not None
+    def by(self) -> str | None:
+        if self.example is not None:
+            return f"the model, example {self.example}"
+        if self.seed is not None:
+            return f"the simulation, seed {self.seed}"
+        return None if self.test is None else f"`{self.test}`"
 
 
 def catch(bug: Bug) -> Caught:
     """In a process without stores: plant the bug, and look for it; the simulation only for what the model misses."""
     with bug.planted():
+        if bug.test is not None:
+            failed, said = by_a_test(bug.test)
+            return Caught(bug.name, None, None, said, bug.test if failed else None)
         example, said = by_the_model() if bug.in_the_store else (None, "")
         if example is not None:
             return Caught(bug.name, example, None, said)
@@ -85,6 +97,16 @@ def by_the_simulation() -> tuple[int | None, str]:
     return None, ""
 
 
+def by_a_test(test: str) -> tuple[bool, str]:
+    """Run a test, in this process; whether it failed, and the first that did."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        code = pytest.main([str(ROOT / test), "-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--rootdir", str(ROOT)])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), told.getvalue()
+    failed = [line for line in told.getvalue().splitlines() if line.startswith("FAILED")]
+    return code == pytest.ExitCode.TESTS_FAILED, _first_line(failed[0]) if failed else ""
+
+
 def _first_line(text: str) -> str:
     return text.partition("\n")[0][:160]
 
@@ -104,9 +126,8 @@ def report(caught: Iterable[Caught]) -> Iterator[str]:
     count = found = 0
     for one in caught:
         count += 1
-        found += one.at_all
-        by = f"the model, example {one.example}" if one.example is not None else f"the simulation, seed {one.seed}"
-        yield f"| `{one.bug}` | {BY_NAME[one.bug].what} | {by if one.at_all else 'nobody'} |"
+        found += one.by is not None
+        yield f"| `{one.bug}` | {BY_NAME[one.bug].what} | {one.by or 'nobody'} |"
     yield ""
     yield f"{found} of {count} were caught."
 
@@ -123,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     caught = catch(BY_NAME[given.bug])
     print(json.dumps(caught._asdict()) if given.json else caught)  # noqa: T201
-    return 0 if caught.at_all else 1
+    return 0 if caught.by else 1
 
 
 if __name__ == "__main__":

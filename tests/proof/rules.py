@@ -10,6 +10,9 @@ import msgspec
 from tests.proof.mirror import Change, Mirror, Row
 
 FINAL = ("done", "failed", "cancelled", "skipped")
+DEATHS = ("crashed", "worker_lost")
+QUEUES_AGAIN = ("waiting", "moved", "restarted", "undoing")
+"""Ends of attempts after which a run queues behind those that are ready."""
 
 
 class Judge:
@@ -19,17 +22,26 @@ class Judge:
         self._mirror = mirror
         self._now = now
         self._before: dict[str, Row] = {}  # the sessions as they were before the commit
+        self._together: Counter[str] = Counter()  # running runs of each session before the commit
+        self._ready_at: dict[str, int] = {}  # since when a run has its place in the queue
 
     def judge(self, changes: list[Change]) -> list[str]:
         """Broken rules, in words."""
         self._before = {
             change.key[0]: change.old for change in changes if change.table == "workers" and change.old is not None
         }
+        changed = {change.key[0]: change.old for change in changes if change.table == "runs"}
+        before = [changed.get(run["id"], run) for run in self._mirror.runs()]
+        self._together = Counter(run["session"] for run in before if run is not None and run["state"] == "running")
         wrong = []
         records: dict[str, list[Row]] = {}
         for change in changes:
             if change.table == "history" and change.new is not None:
                 records.setdefault(change.key[0], []).append(change.new)
+        for change in changes:
+            if change.table == "runs" and change.new is not None:
+                self._queue(change.old, change.new, records.get(change.key[0], []))
+        wrong += self._isolated_groups(changes)
         for change in changes:
             rule = getattr(self, f"_{change.table}", None)
             if rule is not None:
@@ -47,6 +59,24 @@ class Judge:
         """Whether the lease of a session was alive when the transaction began."""
         row = self._before.get(str(session)) or self._mirror.rows["workers"].get((session,))
         return row is not None and row["lease_until"] > self._now()
+
+    def _queue(self, old: Row | None, new: Row, records: list[Row]) -> None:
+        """Note since when a run has its place. One that is handed back, or whose worker died, keeps it."""
+        kinds = [record["kind"] for record in records]
+        ends = [record["kind"] for record in records if record["fence"] is not None]
+        if old is None:
+            self._ready_at[new["id"]] = self._now()
+            return
+        if old["state"] == "scheduled" and new["state"] == "ready" and not records:
+            self._ready_at[new["id"]] = old["due_at"] + 1  # new runs come first
+            return
+        woken = old["state"] == "waiting" and new["state"] == "ready" and not records
+        if woken or "retried" in kinds or any(kind in QUEUES_AGAIN for kind in ends):
+            self._ready_at[new["id"]] = self._now() + 1
+
+    def _order(self, run: Row) -> tuple[int, int, int]:
+        """In which order runs of a lane are claimed."""
+        return -run["priority"], self._ready_at[run["id"]], run["seq"]
 
     # Runs
 
@@ -71,8 +101,31 @@ class Judge:
             yield "its generation jumped"
         if new["records"] - old["records"] != len(records):
             yield f"{new['records'] - old['records']} records were counted, and {kinds} were written"
+        yield from self._charged(old, new, records)
+
+    def _charged(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
+        """A death is charged to a run that was alone in its process, or whose own session reported it."""
+        reported = any(record["kind"] == "crashed" and record["fence"] == old["fence"] for record in records)
+        together = self._together[old["session"]]
         if new["crashes"] > old["crashes"] + 1:
             yield "two crashes were counted for one"
+        if new["crashes"] > old["crashes"] and together != 1 and not reported:
+            yield f"it was charged with a death in which {together} runs were running"
+        isolated = new["held"] == "isolated" and old["held"] not in ("isolated", "full")
+        if isolated and not reported and not self._died_twice(new["id"]):
+            yield "it was isolated, though it hasn't died twice in a row"
+
+    def _died_twice(self, id: str) -> bool:
+        history = sorted(self._mirror.of_run("history", id), key=lambda record: record["n"])
+        ends = [record["kind"] for record in history if record["since"] is not None]
+        return len(ends) > 1 and all(kind in DEATHS for kind in ends[-2:])
+
+    def _isolated_groups(self, changes: list[Change]) -> Iterator[str]:
+        """Isolated runs are claimed apart from others, as many of them as may share a process."""
+        claimed = [change.old for change in changes if change.old is not None and is_claim(change)]
+        bounds = {run["isolation"] for run in claimed}
+        if any(bounds) and (len(bounds) > 1 or len(claimed) > min(bounds)):
+            yield f"isolated runs were claimed together: {[(run['id'], run['isolation']) for run in claimed]}"
 
     def _claimed(self, old: Row, new: Row) -> Iterator[str]:
         begins = old["state"] == "ready" and new["state"] == "running"
@@ -89,6 +142,8 @@ class Judge:
         if new["attempt"] != old["attempt"] + 1 - old["resumed"]:
             yield f"its attempt went from {old['attempt']} to {new['attempt']}"
         if old["held"] is None:
+            if old["isolation"] is not None:
+                yield "it is isolated, and was claimed as others are"
             yield from self._in_its_turn(new)
 
     def _in_its_turn(self, new: Row) -> Iterator[str]:
@@ -98,7 +153,7 @@ class Judge:
             if same_name and other is not new and other["session"] is not None:
                 yield f"it began while {other['session']} was still at another run of its unique name"
             claimable = other["lane"] == new["lane"] and other["state"] == "ready" and other["held"] is None
-            if claimable and _order(other) < _order(new):
+            if claimable and self._order(other) < self._order(new):
                 yield f"it was claimed before run {other['id']}, which comes first"
 
     def _left(self, old: Row, new: Row, records: list[Row]) -> Iterator[str]:
@@ -285,6 +340,9 @@ class Judge:
                 yield f"node {node['node']} is {node['state']} before {left} that it needs have ended"
 
 
-def _order(run: Row) -> tuple[int, int, int]:
-    """In which order runs of a lane are claimed."""
-    return -run["priority"], run["turn"], run["seq"]
+def is_claim(change: Change) -> bool:
+    """Whether a run was claimed."""
+    old, new = change.old, change.new
+    if change.table != "runs" or old is None or new is None:
+        return False
+    return bool(old["state"] == "ready" and new["state"] == "running")

@@ -20,7 +20,7 @@ from tests.proof.actors import NEVER, Actor, Died, Errand, EventLoopActor, LoopA
 from tests.proof.clients import Clients
 from tests.proof.clockwork import SECOND, Clock, virtual
 from tests.proof.crews import LEASE, SimulatedWorker
-from tests.proof.rules import Judge
+from tests.proof.rules import Judge, is_claim
 from tests.proof.stage import Process, Stage
 from tests.proof.workload import Play
 
@@ -91,7 +91,9 @@ class Simulation:
         self.mirror = stage.reset(self.clock)
         self.judge = Judge(self.mirror, self.clock.database)
         self.clients = Clients(self, stage)
-        self.play = stage.troupe.play = Play(self.mirror, self.fail, self.sleep, self.clients.wanted_event)
+        self.play = stage.troupe.play = Play(
+            self.mirror, self.fail, self.sleep, self.clients.wanted_event, self._kill_loop
+        )
 
     # Telling
 
@@ -127,8 +129,11 @@ class Simulation:
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep` of whoever runs in a greenlet."""
-        if getcurrent().parent is not None and not self.over:
-            self.pause(seconds)
+        if getcurrent().parent is None:
+            return
+        if self.over:  # waiting for others would never end
+            raise Died
+        self.pause(seconds)
 
     # The run
 
@@ -165,8 +170,9 @@ class Simulation:
         self.note("calm")
         self.calm = True
         for actor in self.actors:
-            actor.stalled_until = 0  # what is late already comes when it comes
-        if not any(worker.alive and not worker.stopping for worker in self.workers):
+            if actor.stalled_until < NEVER - 1:
+                actor.stalled_until = 0  # what is late already comes when it comes
+        if not any(worker.alive and not worker.stopping and not worker.blocked for worker in self.workers):
             self.start_worker()
         self.clients.calm_down()
 
@@ -187,6 +193,9 @@ class Simulation:
         actor.step(self)
         if actor.over and actor in self.actors:
             self.actors.remove(actor)
+        for worker in self.workers:
+            if worker.alive:
+                worker.watch_blocked_loop()
         self.clock.micros += self.random.choice(PASSING)
 
     def _something_happens(self) -> None:
@@ -230,6 +239,14 @@ class Simulation:
         worker.loop.die()
         worker.leave_the_stage()
 
+    def _kill_loop(self, loop: Any) -> None:
+        """Author code kills its process, whose supervisor starts another one."""
+        for worker in self.workers:
+            if worker.loop is loop and worker.alive:
+                self.count("kill by a culprit")
+                self.kill(worker, "by a culprit")
+                self.start_worker()
+
     def _stop(self, worker: SimulatedWorker) -> None:
         if worker.started and not worker.stopping:
             self.note(f"stop {worker.name}")
@@ -240,6 +257,9 @@ class Simulation:
     def _stall(self, alive: list[SimulatedWorker]) -> None:
         """A process, or one thread of it, doesn't get to run for a while."""
         until = self.clock.micros + int(self.random.uniform(0.1, 3 * LEASE) * SECOND)
+        if self.random.random() < 0.4:
+            self._block(alive, until)
+            return
         if alive and self.random.random() < 0.5:
             prefix = self.random.choice(alive).name + "."
             stalled = [actor for actor in self.actors if actor.name.startswith(prefix)]
@@ -249,6 +269,17 @@ class Simulation:
             actor.stall(until)
         self.note(f"stall {[actor.name for actor in stalled]}")
         self.count("stall")
+
+    def _block(self, alive: list[SimulatedWorker], until: int) -> None:
+        """Author code blocks the event loop of a worker, for a while or for ever; its other threads go on."""
+        workers = [worker for worker in alive if worker.author is not None and not worker.blocked]
+        if workers:
+            worker = self.random.choice(workers)
+            assert worker.author is not None
+            for_ever = self.random.random() < 0.5
+            worker.author.block(self.clock.micros, NEVER - 1 if for_ever else until)
+            self.note(f"block {worker.name} {'for ever' if for_ever else ''}")
+            self.count("block for ever" if for_ever else "block")
 
     def _jump(self) -> None:
         seconds = self.random.choice((-LEASE, -0.5, 0.5, LEASE, 4 * LEASE))
@@ -294,9 +325,11 @@ class Simulation:
         elif chance.random() < faults.give_way:
             self.pause(chance.choice((0.0, 0.0005, 0.02)))
 
-    def committed(self, who: str) -> None:
+    def committed(self, who: str, worker: SimulatedWorker | None = None) -> None:
         changes = self.mirror.committed()
         if changes:
+            if worker is not None and not worker.may_claim() and any(map(is_claim, changes)):
+                self.fail(f"{who} claims runs while its event loop is blocked")
             for change in changes:
                 if change.table == "history" and change.new is not None and change.new["kind"] == "retried":
                     self.play.forget(change.new["run"])

@@ -91,6 +91,7 @@ class Stage:
             task.enqueue("warm", 0, 0)
         self.troupe.child.enqueue("warm")
         self.troupe.broken.enqueue("warm")
+        self.troupe.culprit.enqueue("warm", 0)
         self.troupe.program.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.troupe.plain.enqueue(["step", "warm", 0, "dawn"], 0, "")
         self.app.submit(self.troupe.graph(random.Random(0), "warm"))

@@ -25,6 +25,7 @@ def test_no_rule_breaks_in_a_few_seeds():
     assert broken(told) == []
     happened = {what for one in told for what in one.faults}
     assert {"kill", "stall", "late", "lose before", "lose after", "start", "wake"} <= happened
+    assert {"block", "block for ever", "kill by a culprit"} <= happened
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_ran_before_it():

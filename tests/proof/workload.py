@@ -45,7 +45,9 @@ class Play:
         fail: Callable[[str], None],
         sleep: Callable[[float], None],
         wants: Callable[[str], None],
+        kill: Callable[[asyncio.AbstractEventLoop], None],
     ) -> None:
+        self.kill = kill  # author code kills the process of this loop
         self.wants = wants  # author code is about to wait for an event: somebody may emit it
         self.mirror = mirror
         self.fail = fail
@@ -130,6 +132,16 @@ class Troupe:
         async def broken(name: str) -> str:
             raise Fatal(name)
 
+        @task(name="culprit", retry=RETRY, max_crashes=1)
+        async def culprit(name: str, tenths: int) -> str:
+            """Kill the worker that runs it, each time."""
+            await asyncio.sleep(tenths / 10)
+            loop = asyncio.get_running_loop()
+            self.play.kill(loop)
+            await loop.create_future()  # the loop is dead: nothing goes on from here
+            return name
+
+        self.culprit = culprit
         self.job, self.limited, self.rated, self.threaded = job, limited, rated, threaded
         self.child, self.broken = child, broken
         self.jobs = (job, limited, rated, threaded)

@@ -122,6 +122,9 @@ def test_isolated_runs_take_their_permits(world):
     (claim,) = world.claim_isolated("w")
     assert claim.limits is not None
     assert world.sql("select held from {schema}runs where state = 'ready'") == [("full",)]
+    world.end("w", claim, "done", limits=claim.limits)
+    assert world.store.claims.claim_limited("w", [world.lane()], 1) == [], "with its permit it is isolated again"
+    assert len(world.claim_isolated("w")) == 1
 
 
 def test_an_operators_retry_starts_without_suspicion(world):

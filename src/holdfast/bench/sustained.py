@@ -28,10 +28,10 @@ from {schema}lanes l cross join {schema}runs r
 where l.task = 'bench.noop' and r.lane = l.id and r.state = 'ready' and r.held is null
 and r.priority = 0 and r.turn >= cast(:front as bigint)
 """
-"""How many jobs wait, and the turn of the first of them. Jobs that do nothing never return to an earlier turn, so each
-count begins where the last one found the first. Claimed runs stay in PostgreSQL's index until vacuum removes them, and
-walking over all of them four times a second took a seventh of the processor. Lane by lane: otherwise SQLite walks all
-runs, ever more of them."""
+"""Count the waiting jobs, and read the turn of the first one. Jobs that do nothing never return to an earlier turn, so
+each count begins where the last one found the first. Claimed runs stay in PostgreSQL's index until vacuum removes them,
+and walking over all of them four times a second took a seventh of the CPU time. Lane by lane, because SQLite would
+otherwise scan the growing table of all runs."""
 UNFINISHED = f"""
 select jobs + (select count(*) from {{schema}}runs where session is not null and state = 'running'), front
 from ({READY}) as waiting
@@ -93,7 +93,7 @@ class Feeder:
         self._waiting = waiting
         self._workers = workers
         self.front = -TURN_EPOCH
-        """The turn of the first job that waits, as of the last look."""
+        """The turn of the first job that waits, as of the last count."""
         self.fed = waiting
 
     def rate(self, seconds: float, number: int) -> float:

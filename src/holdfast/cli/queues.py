@@ -115,10 +115,11 @@ def resume(given: Given, queue: tuple[str, ...]) -> None:
 @holdfast.command()
 @pass_given
 def workers(given: Given) -> None:
-    """List worker processes: how many runs they hold, and whether they are alive and healthy.
+    """List worker processes: how many runs they have claimed, and whether they are alive and healthy.
 
-    A worker is unhealthy when a task blocks its event loop, or when too many of its threads are lost to tasks that
-    didn't stop at their timeout. A dead worker is listed until other workers have taken its runs over.
+    A worker is unhealthy while a task blocks its event loop, or when more than a quarter of its threads are lost to
+    code that ignored its timeout or cancellation; a line below the table says why. A dead worker is listed until other
+    workers have recovered its runs.
 
     \b
     Examples:

@@ -238,8 +238,8 @@ def _json(value: Any) -> str:
 def _held(details: RunDetails) -> str | None:
     if details.full_limit is not None:
         return f"limit {details.full_limit} is full"
-    told = {"quiescing": "a worker hasn't let go of it yet", "isolated": "isolated: its worker processes died"}
-    return None if details.held is None else told.get(details.held, details.held)
+    reasons = {"quiescing": "a worker hasn't released it yet", "isolated": "isolated: its worker processes died"}
+    return None if details.held is None else reasons.get(details.held, details.held)
 
 
 def _waits(details: RunDetails) -> str | None:

@@ -103,7 +103,7 @@ def worker(
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed
         app.on_start(leash.ready)
         leash.hold(ours.stop, ours.session_ended)
-        ours.on_session(leash.opens)
+        ours.on_session(leash.report_session)
         ours.restart_if_unhealthy()
     ours.run()
     return ours.exit_code

@@ -131,7 +131,7 @@ class ReadingDesk:
         self.clerk = clerk
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
-        """For reading the ends of children. The thread ends with the call."""
+        """Run a call that reads the ends of children. Its thread ends with the call."""
         threads = Threads()
         handle = threads.run(call)
         threads.close()

@@ -182,8 +182,8 @@ def of_file(facts: FileFacts) -> Iterator[Finding]:
         yield Finding(
             "replaced", "wrong", f"the file or its write-ahead log was deleted or replaced while {_processes(facts)}"
             " had it open",
-            "what these processes commit can't be seen by others and is lost when they end; those of Holdfast notice it"
-            " at their next write and stop",
+            "what these processes commit is invisible to others and is lost when they end; Holdfast's own processes"
+            " notice it at their next write and stop",
             "stop all programs that use the file, put it back together with its -wal file if it was moved, and start"
             " them again", {"processes": list(facts.lost_processes)},
         )  # fmt: skip
@@ -191,8 +191,8 @@ def of_file(facts: FileFacts) -> Iterator[Finding]:
         pid, seconds = facts.writer
         yield Finding(
             "writer", "note", f"process {pid} has kept a transaction open for {seconds:.1f} s",
-            "all other writers of the file wait for it; after five seconds it is rolled back",
-            "let it do slow work before or after app.transaction() and ctx.transaction",
+            "all other writers of the file wait for it; Holdfast rolls it back after five seconds",
+            "do slow work before or after app.transaction() and ctx.transaction, not inside",
             {"process": pid, "seconds": round(seconds, 1)},
         )  # fmt: skip
     if facts.wal_size > LARGE_WAL:
@@ -254,7 +254,7 @@ def of_workers(workers: Sequence[WorkerInfo], ready: int, overdue: float) -> Ite
 
 
 def of_worker_health(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Workers that are alive, and can't do all their work."""
+    """Find workers that are alive but can't do all their work."""
     for worker in workers:
         if worker.state != "unhealthy":
             continue
@@ -262,13 +262,13 @@ def of_worker_health(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
         if worker.loop_lag:
             yield Finding(
                 "blocked_loop", "wrong", f"worker {worker.name} is stuck: {worker.problem} for {worker.loop_lag:.0f} s",
-                "it claims nothing, and its coroutines don't go on; after a lease it gives them up to other workers",
+                "it claims nothing and its coroutines make no progress; after one lease it hands them back",
                 "use async I/O in `async def` tasks, or make them `def` tasks, which run in threads", data,
             )  # fmt: skip
         else:
             yield Finding(
                 "lost_threads", "wrong", f"worker {worker.name} is running out of threads: {worker.problem}",
-                "their runs went on without them, but each such thread stays until its process ends",
+                "their runs continue without them, but a lost thread stays until its code returns or the process ends",
                 "give blocking calls (sockets, locks, subprocesses) a timeout of their own; restart the worker", data,
             )  # fmt: skip
 

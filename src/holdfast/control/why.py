@@ -83,10 +83,10 @@ class Whys:
         worker = next((each for each in workers if each.session == row.session), None)
         since = None if row.claimed_at is None else to_datetime(row.claimed_at)
         who = row.session if worker is None else worker.name
-        lost = _taken_over(workers) if worker is None or worker.state == "dead" else ""
+        trouble = _taken_over(workers) if worker is None or worker.state == "dead" else ""
         if worker is not None and worker.state == "unhealthy":
-            lost = f"; that worker is unhealthy: {worker.problem}"
-        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{lost}"
+            trouble = f"; that worker is unhealthy: {worker.problem}"
+        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
     def _gate(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
@@ -135,11 +135,11 @@ class Whys:
             yield self._limited(more.parked_on, tenant)
         elif row.held == "quiescing":
             who = f"worker {row.session}" if row.session else "the worker of the run before it"
-            yield Reason("quiescing", f"{who} hasn't let go of it yet", {"worker": row.session})
+            yield Reason("quiescing", f"{who} hasn't released it yet", {"worker": row.session})
         elif row.held == "isolated":
             text = (
-                "its last worker processes died with it and others: it waits for a worker that runs nothing else, so"
-                " that the run that kills its process can be told from the others"
+                "it is isolated: its last worker processes died while they ran it beside other runs. It waits for a"
+                " worker without other runs, so that the run that kills its process can be identified"
             )
             yield Reason("isolated", text)
         elif row.held is not None:
@@ -193,7 +193,7 @@ class Whys:
         return Reason("next", f"it is ready: {_names(knowing)} will take it when its turn comes")
 
     def _without_process_slot(self, task: str, workers: list[WorkerInfo]) -> list[WorkerInfo]:
-        """Return those of the workers that run the task in processes and have no free process slot."""
+        """Return the workers that run the task in processes and have no free process slot."""
         in_processes = [each for each in workers if each.process_slots is not None and task in each.process_tasks]
         if not in_processes:
             return []

@@ -37,9 +37,9 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     lost_threads: int = 0
     """Threads lost to code that didn't stop when its timeout expired or its run was cancelled."""
     process_slots: int | None = None
-    """How many runs of tasks with `run_in="process"` it runs at once; None where an older release didn't say."""
+    """How many runs of tasks with `run_in="process"` it runs at once; None for an older release."""
     process_tasks: Sequence[str] = ()
-    """Those tasks."""
+    """Its tasks with `run_in="process"`."""
 
 
 class Workers:

@@ -98,7 +98,7 @@ class Connection(ABC):
 class Line:
     """Keeps one connection for a purpose: opened when needed, opened anew when lost, used by one thread at a time.
 
-    Threads get it in the order in which they asked, so that one that uses it again and again starves nobody.
+    A fair lock orders the threads that wait for it: one that uses the connection in a loop can't starve the others.
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
@@ -239,13 +239,13 @@ class Database(ABC):
 
     @property
     def failure(self) -> StoreError | None:
-        """Why this process can't use the database any more, whatever it tries; None as long as it can."""
+        """The error that makes this database unusable for the rest of this process; None if there is none."""
         return None
 
     def heartbeat_lock_wait_s(self) -> float:
-        """How long the heartbeat's write has been waiting for the database's write lock, or waited the last time.
+        """Return how long the heartbeat has been waiting for the database's write lock, or waited the last time.
 
-        0.0 where writers don't wait for each other.
+        Always 0.0 for a database whose writers don't wait for each other.
         """
         return 0.0
 

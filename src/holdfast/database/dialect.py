@@ -41,9 +41,9 @@ PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 TURN_EPOCH = 10**18
 """Microseconds. Subtracted from times, so that turns of queues that aren't fair are negative: the index of fair turns
-has only positive ones, and enqueueing a run pays for no other index."""
+has only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
 TURN_STEP = 1_000_000
-"""How far a run of weight 1 moves its tenant on in a fair queue."""
+"""How far one run advances the turn of a tenant of weight 1 in a fair queue."""
 
 _FRAGMENT = re.compile(r"\{(\w+)(?:\(([^()]*)\))?\}")
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
@@ -82,7 +82,7 @@ class Dialect(ABC):
 
     @staticmethod
     def _next_turn(argument: str) -> str:
-        """One microsecond later than new runs get it, so that equal times are decided for them."""
+        """One microsecond later than the turn of a run that is new at that time, so that new runs go first."""
         run, time = [part.strip() for part in argument.split(",")]
         return f"""case
             when {run}.turn <= 0 then {{turn_at({time})}} + 1

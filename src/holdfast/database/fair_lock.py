@@ -1,4 +1,4 @@
-"""A reentrant lock for threads that can't be starved."""
+"""A reentrant lock that starves no thread."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from collections import deque
 from types import TracebackType
 
 TURN_S = 0.02
+"""A thread that has waited for longer than this gets the lock next."""
 
 
 class _Waiter:
-    __slots__ = ("bell", "since", "thread")
+    __slots__ = ("since", "thread", "wakeup")
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.since = time.monotonic()
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
 
 
 class FairLock:
-    """A reentrant lock. Whoever has waited for longer than `TURN_S` gets it next, in order of arrival.
+    """A reentrant lock. Threads that have waited for longer than `TURN_S` get it next, in order of arrival.
 
-    `threading.RLock` goes to whichever thread runs first, which is the one that has just released it. Before `TURN_S`
-    that is what happens here, too: handing over at once would leave the lock unused until the next thread gets the GIL.
+    `threading.RLock` goes to whichever thread runs first, which is usually the one that has just released it. This lock
+    does the same while nobody has waited for `TURN_S`: handing it over at once would leave it unused until the next
+    thread gets the GIL.
     """
 
     def __init__(self) -> None:
@@ -52,14 +54,14 @@ class FairLock:
 
     def _wait(self, waiter: _Waiter, deadline: float | None) -> bool:
         while True:
-            rung = waiter.bell.acquire(timeout=-1 if deadline is None else max(deadline - time.monotonic(), 0))
+            woken = waiter.wakeup.acquire(timeout=-1 if deadline is None else max(deadline - time.monotonic(), 0))
             with self._mutex:
                 if self._owner is None:
                     self._waiting.remove(waiter)
                     self._owner, self._depth = waiter.thread, 1
                 if self._owner == waiter.thread:
                     return True
-                if not rung:
+                if not woken:
                     self._waiting.remove(waiter)
                     return False
 
@@ -67,7 +69,7 @@ class FairLock:
         with self._mutex:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-                if self._owner is None:  # the bell was rung for this thread
+                if self._owner is None:  # this thread was woken to take it
                     self._wake_next()
         if self._owner == waiter.thread:
             self.release()
@@ -89,11 +91,11 @@ class FairLock:
         if time.monotonic() - first.since > TURN_S:
             self._waiting.popleft()
             self._owner, self._depth = first.thread, 1
-        if first.bell.locked():
-            first.bell.release()
+        if first.wakeup.locked():
+            first.wakeup.release()
 
     def reset_after_fork(self) -> None:
-        """In a forked child: forget the threads that waited, which exist only in the parent."""
+        """Forget, in a forked child, the threads that waited: they exist only in the parent."""
         self._mutex = threading.Lock()
         self._waiting.clear()
 

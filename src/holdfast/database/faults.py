@@ -14,7 +14,7 @@ class ConnectionLost(StoreUnavailable):
 
 
 class Refused(StoreUnavailable):
-    """The database is there and refuses us: the URL, a password or a permission has to change first."""
+    """The database answers and rejects this client: the URL, a password or a permission has to change first."""
 
 
 class Expired(StoreUnavailable):

@@ -1,6 +1,6 @@
-"""Protect an open SQLite file against what takes it away from under a running program.
+"""Protect an open SQLite file against deletion, replacement and lost locks.
 
-Three things can do that, and none of them is noticed by SQLite itself:
+SQLite itself notices none of these:
 
 * The file or its write-ahead log is deleted, moved or replaced. The program goes on writing to a file that no other
   process sees. `FileGuard` compares device and inode before and after each write.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 import sys
 import threading
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from holdfast.database import ofd_locks
 from holdfast.errors import ConfigError, StoreReplaced
 
 if sys.platform == "linux":
@@ -35,7 +35,6 @@ FileId = tuple[int, int]
 # The bytes that SQLite locks for readers of the database, and the one that every process with a WAL index locks
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
 SHM_ALIVE = 128
-_FLOCK = struct.Struct("hhqqi4x")
 _logger = logging.getLogger("holdfast")
 
 SECOND_LIBRARY = (
@@ -46,7 +45,7 @@ SECOND_LIBRARY = (
 
 
 def file_id(path: str) -> FileId | None:
-    """The file that the path names now; None where there is none."""
+    """Return the identity of the file that the path names now; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - takes bytes too
     except (FileNotFoundError, NotADirectoryError):
@@ -55,7 +54,7 @@ def file_id(path: str) -> FileId | None:
 
 
 def processes_on_deleted_files(path: str) -> list[int]:
-    """Processes that still have a deleted file of this name open, or its log; as far as this user may look."""
+    """Return the processes that have a deleted file of this name, or its log, open, if this user may see that."""
     real = os.path.realpath(path)
     deleted = {f"{real} (deleted)", f"{real}-wal (deleted)"}
     found = set()
@@ -76,9 +75,9 @@ class _OpenFile:
         self.connections = 0
         self._locks: list[tuple[int, int, int]] = []  # descriptor, first byte, how many
 
-    def hold(self, path: str, first: int, size: int) -> None:
-        """Lock bytes as a reader. Its descriptor must stay open for as long as SQLite has one of the same file."""
-        if sys.platform != "linux" or not hasattr(fcntl, "F_OFD_SETLK"):
+    def lock_shared(self, path: str, first: int, size: int) -> None:
+        """Take a shared lock on a byte range. The descriptor must stay open for as long as SQLite has the file open."""
+        if not ofd_locks.AVAILABLE:
             return
         with suppress(OSError):
             self._locks.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), first, size))
@@ -87,16 +86,19 @@ class _OpenFile:
     def _lock(self, kind: int) -> None:
         for fd, first, size in self._locks:
             with suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, first, size, 0))
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, ofd_locks.lock_request(kind, first, size))
 
     def unlock(self) -> None:
-        """Before the last connection closes: SQLite then wants the file for itself, to put the log back into it."""
+        """Release the locks before the last connection closes: SQLite then locks the file to checkpoint the log."""
         if self._locks:
             self._lock(fcntl.F_UNLCK)
 
     def close(self, *, in_child: bool = False) -> None:
-        """After that. A descriptor of a file that other code of this process has open is kept: closing it would drop
-        that code's locks. A forked child has inherited none."""
+        """Close the descriptors after the last connection has closed.
+
+        A descriptor of a file that other code of this process has open stays open: closing it would drop that code's
+        POSIX locks. A forked child closes all of them, because it inherits no POSIX locks.
+        """
         for fd, _, _ in self._locks:
             with suppress(OSError):
                 if in_child or not _is_open_elsewhere(fd):
@@ -122,25 +124,26 @@ class _OpenFiles:
         self._is_hooked = False
 
     def add(self, id: FileId, path: str, wal: FileId | None) -> None:
-        """A connection was opened."""
+        """Register an open connection; the first one locks the file."""
         file = self._files.get(id)
         if file is None:
             file = self._files[id] = _OpenFile(path)
-            file.hold(path, SHARED_FIRST, SHARED_SIZE)
+            file.lock_shared(path, SHARED_FIRST, SHARED_SIZE)
             if wal is not None:
-                file.hold(f"{os.path.realpath(path)}-shm", SHM_ALIVE, 1)
+                file.lock_shared(f"{os.path.realpath(path)}-shm", SHM_ALIVE, 1)
         file.connections += 1
         if not self._is_hooked:
             self._is_hooked = True
             sys.addaudithook(_audit)
 
     def closing(self, id: FileId) -> None:
-        """A connection is about to be closed; the lock is kept until it is."""
+        """Release the file's locks if the connection that is about to close is the last one."""
         file = self._files.get(id)
         if file is not None and file.connections == 1:
             file.unlock()
 
     def closed(self, id: FileId) -> None:
+        """Forget a closed connection; the last one closes the descriptors of the locks."""
         file = self._files.get(id)
         if file is None:
             return
@@ -150,13 +153,14 @@ class _OpenFiles:
             file.close()
 
     def reset_after_fork(self) -> None:
-        """In a forked child, which has no connections yet. What it closes here stays locked in the parent."""
+        """Forget the parent's connections in a forked child. The parent keeps its locks."""
         self.lock = threading.RLock()
         files, self._files = self._files, {}
         for file in files.values():
             file.close(in_child=True)
 
     def refuse_second_library(self, database: Any) -> None:
+        """Raise ConfigError if `sqlite3.connect` is about to open a file that Holdfast has open."""
         if not self._files:
             return
         for path in _paths(database):
@@ -166,7 +170,7 @@ class _OpenFiles:
 
 
 def _paths(database: Any) -> list[str]:
-    """Which files `sqlite3.connect` may mean: the name as it stands, and as a URI."""
+    """Return the files that `sqlite3.connect` may open for this argument: read as a path, and as a URI."""
     try:
         name = os.fsdecode(database)
     except TypeError:
@@ -180,7 +184,7 @@ def _paths(database: Any) -> list[str]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """Called for each audit event of the process, so it does as little as it can for those of others."""
+    """Handle an audit event. Python calls this for every event of the process, so it must be cheap."""
     if event == "sqlite3.connect":
         _open_files.refuse_second_library(args[0])
 
@@ -190,25 +194,25 @@ os.register_at_fork(after_in_child=_open_files.reset_after_fork)
 
 
 class FileGuard:
-    """The file of one database, and whether it is still what its connections have open."""
+    """Checks that the path of a database still names the file and the log that its connections have open."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.wal = f"{os.path.realpath(path)}-wal"
         self.failure: StoreReplaced | None = None
-        """Why this database can't be used by this process any more. It stays so."""
+        """The error that makes this database unusable for the rest of this process."""
         self._file: FileId | None = None
         self._wal: FileId | None = None
         self._connections = 0
         self._failing = threading.Lock()
 
     @property
-    def opening(self) -> threading.RLock:
-        """Held while a connection is opened or closed."""
+    def open_lock(self) -> threading.RLock:
+        """The lock for opening and closing connections, shared by all databases of this process."""
         return _open_files.lock
 
     def make_file(self) -> None:
-        """Create the database where there is none, for its owner only; SQLite gives its -wal and -shm the same mode.
+        """Create the database file if there is none, for its owner only. SQLite gives its -wal and -shm the same mode.
 
         An existing file isn't opened here: closing it would drop the locks of this process's connections to it.
         """
@@ -224,7 +228,7 @@ class FileGuard:
                 raise PermissionError(13, "Permission denied") from None
 
     def opened(self) -> None:
-        """A connection was opened, and has read: the log exists."""
+        """Register a connection that was opened and has read once, so that the log exists."""
         file, wal = file_id(self.path), file_id(self.wal)
         if file is None:
             self._fail(f"SQLite file {self.path} was removed")
@@ -238,7 +242,7 @@ class FileGuard:
 
     def check(self) -> None:
         """Raise StoreReplaced unless the file and its log are those that were opened."""
-        if self.failure is None and self._file is not None and self._wal is not None:  # what each write asks, quickly
+        if self.failure is None and self._file is not None and self._wal is not None:  # the fast path of every write
             try:
                 file, wal = os.stat(self.path), os.stat(self.wal)  # noqa: PTH116 - half the time of Path.stat
             except OSError:
@@ -257,7 +261,7 @@ class FileGuard:
         if self.failure is None:
             try:
                 file, wal = file_id(self.path), file_id(self.wal) if self._wal is not None else None
-            except OSError:  # they can't be looked at, which says nothing
+            except OSError:  # such as a missing permission, which proves nothing
                 return
             if file == self._file and wal == self._wal:
                 return
@@ -267,7 +271,7 @@ class FileGuard:
         raise StoreReplaced(str(self.failure))
 
     def is_intact(self) -> bool:
-        """The same as an answer."""
+        """Return whether `check` passes."""
         try:
             self.check()
         except StoreReplaced:
@@ -286,10 +290,12 @@ class FileGuard:
         raise StoreReplaced(str(self.failure))
 
     def closing(self) -> None:
+        """Prepare for the close of a connection."""
         if self._file is not None:
             _open_files.closing(self._file)
 
     def closed(self) -> None:
+        """Forget a connection that was closed."""
         self._connections -= 1
         if self._file is not None:
             _open_files.closed(self._file)

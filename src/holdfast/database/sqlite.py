@@ -5,7 +5,7 @@ once when another writer was first, whatever the busy timeout). One connection w
 heartbeat has its own so that it never waits for a thread of ours, and others only read: one for whoever asks, one for
 the claimer, one that watches the file, one that counts what ended.
 
-Writers of all processes take turns (`write_queue.py`). What protects the file itself is in `file_guard.py`.
+Writers of all processes take turns (`write_queue.py`). `file_guard.py` notices that the file was replaced.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class SqliteDatabase(Database):
         return SqliteConnection(self._path, longest, None, guard, self._queue(name))
 
     def _queue(self, name: str) -> WriteQueue | None:
-        """Access to the queue of writers, for lines that write."""
+        """Return the access to the queue of writers for lines that write; None for those that only read."""
         if name != "write" and not name.startswith("heartbeat"):
             return None
         found = self._queues.get(name)
@@ -168,11 +168,11 @@ class SqliteDatabase(Database):
         return queue.last_wait_s if since is None else time.monotonic() - since
 
     def long_writer(self) -> Holder | None:
-        """The process whose application code has the write lock, and for how long."""
+        """Return the process whose application code has the write lock, and for how long."""
         return None if self._in_memory else WriteQueue(os.path.realpath(self._path)).holder()
 
     def processes_on_deleted_files(self) -> list[int]:
-        """Processes that go on writing to a file or a log that was deleted or replaced."""
+        """Return the processes that still use a file or a log that was deleted or replaced."""
         return [] if self._in_memory else processes_on_deleted_files(self._path)
 
     def migration_lock(self, connection: Connection) -> None:

@@ -20,11 +20,11 @@ from holdfast.database.write_queue import WriteQueue
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
 BUSY_MILLISECONDS = 5000
-BUSY_POLL_S = 0.005
+BUSY_MIN_POLL_S, BUSY_MAX_POLL_S = 0.0002, 0.005
 CHECK_INTERVAL_S = 1.0
-"""How often a connection that only reads checks that the file is still there. Each commit checks it."""
+"""How often a connection that only reads checks that the file wasn't replaced. Writes check it with each commit."""
 WRITE_CHECK_S = 0.05
-"""How long after a commit, which checks it in any case, the next write begins without a check."""
+"""A write that begins within this time after a commit skips its first check, because the commit did one."""
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
 LONGEST_TRANSACTION = 5.0
 PRAGMAS = (
@@ -95,7 +95,7 @@ class SqliteConnection(Connection):
         self._longest = longest
         self._queue = queue
         self._busy_until = 0.0
-        with guard.opening if guard is not None else nullcontext(), _translated(self._what):
+        with guard.open_lock if guard is not None else nullcontext(), _translated(self._what):
             self._apsw = apsw.Connection(path) if memory is None else memory.connect()
             try:
                 self._set_up()
@@ -111,31 +111,37 @@ class SqliteConnection(Connection):
         use_wal(self._apsw)
         for pragma in PRAGMAS:
             self._apsw.execute(f"PRAGMA {pragma}")
-        self._apsw.execute("select 1 from sqlite_schema limit 1").fetchall()  # from now on there is a log
+        self._apsw.execute("select 1 from sqlite_schema limit 1").fetchall()  # which creates the log
         if self._longest is not None:
             self._apsw.set_progress_handler(self._took_too_long, LOOK_STEPS)
 
     def _on_busy(self, tries: int) -> bool:
-        """Wait for a lock that SQLite didn't get. Of Holdfast's own writers only the one whose turn it is comes here,
-        so this waits for another program's writer, or for a checkpoint."""
+        """Sleep before SQLite tries again to get a lock; False gives up.
+
+        Of Holdfast's own writers only the one that has the turn gets here, so the lock belongs to a writer of another
+        program, or to a checkpoint.
+        """
         now = time.monotonic()
         if not tries:
             self._busy_until = now + BUSY_MILLISECONDS / 1000
         if now >= self._busy_until:
             return False
-        time.sleep(min(BUSY_POLL_S, 0.0002 * 2 ** min(tries, 5)))
+        time.sleep(min(BUSY_MIN_POLL_S * 2 ** min(tries, 5), BUSY_MAX_POLL_S))
         return True
 
     def _begin_write(self) -> None:
-        """Wait for this connection's turn to write; refuse where the file isn't the one that was opened."""
+        """Wait for this connection's turn to write; raise StoreReplaced if the file isn't the one that was opened."""
         if self._queue is not None:
             self._queue.acquire()
         guard = self._guard
         if guard is not None and (guard.failure is not None or time.monotonic() >= self._next_write_check):
             guard.check()
 
-    def _refused_write(self, error: apsw.Error, what: str) -> StoreError:
-        """Say who has the write lock, as far as that is known. Who has waited in the queue in vain tries no more."""
+    def _write_error(self, error: apsw.Error, what: str) -> StoreError:
+        """Translate the driver's error; name the process that has the write lock if it is known.
+
+        After a wait in the queue that timed out, the error isn't a Conflict: callers retry conflicts.
+        """
         if self._queue is None or not isinstance(error, apsw.BusyError):
             return as_ours(error, what)
         holder = self._queue.holder()
@@ -161,7 +167,7 @@ class SqliteConnection(Connection):
             self._end_write()
 
     def _wrote(self) -> None:
-        """What was just committed may have gone into a file that nobody else sees."""
+        """Check after a commit that it didn't go into a file that was deleted or replaced."""
         if self._guard is not None:
             self._guard.check()
             self._next_write_check = time.monotonic() + WRITE_CHECK_S
@@ -190,7 +196,7 @@ class SqliteConnection(Connection):
                 raise StoreUnavailable(
                     f"{self._what} ({statement.name}): it took longer than {self._longest:g} s and was ended"
                 ) from error
-            raise self._refused_write(error, f"{self._what} ({statement.name})") from error
+            raise self._write_error(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
@@ -208,7 +214,7 @@ class SqliteConnection(Connection):
             self._apsw.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             self._end_write()
-            raise self._refused_write(error, self._what) from error
+            raise self._write_error(error, self._what) from error
         except BaseException:
             self._end_write()
             raise
@@ -319,7 +325,7 @@ class SqliteConnection(Connection):
 
     def close(self) -> None:
         guard, self._guard = self._guard, None
-        with guard.opening if guard is not None else nullcontext(), suppress(apsw.Error):
+        with guard.open_lock if guard is not None else nullcontext(), suppress(apsw.Error):
             if guard is not None:
                 self._prepare_close(guard)
             try:
@@ -331,7 +337,10 @@ class SqliteConnection(Connection):
         self._end_write()
 
     def _prepare_close(self, guard: FileGuard) -> None:
-        """The last connection writes the log back into the file. A log that isn't the file's any more must not be."""
+        """Release the guard's locks, and skip SQLite's last checkpoint if the file or the log was replaced.
+
+        The last connection copies the log into the file when it closes. It must not copy it into another file.
+        """
         guard.closing()
         if not guard.is_intact():
             with suppress(apsw.Error):

@@ -1,16 +1,17 @@
 """A fair queue for the write lock of a SQLite file, shared by all Holdfast connections and processes on that file.
 
 SQLite doesn't queue writers: each one sleeps and tries again, so a program that commits and begins at once wins against
-everybody who sleeps. Holdfast's writers therefore take turns in a lock file beside the database, before they ask SQLite
-for its lock. The lock file holds no state. Turns and places in the queue are byte-range locks that belong to an open
-file (OFD locks), which the kernel releases when a process dies.
+every sleeping writer. Holdfast's writers therefore take turns in a lock file beside the database, before they lock the
+database itself. Turns and places in the queue are byte-range locks that belong to an open file (OFD locks), which the
+kernel releases when a process dies. The file itself only names the process whose application code has the turn, for
+error messages.
 
     byte 0                    locked while a connection writes
     URGENT_FIRST + time       locked by a heartbeat that waits
     ORDINARY_FIRST + time     locked by any other writer that waits
 
 The time is the kernel's monotonic clock when the wait began, in microseconds, so the byte's offset is the place in the
-queue. Heartbeats go before everybody else. A connection that nobody waits for takes the turn with two system calls.
+queue. Heartbeats go before all other writers. If nobody waits, a connection takes the turn with two system calls.
 
 The queue only orders writers, and SQLite's own lock stays the one that protects the data. Where the file can't be used
 (another platform, a file system without such locks, no permission), writers go straight to SQLite.
@@ -26,19 +27,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.database import ofd_locks
+
 if sys.platform == "linux":
     import fcntl
 
 WAIT_TIMEOUT_S = 30.0
 URGENT_TIMEOUT_S = 10.0
 TURN_S = 0.02
-"""How long a connection may pass those who wait, so that short transactions of one process are not interleaved with
+"""How long a connection may overtake waiting ones, so that short transactions of one process aren't interleaved with
 another's: each change of the writer makes SQLite drop its page cache."""
 STALE_S = 0.25
-"""Waiters who leave a free lock alone for so long are frozen (SIGSTOP) and lose their place."""
-DISTRUST_S = 10.0
-"""How long the queue is passed by when its file can't be used, or when SQLite let us write while somebody had the
-turn: that process is frozen."""
+"""Waiters that leave a free lock alone for this long are frozen (SIGSTOP) and lose their place."""
+BYPASS_S = 10.0
+"""How long a connection bypasses the queue after its file failed, or after SQLite let it write while another connection
+had the turn: the process of that connection is frozen."""
 MIN_POLL_S, MAX_POLL_S = 0.0005, 0.005
 POLL_SHARE = 1 / 16
 """The next poll comes after this share of the time waited so far, so that waiting for a long transaction is cheap."""
@@ -49,18 +52,18 @@ URGENT_FIRST = 1
 ORDINARY_FIRST = 1 << 52
 _TO_END = 0
 
-_FLOCK = struct.Struct("hhqqi4x")
 _HOLDER = struct.Struct("=qq")
+"""Process id, and the start of its transaction in microseconds (monotonic)."""
 
-if sys.platform == "linux":  # what every write asks the kernel, ready to be sent
-    _LOCK_WRITER = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, WRITER, 1, 0)
-    _UNLOCK_WRITER = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, WRITER, 1, 0)
-    _ASK_ANYONE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, URGENT_FIRST, _TO_END, 0)
-    _NOBODY = struct.pack("h", fcntl.F_UNLCK)
+if sys.platform == "linux":  # the requests of every write, packed once
+    _LOCK_WRITER = ofd_locks.lock_request(fcntl.F_WRLCK, WRITER, 1)
+    _UNLOCK_WRITER = ofd_locks.lock_request(fcntl.F_UNLCK, WRITER, 1)
+    _FIND_WAITER = ofd_locks.lock_request(fcntl.F_WRLCK, URGENT_FIRST, _TO_END)
+    _NO_WAITER = struct.pack("h", fcntl.F_UNLCK)
 
 
 class Holder(NamedTuple):
-    """Who has the turn with a transaction of application code, and for how long."""
+    """The process that has the turn with a transaction of application code, and for how long."""
 
     pid: int
     seconds: float
@@ -76,36 +79,36 @@ class WriteQueue:
         self.path = f"{database}-lock"
         self._database = database
         self._is_urgent = urgent
-        self._is_usable = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+        self._is_usable = ofd_locks.AVAILABLE
         self._fd: int | None = None
         self._holds_turn = False
-        self._noted = False
+        self._holder_recorded = False
         self._turn_ends = 0.0
         self._next_check = 0.0
-        self._distrusted_until = 0.0
+        self._bypass_until = 0.0
         self._urgent_first, self._ordinary_first = URGENT_FIRST, ORDINARY_FIRST
         self.waiting_since: float | None = None
         """When the wait under way began (monotonic)."""
         self.last_wait_s = 0.0
-        """How long the last turn was waited for."""
+        """How long the last `acquire` waited."""
         self.is_overdue = False
-        """Whether the last turn didn't come in time."""
+        """Whether the last `acquire` timed out."""
 
     def acquire(self) -> None:
-        """Wait for the turn. It may come back without one: then only SQLite's own lock decides."""
+        """Wait for the turn. May return without it (a timeout, no usable file); then only SQLite's own lock decides."""
         if self._holds_turn:
             return
         now = time.monotonic()
         self.last_wait_s = 0.0
         self.is_overdue = False
-        if now < self._distrusted_until or not self._is_usable:
+        if now < self._bypass_until or not self._is_usable:
             return
         try:
             if now >= self._next_check:
                 self._check_file(now)
             self.is_overdue = not self._acquire(now)
         except OSError:  # no permission, no such locks, no descriptor left
-            self._distrusted_until = now + DISTRUST_S
+            self._bypass_until = now + BYPASS_S
             self.close()
 
     def _acquire(self, now: float) -> bool:
@@ -118,7 +121,7 @@ class WriteQueue:
         return self._try_turn() or self._wait(now)
 
     def _wait(self, began: float) -> bool:
-        """Poll until those before us have had their turn and the lock is free."""
+        """Poll until those before this connection have had their turn and the lock is free; False after a timeout."""
         self.waiting_since = now = polled = began
         place = self._take_place(began)
         free_since: float | None = None
@@ -150,15 +153,15 @@ class WriteQueue:
             self.last_wait_s = time.monotonic() - began
 
     def _must_queue(self, place: int) -> bool:
-        """Whether somebody is before us."""
+        """Return whether another waiter comes before this connection."""
         if self._is_urgent:
             return self._is_locked(self._urgent_first, place)
         return self._is_locked(self._urgent_first, ORDINARY_FIRST) or self._is_locked(self._ordinary_first, place)
 
     def _anyone_waits(self) -> bool:
         if self._ordinary_first == ORDINARY_FIRST:
-            found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _ASK_ANYONE)
-            return found[: len(_NOBODY)] != _NOBODY
+            found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _FIND_WAITER)
+            return found[: len(_NO_WAITER)] != _NO_WAITER
         return self._is_locked(self._urgent_first, ORDINARY_FIRST) or self._is_locked(self._ordinary_first, _TO_END)
 
     def _take_place(self, now: float) -> int:
@@ -173,29 +176,31 @@ class WriteQueue:
             return
         self._holds_turn = False
         try:
-            if self._noted:
-                self._noted = False
+            if self._holder_recorded:
+                self._holder_recorded = False
                 os.pwrite(self._descriptor, bytes(_HOLDER.size), 0)
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _UNLOCK_WRITER)
         except OSError:
             self.close()
 
     def wrote(self) -> None:
-        """SQLite let us write. If another one has had the turn all the time, its process is frozen outside of its
-        transaction: leave the queue alone for a while."""
+        """Bypass the queue for a while if this connection wrote without the turn.
+
+        The connection that had the turn all the time isn't in a transaction, so its process is frozen.
+        """
         if self.is_overdue:
             self.is_overdue = False
-            self._distrusted_until = time.monotonic() + DISTRUST_S
+            self._bypass_until = time.monotonic() + BYPASS_S
 
     def note_holder(self) -> None:
-        """Write down who has the turn, for transactions that application code may keep open."""
+        """Record this process as the holder of the turn, for transactions that application code may keep open."""
         if self._holds_turn:
             with suppress(OSError):
-                self._noted = True
+                self._holder_recorded = True
                 os.pwrite(self._descriptor, _HOLDER.pack(os.getpid(), int(time.monotonic() * 1e6)), 0)
 
     def holder(self) -> Holder | None:
-        """Which process's application code has the turn, as far as it is known."""
+        """Return the process whose application code has the turn, if it is known."""
         if not self._is_usable:
             return None
         try:
@@ -210,9 +215,9 @@ class WriteQueue:
         return Holder(pid, max(time.monotonic() - since / 1e6, 0.0)) if pid else None
 
     def close(self) -> None:
-        """Close the lock file, which gives everything back. In a forked child this leaves the parent's locks alone."""
+        """Close the lock file, which releases its locks. In a forked child this leaves the parent's locks alone."""
         fd, self._fd = self._fd, None
-        self._holds_turn = self._noted = False
+        self._holds_turn = self._holder_recorded = False
         self._next_check = 0.0
         if fd is not None:
             with suppress(OSError):
@@ -227,7 +232,7 @@ class WriteQueue:
         return self._fd
 
     def _check_file(self, now: float) -> None:
-        """Open the lock file, again if it was deleted. It is as accessible as the database."""
+        """Open the lock file, again if it was deleted. It gets the owner and the permissions of the database."""
         self._next_check = now + RECHECK_S
         if self._fd is not None:
             if os.fstat(self._fd).st_nlink:
@@ -243,7 +248,7 @@ class WriteQueue:
                 os.fchown(self._fd, owner.st_uid, owner.st_gid)
 
     def _try_turn(self) -> bool:
-        self._holds_turn = True  # before the call: an interrupt behind it must find something to release
+        self._holds_turn = True  # before the call, so that an interrupt after it releases the lock
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK_WRITER)
         except (BlockingIOError, PermissionError):
@@ -255,20 +260,19 @@ class WriteQueue:
 
     def _try_lock(self, byte: int) -> bool:
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, ofd_locks.lock_request(fcntl.F_WRLCK, byte, 1))
         except (BlockingIOError, PermissionError):
             return False
         return True
 
     def _unlock(self, byte: int) -> None:
         with suppress(OSError):
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, ofd_locks.lock_request(fcntl.F_UNLCK, byte, 1))
 
     def _is_locked(self, first: int, end: int) -> bool:
         """Whether another connection has a lock on any byte from `first` up to `end`; 0: up to the last one."""
         length = end - first if end else _TO_END
         if length < 0 or (end and not length):
             return False
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
-        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked)
-        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, ofd_locks.lock_request(fcntl.F_WRLCK, first, length))
+        return bool(ofd_locks.FLOCK.unpack(found)[0] != fcntl.F_UNLCK)

@@ -38,7 +38,7 @@ async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 def beside(call: Callable[[], T]) -> Future[T]:
-    """Begin a blocking call in a thread; cancelling the future leaves the thread to itself."""
+    """Start a blocking call in a thread and return its future. Cancelling the future doesn't stop the thread."""
     ended: Future[T] = Future()
 
     def run() -> None:

@@ -71,7 +71,7 @@ class Attempt(msgspec.Struct, eq=False):
     child: Killable | None = None
     order: Order | None = None
     stop_signal: StopSignal = msgspec.field(default_factory=StopSignal)
-    """What author code can ask with `holdfast.stop_requested()`."""
+    """The flag that `holdfast.stop_requested()` reads in author code."""
     begun: bool = False
     """Its coroutine runs: one that doesn't yet would be cancelled without a trace."""
     ended: bool = False
@@ -79,11 +79,11 @@ class Attempt(msgspec.Struct, eq=False):
     over: bool = False
     """Author code has stopped."""
     abandoned: bool = False
-    """Author code was told to stop and didn't: its run goes on without it."""
+    """Author code ignored the order to stop: the run continues without it."""
     thread: ThreadCall | None = None
-    """Of one that runs in a thread, or waits for its process there."""
+    """The thread that runs its code, or waits for its process; None on the event loop."""
     isolated: bool = False
-    """It runs in a process without others, because processes died with it."""
+    """It runs without other runs in the process, because processes that ran it have died."""
     score: Score | None = None
     """Of a durable function that has begun."""
     waits_for: Sequence[str] = ()
@@ -174,7 +174,7 @@ class Attempt(msgspec.Struct, eq=False):
         return replace(end, args=following.args, delay=following.delay, note=encode(told), keep_records=machine.history)
 
     def failed(self, exception: BaseException, code: str | None = None) -> End:
-        """What follows from an exception of the author's code; `code` replaces the one that its class means."""
+        """What follows from an exception of the author's code; `code` overrides the code of the exception's class."""
         try:
             outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
             return self._end(outcome, describe(exception, code or outcome.code))
@@ -189,7 +189,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     def crashed(self, error: ErrorInfo, together: int = 1, *, isolate: bool | None = None) -> End:
         """The process of its author code died, or its code had to be abandoned. `together`: how many runs could have
-        caused that; a run alone is charged."""
+        caused that; only a run that is the sole suspect is charged."""
         end = self._plain("crashed", "ready", lingers=False)
         return replace(end, error=to_json(error), together=together, isolate=isolate)
 
@@ -235,8 +235,8 @@ class Attempt(msgspec.Struct, eq=False):
         return self._end(Outcome("undo"), told)
 
     def undo_interrupted(self, exception: BaseException) -> End:
-        """Compensations stopped for another reason than their own failure, such as a rejected write: they are retried
-        as the task is. The error that the run is undone for stays on record as its cause."""
+        """Compensations stopped for another reason than their own failure, such as a rejected write: the task's retry
+        policy applies. The run keeps the error that it is undone for as its cause."""
         return self.failed(exception, "undo")
 
     def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:

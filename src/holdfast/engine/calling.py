@@ -38,7 +38,7 @@ class Caller(Protocol):
 
 
 class Calls:
-    """The calls of one attempt's steps. A thread can't be stopped: `threads` counts those that run, and weren't
+    """The calls of one attempt's steps. A thread can't be stopped: `threads` counts those that run and weren't
     abandoned."""
 
     __slots__ = ("_attempt", "_desk", "_generation", "_loop", "_past", "_run", "_running", "payloads", "threads")
@@ -139,7 +139,7 @@ class Calls:
             raise
 
     async def _wait_for_threads(self, under_way: UnderWay) -> None:
-        """Let a try that outlived its timeout end before the next one begins, unless it doesn't return in time."""
+        """Wait for a try that outlived its timeout, so that two don't run at once; abandon it if it doesn't end."""
         until = self._loop.time() + ABANDON_AFTER_S
         while under_way.threads and self._loop.time() < until:
             await asyncio.sleep(LOOK)
@@ -197,7 +197,7 @@ class Calls:
         return await done
 
     def _forget(self, threads: int, under_way: UnderWay) -> None:
-        """That many threads of a step have ended, or were abandoned."""
+        """Stop counting threads of a step that have ended or were abandoned."""
         if not under_way.threads:
             self._running.discard(under_way)
         if not threads:
@@ -230,7 +230,7 @@ class UnderWay:
         self._came.clear()
 
     def abandon(self) -> int:
-        """Stop waiting for them; how many there were."""
+        """Stop waiting for the threads; return how many there were."""
         abandoned, self.handles = self.handles, set()
         for handle in abandoned:
             handle.abandon()

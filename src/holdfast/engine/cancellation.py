@@ -1,9 +1,9 @@
-"""Find running attempts whose run was cancelled or ended by somebody else, between two renewals of the lease.
+"""Find running attempts whose run another process cancelled or ended, between two renewals of the lease.
 
-A renewal compares all claimed runs with the database, but only every third of the lease. Cancellation is promised
-within a second, whatever the lease is, so the heartbeat polls in between: one read-only statement, by primary key, on
-the heartbeat's own connection. An idle worker runs no statement, and neither does one whose attempts are all shorter
-than the interval.
+A renewal compares all claimed runs with the database, but only every third of the lease. Holdfast promises
+to stop cancelled code within a second, whatever the lease is, so the heartbeat polls in between: one read-only
+statement, by primary key, on the heartbeat's own connection. An idle worker runs no statement, and neither does
+one whose attempts are all shorter than the interval.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ class CancellationPoller:
 
 
 def _can_be_stopped(attempt: Attempt) -> bool:
-    """Return whether author code is at work that has not been told of the loss of its run yet."""
+    """Return whether author code is running that has not been ordered to stop because its run was lost."""
     return not (attempt.ended or attempt.over or attempt.order == "lost")

@@ -103,7 +103,7 @@ class Child:
         return self._session
 
     def _read(self) -> None:
-        """Take note of what it has reported."""
+        """Process the lines that it has sent."""
         with suppress(OSError):
             while (lines := self._lines.read()) is not None:
                 for word, rest in lines:
@@ -117,7 +117,7 @@ class Child:
         self._send(STOP)
 
     def tell_ended(self, session: str) -> None:
-        """Have it recover the runs of a session whose process has ended."""
+        """Tell it to recover the runs of a session whose process has ended."""
         self._send(f"{ENDED} {session}")
 
     def _send(self, line: str) -> None:

@@ -29,7 +29,7 @@ FEW = 16
 """While there is more to do than slots, fewer free ones than this part of all are filled"""
 ISOLATION_POLL_S = 0.5
 ISOLATION_PATIENCE_S = 0.5
-"""How long a worker that has runs leaves isolated ones to a worker that has none."""
+"""How long a worker with claimed runs leaves isolated ones to a worker without any."""
 SOON = 0.005
 """so many seconds after the last claim: many at once cost little more than one."""
 
@@ -92,11 +92,11 @@ def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
 
 
 class IsolatedRuns:
-    """Runs suspects of a crash in a process without other runs, so that the next death shows who causes them.
+    """Runs the suspects of a crash without other runs in the process, so that the next death identifies the culprit.
 
-    A worker without runs takes a group of isolated runs at once. A busy one first leaves them to others for a while;
-    then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after a third
-    of the lease: nobody waits forever for a worker to become empty.
+    A worker without runs claims a group of isolated runs at once. A busy one first leaves them to others for a while.
+    Then it reserves a group, claims nothing else, and starts the group when its other runs have ended, or after a third
+    of the lease, so that long runs can't delay the group forever.
     """
 
     def __init__(self, store: Store, duty: Duty, runner: Runner, lanes: KnownLanes, lease: float) -> None:
@@ -105,7 +105,7 @@ class IsolatedRuns:
         self._runner = runner
         self._lanes = lanes
         self._lease = lease
-        self._next_look_at = 0.0
+        self._next_poll_at = 0.0
         self._waiting_since: float | None = None
         self._reserved: list[Attempt] = []
         self._start_by = 0.0
@@ -116,22 +116,25 @@ class IsolatedRuns:
         """Whether this worker has claimed a group that it hasn't started."""
         return bool(self._reserved)
 
-    def look(self) -> bool:
-        """Look for isolated runs if that is due; whether there are any. Done after a claim, whose runs must not wait
-        for it, and before the first one: a process that has just started is empty."""
+    def poll(self) -> bool:
+        """Poll for isolated runs if that is due; return whether there are any.
+
+        The claimer polls after a claim, because the claimed runs must not wait for it, and before its first claim,
+        because a process that has just started has no runs.
+        """
         now = time.monotonic()
-        if now >= self._next_look_at:
-            self._next_look_at = now + ISOLATION_POLL_S
+        if now >= self._next_poll_at:
+            self._next_poll_at = now + ISOLATION_POLL_S
             if not self._store.claims.any_isolated(self._lanes.tasks):
                 self._waiting_since = None
             elif self._waiting_since is None:
                 self._waiting_since = now
         return self._waiting_since is not None
 
-    def pause(self, session: Session) -> float | None:
-        """Start, reserve or wait for isolated runs; seconds for which nothing else may be claimed, or None."""
-        if not self._next_look_at:
-            self.look()
+    def advance(self, session: Session) -> float | None:
+        """Reserve or start isolated runs. Return the seconds for which nothing else may be claimed, or None."""
+        if not self._next_poll_at:
+            self.poll()
         if not (self._reserved or self._running or self._waiting_since is not None):
             return None
         now = time.monotonic()
@@ -145,8 +148,8 @@ class IsolatedRuns:
         if self._running:
             return POLL
         if was_running:  # the next group of the same crash may be waiting
-            self._next_look_at = now
-            self.look()
+            self._next_poll_at = now
+            self.poll()
         if self._waiting_since is None or (self._runner.taken and now - self._waiting_since < ISOLATION_PATIENCE_S):
             return None
         self._reserve(session, now)
@@ -206,7 +209,7 @@ class Claimer(Loop):
         self._taken: list[Attempt] = []  # in this round
         self.watching: Watching | None = None
         self.may_claim: Callable[[], bool] = lambda: True
-        """Asked before each claim; while it says no, again after a while."""
+        """Called before each claim; while it returns False, the worker claims nothing."""
         self.rounds_without_work = 0
 
     def tick(self) -> float:
@@ -214,13 +217,13 @@ class Claimer(Loop):
         free = self._runner.free()
         if session is None or self._monitor.stalled:
             return POLL
-        if self._isolation.reserved and (pause := self._isolation.pause(session)) is not None:
+        if self._isolation.reserved and (pause := self._isolation.advance(session)) is not None:
             return pause
         if free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN
         if not self.may_claim():
             return POLL
-        if (pause := self._isolation.pause(session)) is not None:
+        if (pause := self._isolation.advance(session)) is not None:
             return pause
         if free < self._runner.concurrency // FEW and (early := self._full_until - time.monotonic()) > 0:
             return early
@@ -232,7 +235,7 @@ class Claimer(Loop):
             if not attempts:
                 return self._found_nothing(session)
             self._full_until = time.monotonic() + SOON if len(attempts) > free // 2 else 0.0
-            self._load(attempts)
+            load_history(self._store, attempts)
             if self.watching is not None:
                 self.watching.claimed(attempts, started)
         except Exception:
@@ -242,7 +245,7 @@ class Claimer(Loop):
         self.rounds_without_work = 0
         begun = self._runner.begin(attempts)
         self._note_busy(session)
-        self._isolation.look()
+        self._isolation.poll()
         return 0.0 if begun else POLL
 
     def _claim(self, session: Session, free: int) -> None:
@@ -259,7 +262,7 @@ class Claimer(Loop):
                 self._claim_lanes(session, self._ordinary(), left)
 
     def _ordinary(self) -> list[int]:
-        """The lanes whose runs need no process; without those that need a thread, when too many threads are lost."""
+        """The lanes whose runs need no process; also without those that need a thread, if too many threads are lost."""
         lanes = self._lanes.ordinary
         if self._runner.lost_threads < self._runner.concurrency:
             return lanes
@@ -306,9 +309,6 @@ class Claimer(Loop):
             self._taken += attempts
         return len(claims)
 
-    def _load(self, attempts: list[Attempt]) -> None:
-        load_history(self._store, attempts)
-
     def _claimable(self) -> list[int]:
         """The lanes that there are free slots for."""
         return self._ordinary() + (self._lanes.processes if self._runner.free_processes() > 0 else [])
@@ -323,7 +323,7 @@ class Claimer(Loop):
             return 0.0
         if self._lanes.refresh():
             return 0.0
-        if self._isolation.look():
+        if self._isolation.poll():
             return ISOLATION_POLL_S / 2 if self._runner.taken else 0.0
         lanes = self._claimable()
         if not self._store.claims.any_ready(lanes):

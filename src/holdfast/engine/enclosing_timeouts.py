@@ -1,10 +1,10 @@
-"""Refuse `asyncio.timeout` and its kin around durable waits.
+"""Refuse `asyncio.timeout` and similar timeouts around durable waits.
 
 A timeout of asyncio is a timer of the event loop. When a durable function is suspended it leaves memory, and its timers
 with it: such a timeout would never fire, or begin anew with each replay. So a wait inside one is refused, with an error
 that names the wait's own `timeout=`. Around steps, which run in memory, they work as always.
 
-The event loop tells of the timers that the body of a durable function sets. They are recognized by their callbacks:
+The event loop reports the timers that the body of a durable function sets. Their callbacks identify them:
 `asyncio.timeout` and `timeout_at`, `asyncio.wait_for` and `asyncio.wait`, and the cancel scopes of anyio.
 """
 
@@ -27,13 +27,13 @@ from holdfast.task.current import scope
 CALLBACKS = {"_on_timeout", "_release_waiter", "_timeout"}
 PACKAGES = {"asyncio", "anyio", "async_timeout"}
 MAX_KEPT = 16
-"""Timers kept before those that are over are removed."""
+"""With this many timers, those that have expired or were cancelled are removed."""
 
 OpenWaits: TypeAlias = Mapping[str, tuple[fx.Await, asyncio.Future[Any]]]
 
 
 class Timer(NamedTuple):
-    """A timer that ends what it encloses."""
+    """A timer of the event loop that cancels the code of a timeout block."""
 
     handle: asyncio.TimerHandle
     callback: Callable[..., Any]
@@ -69,7 +69,7 @@ class EnclosingTimeouts:
                 raise refusal(wait.key)
 
     def refuse(self, waits: OpenWaits, withdraw: Callable[[fx.Effect], None]) -> bool:
-        """Let all waits fail if a timeout is pending though nothing else is under way; whether that was so."""
+        """Fail all waits if a timeout is pending while the run does nothing but wait; return whether it is."""
         if not self.pending():
             return False
         for key, (effect, future) in list(waits.items()):
@@ -100,7 +100,7 @@ def _encloses(timer: Timer, task: asyncio.Task[Any]) -> bool:
 
 
 def watch_timers(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the loop tell of the timeouts that bodies of durable functions set. Does nothing the second time."""
+    """Make the loop report the timeouts that bodies of durable functions set. Does nothing the second time."""
     if getattr(loop, "_holdfast_watched", False):
         return
     with suppress(AttributeError):  # a loop that can't be changed: there a timeout around a wait isn't noticed

@@ -23,7 +23,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Starts at once."""
+    """Runs an event loop in a thread that starts at once."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
@@ -32,7 +32,7 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine there; cancelling the future cancels it."""
+        """Run a coroutine on the loop. Cancelling the future cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def stop(self, timeout: float) -> None:

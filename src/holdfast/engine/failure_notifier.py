@@ -1,8 +1,8 @@
 """Call the `on_failure` hooks for failed runs: a bounded number at a time, the rest in a queue.
 
-Delivery is best effort: the queue is in memory. While it is full, the worker claims no new runs, so that hooks which
-are slower than failures arrive slow the work down instead of filling the process with threads. Runs matter more than
-notifications, though: hooks that all hang don't keep the worker from claiming for longer than `STALLED_AFTER_S`.
+Delivery is best effort: the queue is in memory. While it is full, the worker claims no new runs, so that slow
+hooks slow the work down instead of filling the process with threads. Runs matter more than notifications, though: hooks
+that all hang don't keep the worker from claiming for longer than `STALLED_AFTER_S`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.telemetry import log
 
 MAX_CONCURRENT_HOOKS = 8
 MAX_QUEUED = 1000
-"""With so many queued, the worker stops claiming. Runs that fail meanwhile are still queued."""
+"""With this many queued, the worker stops claiming. Runs that fail meanwhile are still queued."""
 MAX_QUEUED_AT_ALL = 100_000
 """Beyond this, failures are logged as not delivered: recovery and deadlines can fail any number of runs at once."""
 SLOW_AFTER_S = 60.0
@@ -152,7 +152,7 @@ class FailureNotifier:
             self._start_deliveries()
 
     def _read(self, run: str) -> Any:
-        """Read the run, again and again while the database is away; None when the worker stops meanwhile."""
+        """Read the run, with retries while the database is unavailable; None if the worker stops first."""
         while not self._closed.is_set():
             try:
                 return self._read_info(run)
@@ -161,7 +161,7 @@ class FailureNotifier:
         return None
 
     def _call(self, hook: Hook, info: Any) -> None:
-        """Call one hook; that it raises doesn't keep the others from being called."""
+        """Call one hook. If it raises, the other hooks are still called."""
         try:
             if inspect.iscoroutinefunction(hook):
                 asyncio.run_coroutine_threadsafe(hook(info), self._loop()).result()
@@ -173,7 +173,7 @@ class FailureNotifier:
     # Warning
 
     def _is_stalled(self) -> bool:
-        """Return whether all deliveries under way have made no progress for long."""
+        """Return whether all deliveries under way have made no progress for `STALLED_AFTER_S`."""
         full = len(self._active) >= MAX_CONCURRENT_HOOKS
         return full and self._monotonic() - self._last_progress > STALLED_AFTER_S
 

@@ -1,4 +1,4 @@
-"""Messages through a pipe: the sender's mark, four bytes of length, then so many bytes.
+"""Messages through a pipe: the sender's mark, the length in four bytes, the data.
 
 Requests have an empty mark. The mark of an answer says which call it answers and which process wrote it: a task may
 fork, and its copies share the pipe.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class ForeignFrame(Exception):
-    """Something else than the expected sender wrote to the pipe."""
+    """A process other than the expected sender wrote to the pipe."""
 
 
 def answer_mark(nonce: str, pid: int) -> bytes:

@@ -1,7 +1,7 @@
 """Keeps the session's lease, on a thread and a connection of its own, and compares accounts with the database.
 
 A lease that has expired can't be renewed: the process goes on under a new session, and other workers take its runs
-over. A blocked event loop doesn't stop the heartbeat (`stall_guard.py` sees to that); holding the GIL does.
+over. A blocked event loop doesn't stop the heartbeat (`stall_guard.py` handles that); holding the GIL does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pulse:
         self._lock = threading.Lock()
 
     def beat(self) -> bool:
-        """Note that this thread runs; False if none of them did for a third of the lease."""
+        """Record that the calling thread runs; return False if no thread did for a third of the lease."""
         now = time.monotonic()
         in_hand = {attempt.task.name for attempt in self._duty.in_hand().values()}
         with self._lock:
@@ -94,7 +94,7 @@ class Heartbeat(Loop):
         self._renew_at = started_at + self._lease / 3
 
     def renew_soon(self) -> None:
-        """Renew the lease with the next tick, which begins now. From any thread."""
+        """Start the next tick now, and renew the lease in it. From any thread."""
         self._renew_at = 0.0
         self.wake()
 
@@ -112,7 +112,7 @@ class Heartbeat(Loop):
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
         if not self._store.workers.renew(session.id, int(self._lease * SECOND), self._status()):
-            session.excused = sent_at < session.good_until  # asked in time: the database was late
+            session.excused = sent_at < session.good_until  # sent in time, so the database answered late
             self._lose(session, "its lease expired")
             self.wake()
             return

@@ -29,15 +29,17 @@ MAX_READ_BYTES = 4096
 
 
 class LineReader:
-    """Cuts what a socket receives into lines."""
+    """Splits the data that a socket receives into lines."""
 
     def __init__(self, source: socket.socket) -> None:
         self._socket = source
         self._rest = b""
 
     def read(self) -> list[tuple[str, str]] | None:
-        """The lines that have arrived, each as its first word and the rest; None when the other side is gone. Raises
-        BlockingIOError if the socket doesn't block and nothing has arrived."""
+        """Return the lines that have arrived, each as its first word and the rest; None when the other side is gone.
+
+        Raises BlockingIOError if the socket is non-blocking and nothing has arrived.
+        """
         received = self._socket.recv(MAX_READ_BYTES)
         if not received:
             return None
@@ -62,7 +64,7 @@ class Leash:
 
     def hold(self, stop: Callable[[], None], session_ended: Callable[[str], None]) -> None:
         """Call `stop` for each order to stop from now on, and `session_ended` for each session whose process ended,
-        those that have been reported already included."""
+        including sessions that the supervisor has reported before."""
         with self._lock:
             self._stop = stop
             self._session_ended = session_ended
@@ -74,7 +76,7 @@ class Leash:
         """Tell the supervisor that the start went well."""
         self._send(READY)
 
-    def opens(self, session: str) -> None:
+    def report_session(self, session: str) -> None:
         """Tell the supervisor which session this process is about to open."""
         self._send(f"{SESSION} {session}")
 

@@ -8,10 +8,10 @@ QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspe
 LINGER = 0.05  # how long it stays when something may come soon: most children, and many events, do
 CROWDED = 0.005  # the same when others want its slot, or only the clock is waited for
 MAX_CROWDED_RESUMES = 50
-"""After so many waits that ended while the run stayed in memory, a run on a full worker is suspended at its next wait.
+"""After this many waits that ended while it stayed in memory, a run on a full worker is suspended at its next wait.
 
-Otherwise a function whose waits are all shorter than `CROWDED`, such as sleeps of a millisecond, would keep its slot
-from runs that became ready before it does."""
+Otherwise a function whose waits are all shorter than `CROWDED`, such as sleeps of a millisecond, would keep its slot,
+and runs that became ready earlier would starve."""
 
 
 class Lingering:
@@ -32,7 +32,7 @@ class Lingering:
             self._others_move = True
 
     def resumed(self) -> None:
-        """A wait ended while the run stayed in memory."""
+        """Count a wait that ended while the run stayed in memory."""
         self._resumes += 1
 
     def seconds(self, now: float, has_room: bool) -> float:
@@ -40,7 +40,7 @@ class Lingering:
         return self.wait_s(soon=self._others_move or self._due < now + LINGER, has_room=has_room)
 
     def wait_s(self, *, soon: bool, has_room: bool) -> float:
-        """How long to stay for something that may come soon, or only much later."""
+        """Return how long the run stays in memory for a wait that may end soon, or only much later."""
         if not has_room and self._resumes >= MAX_CROWDED_RESUMES:
             return 0.0
         return LINGER if soon and has_room else CROWDED

@@ -19,6 +19,7 @@ class LoopMonitor:
         self._sent_at: float | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
+        """The id of the loop's thread, known after its first answer."""
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch this loop from now on."""
@@ -26,7 +27,7 @@ class LoopMonitor:
         self.ping()
 
     def ping(self) -> None:
-        """Schedule a callback, unless one is on its way. From any thread."""
+        """Schedule a callback, unless one is pending. From any thread."""
         if self._sent_at is None and self.loop is not None:
             self.sent()
             try:
@@ -35,12 +36,12 @@ class LoopMonitor:
                 self._sent_at = None
 
     def sent(self) -> None:
-        """A callback that will call `answered` is about to be scheduled."""
+        """Start a measurement: the caller is about to schedule a callback that calls `answered`."""
         if self._sent_at is None:
             self._sent_at = time.monotonic()
 
     def answered(self) -> None:
-        """The loop runs such a callback."""
+        """End the measurement. Called on the loop, by the scheduled callback."""
         self.thread = threading.get_ident()
         sent_at, self._sent_at = self._sent_at, None
         if sent_at is not None and time.monotonic() - sent_at > STALL_S:
@@ -48,7 +49,7 @@ class LoopMonitor:
 
     @property
     def lag(self) -> float:
-        """For how many seconds the loop has owed an answer."""
+        """For how many seconds the scheduled callback has been waiting for the loop; 0.0 if none is pending."""
         sent_at = self._sent_at
         return 0.0 if sent_at is None else time.monotonic() - sent_at
 

@@ -1,8 +1,8 @@
 """The child's side of a task with `run_in="process"`: `python -m holdfast.engine.process_child REQUESTS ANSWERS`.
 
 It runs one attempt after the other in its main thread. Signals are its parent's business: Ctrl-C and SIGTERM, which
-reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does. A copy of
-it that author code forks has nothing to say to the parent: it ends where author code does.
+reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does. A
+copy of it that author code forks never answers the parent: it exits when author code returns or raises.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _attempt(request: dict[str, Any]) -> End:
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call author code. A copy of this process that it forked ends here, as a script would: the run isn't its own."""
+    """Call author code. A copy of this process that author code forked exits here, as a script would."""
     try:
         value = function(*args, **kwargs)
     except BaseException as error:
@@ -144,7 +144,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _exit_copy(error: BaseException | None) -> NoReturn:
-    """End a forked process with the exit code that an uncaught exception means."""
+    """Exit a forked process, with the exit code that Python uses after this exception."""
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):

@@ -91,7 +91,7 @@ class Child:
             answer = self._answer()
         except ForeignFrame:
             self.close()
-            raise Died("something else than the task's own process wrote to its result pipe") from None
+            raise Died("a process other than the task's own wrote to its result pipe") from None
         except OSError:
             answer = None
         if answer is None:

@@ -97,7 +97,7 @@ def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
 
 
 def failure_of_child(child: str, end: Sequence[Any]) -> RunFailed | RunCancelled:
-    """The exception that the end of a failed or cancelled child means; `child` names its task or graph."""
+    """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
     info = from_json(error) if error else ErrorInfo("error", state, "")
     if state == "cancelled":

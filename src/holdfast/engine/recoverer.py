@@ -20,8 +20,8 @@ SHORTEST = 0.05
 class Recoverer(Loop):
     """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones.
 
-    If this worker itself couldn't reach the database for a while, others couldn't renew their leases either: sessions
-    that it finds dead after that are recovered without suspicion.
+    If this worker itself couldn't reach the database for a while, others couldn't renew their leases either. It doesn't
+    charge the runs of sessions that it finds dead after that.
     """
 
     name = "recoverer"

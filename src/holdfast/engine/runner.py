@@ -32,7 +32,7 @@ from holdfast.task.current import Scope, scope
 from holdfast.telemetry import log
 
 MAX_LEFTOVER = 20
-"""How many runs with leftover code a worker names."""
+"""How many runs with leftover code a worker reports at most."""
 CLEAN_UP = 1.0
 """How long a cancelled coroutine may take to clean up before it counts as unstoppable."""
 
@@ -61,7 +61,7 @@ class Runner:
         self._in_hand = in_hand
         self._taken = 0
         self._in_processes = 0
-        self._active: set[Attempt] = set()  # those whose author code runs, or is about to
+        self._active: set[Attempt] = set()  # whose author code runs, or is about to
         self._most_processes = os.cpu_count() or 1
         self._lock = threading.Lock()
         self._threads = Threads(between)
@@ -110,7 +110,7 @@ class Runner:
         return self._threads.run(call)
 
     def leftover(self, claimed: Mapping[str, Attempt]) -> list[str]:
-        """Runs whose code still runs here although they were abandoned, or are not among the claimed ones any more."""
+        """Return runs whose code still runs here although they were abandoned or aren't claimed any more."""
         with self._lock:
             active = list(self._active)
         lost = {each.claim.id for each in active if each.abandoned or claimed.get(each.claim.id) is not each}
@@ -312,7 +312,7 @@ class Runner:
                 self.loop.call_later(CLEAN_UP, self.give_up, attempt)
 
     def give_up(self, attempt: Attempt, lingers: bool = True) -> None:
-        """Report the end of an attempt whose code was told to stop and didn't.
+        """Report the end of an attempt whose code ignored the order to stop.
 
         While it lingers, nobody may start the run. A worker that goes on waits a moment longer for the code to stop,
         then abandons it.
@@ -331,7 +331,7 @@ class Runner:
             self._alarms.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
 
     def abandon(self, attempt: Attempt) -> None:
-        """Let the run go on without code that doesn't stop. The slot is free again; a thread is counted as lost."""
+        """Continue the run without code that doesn't stop. Free its slot, and count its thread as lost."""
         with attempt.lock:
             if attempt.over or attempt.abandoned:
                 return
@@ -345,11 +345,11 @@ class Runner:
     # A blocked event loop
 
     def unstarted(self, attempts: Iterable[Attempt]) -> list[Attempt]:
-        """Those of these attempts that wait for the event loop to start them."""
+        """Return the attempts that wait for the event loop to start them."""
         return [attempt for attempt in attempts if attempt.place == "loop" and not attempt.begun and not attempt.ended]
 
     def take_off_loop(self, attempts: Iterable[Attempt], end_of: Callable[[Attempt], End]) -> list[Attempt]:
-        """End attempts that the blocked event loop can't end, from another thread; those that had not ended.
+        """End attempts that the blocked event loop can't end, from another thread; return those that had not ended.
 
         Their code is cancelled when the loop runs again; until then it can't do anything.
         """

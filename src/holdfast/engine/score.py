@@ -341,7 +341,7 @@ class Score:
         return value
 
     def _result_or_failure(self, child: str, end: Sequence[Any]) -> Any:
-        """The result of a child, or the exception that its end means; `child` is the name of its task or graph."""
+        """Return the result of a child, or the exception for its failure; `child` is the name of its task or graph."""
         if end[1] == "done":
             return self._clerk.decode_result(self._graphs.get(end[0], child), end[2])
         return rebuilding.failure_of_child(child, end)

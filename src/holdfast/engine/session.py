@@ -23,7 +23,7 @@ class Session:
         """Until when (monotonic) the lease is certain: reckoned from before the heartbeat was sent."""
 
         self.excused = False
-        """It was lost because the database didn't answer: its runs are not to blame."""
+        """It was lost because the database didn't answer, so its runs aren't charged."""
 
     def renewed(self, sent_at: float, lease: float) -> None:
         self.good_until = sent_at + lease

@@ -1,12 +1,12 @@
 """Notice that author code blocks the event loop, and free the runs that can't go on because of it.
 
 A coroutine that blocks (`time.sleep`, a synchronous HTTP call) stops every other coroutine of its worker, their
-timeouts included. The heartbeat has its own thread and would renew the lease for ever. So another thread watches:
+timeouts included. The heartbeat has its own thread and would renew the lease forever. So a thread watches the loop:
 
 * While the loop lags, the worker claims nothing, and runs that it claimed but can't start are handed back.
 * After a stall as long as the lease, or as the timeout of the blocking task if that is longer, the worker logs the
-  blocking stack and gives its coroutines up: the run that blocks follows its retry policy, the others are handed back
-  uncharged and run elsewhere. Threads and processes go on.
+  blocking stack and ends the attempts on its loop: the run that blocks is timed out or charged with a crash, the others
+  are handed back uncharged and run elsewhere. Threads and processes continue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOST_THREADS_SHARE = 0.25
 
 
 class WorkerStatus(msgspec.Struct, omit_defaults=True):
-    """What a worker reports of its health with each heartbeat."""
+    """The health that a worker reports with each heartbeat."""
 
     loop_lag: float = 0.0
     """Seconds for which its event loop has been blocked."""
@@ -48,7 +48,7 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
     """The task that blocks it, and its run, if they are known."""
     lost_threads: int = 0
     leftover: list[str] = msgspec.field(default_factory=list)
-    """Runs whose code still runs here although they were lost or abandoned: it may harm the process, and others."""
+    """Runs whose code still runs here although they were lost or abandoned: it may kill the process."""
     problem: str | None = None
     """Why the worker isn't healthy."""
 
@@ -79,15 +79,18 @@ class StallGuard:
         self.status = WorkerStatus()
 
     def check(self, interval: float) -> None:
-        """One look, `interval` seconds after the last one. After a longer gap this process itself stood still, or
-        something held the GIL: that time doesn't count, since the loop had no chance to answer."""
+        """Check the loop once, `interval` seconds after the last check.
+
+        A longer gap means that this process was frozen, or that something held the GIL. That time doesn't count,
+        because the loop had no chance to answer.
+        """
         now = time.monotonic()
         passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
         if self._monitor.stalled:
             self._stalled_for += passed
-            self._blocker = self._find_blocker() or self._blocker  # still named after its run was given up
+            self._blocker = self._find_blocker() or self._blocker  # still named after its attempt was ended
             self._free_runs(self._blocker)
         else:
             self._stalled_for = 0.0
@@ -113,12 +116,12 @@ class StallGuard:
         self._on_unhealthy(f"event loop blocked for {lag:.0f} s")
 
     def _report(self, blocker: Attempt | None) -> None:
-        """Take note of the worker's health, and have it reported at once when that has changed."""
+        """Update the worker's status, and report it at once if it has changed."""
         lost, most = self._runner.lost_threads, self._runner.concurrency
         lag = self._monitor.lag
         problem = None
         if lag > REPORT_STALL_S:
-            problem = f"its event loop is blocked by {_label(blocker)}"
+            problem = f"its event loop has been blocked by {_label(blocker)}"
         elif lost > most * LOST_THREADS_SHARE:
             problem = f"{lost} of its {most} threads are lost to code that didn't stop"
             if self.status.problem is None:
@@ -137,7 +140,7 @@ class StallGuard:
     # The culprit
 
     def _find_blocker(self) -> Attempt | None:
-        """The attempt whose code the loop is executing, if that can be known."""
+        """Return the attempt whose code the loop is executing, if it can be identified."""
         by_run = {id: attempt for id, attempt in self._duty.in_hand().items() if attempt.place == "loop"}
         task = asyncio.current_task(self._monitor.loop)
         if task is None:
@@ -160,7 +163,7 @@ class StallGuard:
 
 
 def _executes(frame: FrameType | None, attempt: Attempt) -> bool:
-    """Whether a stack is that of a branch of this attempt: it came through an operation of its context."""
+    """Return whether a stack belongs to a branch of this attempt: it contains an operation of its context."""
     while frame is not None:
         if frame.f_code is Conductor.perform.__code__:
             caller: Any = frame.f_locals.get("self")
@@ -174,8 +177,8 @@ def _handed_back(attempt: Attempt) -> End:
 
 
 def _end_of(attempt: Attempt, blocker: Attempt | None, together: int, seconds: float) -> End:
-    """How an attempt on a blocked loop ends. If the blocker isn't known, all of them are suspects, and nobody is
-    charged: it may have been code of the application."""
+    """Return how an attempt on a blocked loop ends. If the blocker isn't known, all attempts are suspects and none is
+    charged, because code of the application outside of runs may have blocked the loop."""
     if blocker is None:
         return attempt.crashed(blocked_error(seconds), max(together, 2))
     if attempt is not blocker:

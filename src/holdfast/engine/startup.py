@@ -1,6 +1,6 @@
 """How a worker starts: load its tasks, connect, open a session, start its loops.
 
-`holdfast worker` waits for a database that is away. A start that is told to stop is aborted, whatever it waits for.
+`holdfast worker` waits for a database that is unavailable. A request to stop aborts the start, whatever it waits for.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CHECK_INTERVAL_S = 0.02
 
 
 class StartAborted(Exception):
-    """The worker was told to stop before it had started."""
+    """The worker was asked to stop before it had started."""
 
 
 class Startup:
     """The parts of one worker's start, in order. The start hooks run between `connect` and `start_loops`."""
 
-    def __init__(self, crew: Crew, registry: Registry, is_told: Callable[[], bool]) -> None:
+    def __init__(self, crew: Crew, registry: Registry, should_stop: Callable[[], bool]) -> None:
         self._crew = crew
         self._registry = registry
-        self._is_told = is_told
+        self._should_stop = should_stop
         self._started = False
 
     def load(self) -> None:
@@ -85,21 +85,21 @@ class Startup:
 
     def _when_available(self, work: Callable[[], None]) -> None:
         if self._crew.settings.wait_for_database:
-            retry_until_available(work, self._is_told)
+            retry_until_available(work, self._should_stop)
         else:
             work()
 
 
 def pause_after(tries: int, chance: float) -> float:
-    """Return how long to wait after so many failed tries: twice as long each time, spread by up to a quarter."""
+    """Return the seconds to wait after this many failed tries: doubled each time, less up to a quarter by `chance`."""
     longest = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 32), MAX_PAUSE_S)
     return longest * (1 - chance / 4)
 
 
-def retry_until_available(work: Callable[[], T], is_told: Callable[[], bool]) -> T:
-    """Do the work, which is safe to repeat, until the database is there. Blocks; raises StartAborted when told to stop.
+def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]) -> T:
+    """Call `work`, which is safe to repeat, until the database is available. Raises StartAborted when asked to stop.
 
-    A database that answers and refuses us (a password, a permission) raises at once: time doesn't change that.
+    If the database rejects this client (a password, a permission), the error is raised at once: waiting doesn't help.
     """
     tries = 0
     while True:
@@ -111,39 +111,39 @@ def retry_until_available(work: Callable[[], T], is_told: Callable[[], bool]) ->
             tries += 1
             pause = pause_after(tries, random.random())
             log.start_waits_for_database(error, tries, pause)
-            _sleep(pause, is_told)
+            _sleep(pause, should_stop)
         else:
             if tries:
                 log.start_goes_on(tries)
             return done
 
 
-def _sleep(seconds: float, is_told: Callable[[], bool]) -> None:
+def _sleep(seconds: float, should_stop: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        if is_told():
+        if should_stop():
             raise StartAborted
         time.sleep(min(left, CHECK_INTERVAL_S))
 
 
-def wait_or_abort(future: Future[T], is_told: Callable[[], bool]) -> T:
-    """Wait for a part of the start; when told to stop, cancel it and raise StartAborted."""
+def wait_or_abort(future: Future[T], should_stop: Callable[[], bool]) -> T:
+    """Wait for a part of the start; when asked to stop, cancel it and raise StartAborted."""
     try:
         while not future.done():
-            if is_told():
+            if should_stop():
                 raise StartAborted
             wait([future], CHECK_INTERVAL_S)
     finally:
-        future.cancel()  # which does nothing to one that has ended
+        future.cancel()  # no effect if it has ended
     return future.result()
 
 
-async def await_or_abort(part: Coroutine[Any, Any, T], is_told: Callable[[], bool]) -> T:
-    """Await a part of the start; when told to stop, cancel it and raise StartAborted."""
+async def await_or_abort(part: Coroutine[Any, Any, T], should_stop: Callable[[], bool]) -> T:
+    """Await a part of the start; when asked to stop, cancel it and raise StartAborted."""
     task = asyncio.ensure_future(part)
     try:
         while not task.done():
-            if is_told():
+            if should_stop():
                 raise StartAborted
             await asyncio.wait([task], timeout=CHECK_INTERVAL_S)
         return task.result()

@@ -35,7 +35,7 @@ class Pace:
     longest_pause: float = 30.0
     """Between starts that fail."""
     longest_pause_after_work: float = 2.0
-    """Before a child that had started, and died of its work, is replaced: others' runs wait for it."""
+    """Before a child that had started is replaced: runs wait for the replacement."""
     settled: float = 60.0
     """A child that lived so long begins again with the first pause."""
     tries: int = 3

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from holdfast.telemetry import log
 
 ABANDON_AFTER_S = 1.0
-"""How long code that was told to stop may go on before its run continues without it."""
+"""How long code that was ordered to stop may continue before its run continues without it."""
 
 
 class ThreadCall:

@@ -33,7 +33,7 @@ from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
 RESTART = 75
-"""The exit code of a worker that wants to be started again: it can't go on in this process."""
+"""The exit code of a worker that needs a new process: its supervisor starts it again."""
 FLUSH = 30.0
 LOOK = 0.02
 SIGNAL_LOOK = 0.5
@@ -50,7 +50,7 @@ class Worker:
         self._asked = 0
         self._signalled = 0
         self._unhealthy = False
-        self._startup = Startup(crew, registry, self._is_told)
+        self._startup = Startup(crew, registry, self._should_stop)
         self._closing: threading.Thread
 
     # The blocking forms
@@ -69,7 +69,7 @@ class Worker:
         self._refuse_in_loop("run()", "arun()")
         with self._signals():
             try:
-                self._start_with_own_loop(heeding=True)
+                self._start_with_own_loop(abortable=True)
             except StartAborted:
                 log.start_aborted()
                 return
@@ -117,7 +117,7 @@ class Worker:
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with after `run()`."""
+        """The exit code for the process after `run()`."""
         return RESTART if self._unhealthy else 0
 
     def _hurry(self) -> None:
@@ -154,7 +154,7 @@ class Worker:
         """As `run`, with author code on the running loop."""
         with self._signals():
             try:
-                await self._start_here(heeding=True)
+                await self._start_here(abortable=True)
             except StartAborted:
                 log.start_aborted()
                 return
@@ -178,18 +178,18 @@ class Worker:
 
     # Starting
 
-    def _start_with_own_loop(self, *, drain: bool = False, heeding: bool = False) -> None:
-        """Start. `heeding`: what is told to stop meanwhile aborts it, also behind a hook or a connection that hangs."""
-        is_told = self._is_told if heeding else _never
+    def _start_with_own_loop(self, *, drain: bool = False, abortable: bool = False) -> None:
+        """Start the worker. `abortable`: a request to stop aborts the start, even if a hook or a connection hangs."""
+        should_stop = self._should_stop if abortable else _never
         self._startup.load()
-        if heeding:
-            wait_or_abort(beside(self._startup.connect), is_told)
+        if abortable:
+            wait_or_abort(beside(self._startup.connect), should_stop)
         else:
             self._startup.connect()
         self._own_loop = LoopThread()
         try:
             self._crew.use(self._own_loop.loop)
-            wait_or_abort(self._own_loop.submit(self._crew.lifespan.start()), is_told)
+            wait_or_abort(self._own_loop.submit(self._crew.lifespan.start()), should_stop)
             self._startup.start_loops(drain=drain)
         except BaseException:
             closing = self._own_loop.submit(self._crew.lifespan.abort())
@@ -199,24 +199,24 @@ class Worker:
             self._own_loop.stop(CLEAN_UP)
             raise
 
-    async def _start_here(self, *, drain: bool = False, heeding: bool = False) -> None:
-        is_told = self._is_told if heeding else _never
+    async def _start_here(self, *, drain: bool = False, abortable: bool = False) -> None:
+        should_stop = self._should_stop if abortable else _never
         try:
             await aside(self._startup.load)
-            await await_or_abort(aside(self._startup.connect), is_told)
+            await await_or_abort(aside(self._startup.connect), should_stop)
         except asyncio.CancelledError:
             self.stop()  # ends the thread that waits for the database
             raise
         try:
             self._crew.use(asyncio.get_running_loop())
-            await await_or_abort(self._crew.lifespan.start(), is_told)
+            await await_or_abort(self._crew.lifespan.start(), should_stop)
             await aside(self._startup.start_loops, drain=drain)
         except BaseException:
             await self._crew.lifespan.abort()
             await aside(self._abort)
             raise
 
-    def _is_told(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._asked > 0 or self._signalled > 0
 
     def _drained(self, limit: float) -> bool:
@@ -382,7 +382,7 @@ class Worker:
                 log.database_trouble("closing the session", error)
 
     def _exit_if_stuck(self) -> None:
-        """Author code still runs, and its runs were handed back: the process must end first. Raise a failure."""
+        """End the process if author code still runs: its runs were handed back. Raise the database's failure."""
         failure = self._crew.store.database.failure
         if self._crew.runner.taken or self._crew.runner.lost_threads:
             sys.stdout.flush()

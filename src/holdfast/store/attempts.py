@@ -65,9 +65,9 @@ class Attempts(Part):
         return _claims(self._one("commit", "recorded_ends", session=session, rows=rows))
 
     def crash(self, session: str, ends: Sequence[End]) -> tuple[set[ClaimKey], list[str]]:
-        """The session reports that the code of these attempts died or had to be abandoned. Their runs are tried again,
-        or fail when they were charged too often. Those that counted, and the ids of runs that failed: of them, and
-        graphs by it. Safe to repeat, as ends are."""
+        """Record that the code of these attempts died or had to be abandoned, as their session reports it. Their runs
+        are tried again, or fail if they were charged too often. Returns the claims that counted, and the ids of runs
+        that failed, including graphs that failed with them. Safe to repeat, as ends are."""
 
         def work(do: Do) -> tuple[set[ClaimKey], list[str]]:
             if not do("session_alive", session=session):

@@ -40,7 +40,7 @@ class ScanPolicy:
     slow_scan_s: float = 0.02
     """A head scan that takes longer is followed by claims that resume, in lanes that aren't crowded too."""
     crowded_runs: int = 64
-    """A lane is crowded if it gave a claim at least so many runs, and the claim got all it asked for."""
+    """A lane is crowded if it gave a claim at least this many runs, and the claim got all it asked for."""
 
     def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
         """How long claims may resume after a head scan that took `head_scan_s`."""
@@ -74,7 +74,7 @@ def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bo
 
 
 def _claim_isolated(do: Do, session: str, lanes: str, most: int, *, returning: bool) -> list[Row]:
-    """Claim runs of one bound, up to that bound; those whose limits are full are parked."""
+    """Claim a group of isolated runs with the same bound, as many as the bound allows; park those with full limits."""
     candidates = do("isolated_candidates", session=session, lanes=lanes, size=most)
     group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
     admitted, at = permits.take(do, group)
@@ -261,18 +261,18 @@ class Claims(Part):
 
     def any_ready(self, lanes: Collection[int]) -> bool:
         """Whether there is something to claim in these lanes, or was a moment ago."""
-        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=batch({"lane": lane} for lane in lanes)))
+        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=_lanes(lanes)))
 
     def busy(self, lanes: Collection[int]) -> bool:
         """Whether anything in these lanes is ready or running, on any worker."""
-        return bool(lanes) and bool(self._one("claim", "busy_lanes", lanes=batch({"lane": lane} for lane in lanes)))
+        return bool(lanes) and bool(self._one("claim", "busy_lanes", lanes=_lanes(lanes)))
 
     def owned(self, session: str) -> list[Owned]:
         """What the session holds, by the database's account."""
         return [Owned._make(row) for row in self._one("heartbeat", "owned", session=session)]
 
     def still_held(self, session: str, runs: Sequence[str]) -> set[tuple[str, int]]:
-        """Return id and fence of those of these runs that are running in this session."""
+        """Return id and fence of the given runs that are running in this session."""
         found: set[tuple[str, int]] = set()
         for some in bounded(runs, len):
             held = self._one("heartbeat", "still_held", session=session, rows=ids(some))

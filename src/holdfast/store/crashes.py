@@ -28,14 +28,14 @@ class Death(NamedTuple):
     """How many runs were running in the process, this one included; 0: the process didn't die, but lost its lease
     because the database didn't answer."""
     isolate: bool | None = None
-    """Whether it must not share a process with others from now on; None: if it has died before without having ended an
-    attempt in between."""
+    """Whether it must not share a process with other runs from now on; None: only if it died before, and no attempt has
+    ended in order since."""
     error: str | None = None
-    """What is known about the death, as JSON; kept with the run even if it is tried again."""
+    """The error that describes the death, as JSON; stored with the run even if it is tried again."""
 
 
 class CrashOutcome(NamedTuple):
-    """What deaths led to. `failed_with`: graphs that failed because of `failed`."""
+    """The runs that failed because of deaths. `failed_with`: graphs that failed because of `failed`."""
 
     failed: list[str]
     failed_with: list[str]

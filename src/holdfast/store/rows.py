@@ -26,7 +26,7 @@ class NewRun(msgspec.Struct):
     unique: str | None = None
     key: str | None = None
     digest: str | None = None
-    """What its key stands for. Another digest under the same key is a conflict."""
+    """Of the request that its key stands for. Another digest under the same key is a conflict."""
     old_digest: str | None = None
     """The digest that 0.1 stored for the same request, where it differs."""
     options: str | None = None

@@ -3,8 +3,8 @@
 In most queues a run's turn is the database time at which it became ready, minus `TURN_EPOCH`: it queues behind work
 that was ready before, also when it reschedules itself (a machine's move, a retry, a wake-up). A batch has one time,
 and is ordered by `seq`. A run that returns through no fault of its own (handed back, its worker lost) keeps its turn.
-So do nodes of graphs and children of maps that are kept back: their turn is that of the graph or map, so that what has
-begun is finished first.
+So do nodes of graphs and children of maps that wait for others: their turn is that of the graph or map, so that graphs
+and maps that have begun finish first.
 
 In a fair queue turns are positive numbers. The runs of each tenant stand one after the other, and beside those of other
 tenants, by weight; so one with a million runs and one with ten are served side by side. A turn is given when a run is

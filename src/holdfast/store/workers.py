@@ -15,7 +15,7 @@ from holdfast.store.rows import Recovered
 
 
 class _Reported(msgspec.Struct):
-    """What matters here of the health that a worker reported."""
+    """The part of a worker's reported health that recovery needs."""
 
     leftover: Sequence[str] = ()
 
@@ -44,7 +44,7 @@ class Workers(Part):
         return bool(self._one("heartbeat", "close_session", session=session))
 
     def excuse(self, session: str) -> None:
-        """Have the runs of a session recovered without suspicion: its worker is alive, and lost its lease because the
+        """Mark a session so that its runs are recovered uncharged: its worker is alive, and lost its lease because the
         database didn't answer."""
         self._one("heartbeat", "excuse_session", session=session)
 
@@ -57,8 +57,8 @@ class Workers(Part):
         return self._one("read", "list_sessions")
 
     def claimed_by_task(self, sessions: list[str]) -> list[tuple[str, str, int]]:
-        """Return session, task and how many runs of it the session holds."""
-        rows = self._one("read", "count_claimed", rows=batch({"session": session} for session in sessions))
+        """Return session, task and how many runs of the task the session has claimed."""
+        rows = self._one("read", "count_claimed", rows=_sessions(sessions))
         return [(session, task, number) for session, task, number in rows]
 
     def dead(self) -> list[str]:
@@ -100,8 +100,10 @@ class Workers(Part):
         deaths = []
         for id in running:
             session = str(held[id].session)
-            alone = died_with[session] == 1 and not leftover.get(session, set()) - {id}
-            deaths.append(Death(id, 1 if alone else died_with[session] and max(died_with[session], 2)))
+            together = died_with[session]
+            if together == 1 and leftover.get(session, set()) - {id}:  # leftover code of another run is a suspect, too
+                together = 2
+            deaths.append(Death(id, together))
         failed, failed_with = record_deaths(do, held, deaths, too_many, fenced=False)
         released = do("release_lost", rows=ids(others)) if others else []
         let_go = (
@@ -114,7 +116,7 @@ class Workers(Part):
 
 
 def _leftover(status: str | None) -> set[str]:
-    """Runs that the worker had lost or abandoned, and whose code still ran in the process: they may have killed it."""
+    """Return runs that the worker had lost or abandoned while their code still ran: it may have killed the process."""
     try:
         return set(msgspec.json.decode(status or "{}", type=_Reported).leftover)
     except msgspec.DecodeError:  # another release, or something else, wrote it

@@ -14,7 +14,7 @@ from holdfast.errors import TaskError
 
 
 class StopSignal:
-    """Tells the code of one attempt that it shall stop. Its own object: what refers to it keeps no attempt alive."""
+    """The stop flag of one attempt. A separate object, so that a reference to it doesn't keep the attempt alive."""
 
     __slots__ = ("requested",)
 
@@ -53,10 +53,13 @@ def idempotency_key() -> str:
 
 
 def stop_requested() -> bool:
-    """Return whether the code that runs here should stop: its run was cancelled, timed out or was lost, or the worker
-    stops and its grace has passed. For long loops in `def` tasks and steps, which nothing can interrupt. A thread that
-    was started with a copy of the context (`asyncio.to_thread`) can ask too. False outside a run and in processes of
-    `run_in="process"`, which are killed."""
+    """Return whether the calling code should stop.
+
+    True once its run was cancelled, timed out or was lost to another worker, or when the worker stops and its grace
+    period has passed. Call it in long loops of `def` tasks and steps, which nothing can interrupt. It also works in a
+    thread that was started with a copy of the context (`asyncio.to_thread`). Always False outside a run, and in
+    processes of `run_in="process"`, which are killed instead.
+    """
     now = scope.get()
     return now is not None and now.stop is not None and now.stop.requested
 

@@ -118,11 +118,11 @@ def start_waits_for_database(error: object, tries: int, pause: float) -> None:
 
 
 def start_goes_on(tries: int) -> None:
-    logger.info("the database is available, failed tries before: %d", tries)
+    logger.info("the database is available, after %d failed tries", tries)
 
 
 def start_aborted() -> None:
-    logger.info("worker told to stop before it had started")
+    logger.info("worker stopped before it had started")
 
 
 def worker_stopping(session: str, running: int, grace: float) -> None:
@@ -162,12 +162,12 @@ def loop_stalled(seconds: float, blocker: str, released: int) -> None:
 
 
 def loop_given_up(seconds: float, blocker: str, stack: str, runs: int) -> None:
-    """`stack` is the blocking call's, which handlers print below the line, as they do with `stack_info`."""
+    """Log with `stack`, the stack of the blocking call, which handlers print below the line like `stack_info`."""
     if not logger.isEnabledFor(logging.ERROR):
         return
     what = (
-        "event loop blocked for %.1f s by %s: giving up %d runs on it; use async I/O, or a `def` task, which runs in a"
-        " thread; the blocking call is below"
+        "event loop blocked for %.1f s by %s: ending the attempts of %d runs on it; use async I/O, or a `def` task,"
+        " which runs in a thread; the blocking call is below"
     )
     args = (seconds, blocker, runs)
     record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, what, args, None, sinfo=stack)
@@ -176,19 +176,19 @@ def loop_given_up(seconds: float, blocker: str, stack: str, runs: int) -> None:
 
 def threads_lost(lost: int, concurrency: int) -> None:
     logger.error(
-        "%d of %d threads are lost to code that didn't stop when its timeout expired; give blocking calls a timeout of"
+        "%d of %d threads are lost to code that ignored its timeout or cancellation; give blocking calls a timeout of"
         " their own",
         lost, concurrency,
     )  # fmt: skip
 
 
 def worker_restarts(reason: str) -> None:
-    logger.error("worker stopping, to be restarted: %s", reason)
+    logger.error("worker stopping for a restart: %s", reason)
 
 
 def isolated_started(runs: int, others: int) -> None:
-    beside = "nothing else" if not others else f"{others} runs that didn't end in time"
-    logger.warning("running %d isolated runs with %s, to find the one that kills its worker", runs, beside)
+    beside = "no other runs" if not others else f"{others} other runs that didn't end in time"
+    logger.warning("starting %d isolated runs beside %s, to find the run that kills its worker", runs, beside)
 
 
 def handed_back_unknown(runs: int) -> None:
@@ -285,7 +285,7 @@ def failure_hooks_behind(queued: int, at_once: int, dropped: int) -> None:
 
 def failure_hook_slow(hook: str, failed_run: str, seconds: float) -> None:
     fields = {"run": failed_run}
-    logger.warning("on_failure %s has been at work on run %s for %.0f s", hook, failed_run, seconds, extra=fields)
+    logger.warning("on_failure %s for run %s has been running for %.0f s", hook, failed_run, seconds, extra=fields)
 
 
 def failures_not_delivered(runs: int) -> None:

@@ -53,10 +53,8 @@ METRICS = {
         Metric("holdfast.slots.busy", "gauge", "{slot}", (), "How many it has."),
         Metric("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
         Metric("holdfast.loop.lag", "gauge", "s", (), "For how long the event loop has been blocked."),
-        Metric("holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that didn't stop."),
-        Metric(
-            "holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs whose on_failure hooks aren't done."
-        ),
+        Metric("holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that ignored its timeout."),
+        Metric("holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs with unfinished on_failure hooks."),
     )
 }
 

@@ -82,9 +82,9 @@ and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :ses
 
 -- name: crash_runs
 -- Running runs whose process died return to ready. Only a run that died alone (together = 1) is charged with a crash; it fails when it
--- was charged more than max_crashes times, after its compensations if it may have any. From its second death in a row on (isolate: null), at
--- once (1) or never (0) a run is isolated: outside the ready index, until a process is free for it and at most a quarter of those that it
--- died with.
+-- was charged more than max_crashes times, after its compensations if it may have any. `isolate` says when a run is isolated: 1 at once,
+-- 0 never, null from its second death in a row on. An isolated run stays outside the ready index until a worker runs it with nothing else
+-- but other isolated runs: at most a quarter of those that it died with.
 update {schema}runs
 set state = case when each.together = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) then 'failed' else 'ready' end,
     ending = case when each.together = 1 and crashes >= max_crashes and undos = 1 and ending is null then 'failed' else ending end,

@@ -162,9 +162,9 @@ select 1 where (
 ) is not null
 
 -- name: still_held
--- Of these runs, read those that are running in this session, with their fences. Read-only: heartbeats poll it twice a second or so.
+-- Of these runs, read those that are running in this session, with their fences. Read-only: heartbeats poll it every 0.4 s.
 -- By the primary key: the index of a session's runs keeps an entry of every run that it ever claimed until vacuum, and an old snapshot
--- can keep millions. The session is compared where the planner can't take it for a way to the rows (decision 3).
+-- can keep millions. coalesce keeps the planner from using the index of a session's runs (decision 3).
 select id, fence from {schema}runs
 where id {among(:rows, id uuid)} and coalesce(session, '') = :session and state = 'running'
 

@@ -21,7 +21,7 @@ select w.session, w.name, w.started_at, w.lease_until - {moment}, w.idle, w.info
 from {schema}workers w order by w.started_at, w.session
 
 -- name: count_claimed
--- Count the runs that these sessions hold, by session and task. By the index of owned runs.
+-- Count the runs that these sessions have claimed, by session and task. Uses the index of owned runs.
 select r.session, l.task, count(*) from {schema}runs r join {schema}lanes l on l.id = r.lane
 where r.session {among(:rows, session text)}
 group by r.session, l.task

@@ -23,7 +23,7 @@ returning id, {hint}
 
 -- name: end_family
 -- Ends attempts of locked runs that have a parent, children, or checkpoints; the caller has compared fences. A run that suspends is
--- ready again at once when something that it waits for has come meanwhile. A run that goes on by its own doing queues behind what is
+-- ready again at once when something that it waits for has come meanwhile. A run that reschedules itself queues behind runs that are
 -- ready already; one that is handed back keeps its place.
 update {schema}runs
 set state = case

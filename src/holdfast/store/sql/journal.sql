@@ -206,7 +206,7 @@ and {schema}waits.key = each.key and {schema}waits.outcome is null
 returning {schema}waits.run, {schema}waits.key
 
 -- name: wake_runs
--- Make waiting runs with a settled wait ready, behind what is ready already; they continue the attempt that they had. (coalesce keeps the
+-- Make waiting runs with a settled wait ready, behind runs that are ready already; they continue the attempt that they had. (coalesce keeps the
 -- planner from walking all that wait.)
 update {schema}runs set state = 'ready', turn = {next_turn({schema}runs, {stamp})}
 where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'

@@ -136,12 +136,12 @@ from {each(:rows, id uuid, parked_on text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
 -- name: unpark
--- The next runs that wait for a counter may be tried.
+-- The next runs that wait for a counter may be tried; those that are isolated stay so.
 with next as materialized (
     select id from {schema}runs where held = 'full' and parked_on = :parked_on
     order by priority desc, turn, seq limit cast(:size as bigint) {lock_free}
 )
-update {schema}runs set held = null, parked_on = null where id {among(next, id)}
+update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
 returning id, {hint}
 
 -- name: limits_to_look_at

@@ -11,7 +11,7 @@ where session = :session and lease_until > {moment}
 returning lease_until
 
 -- name: expire_sessions
--- The processes of these sessions have ended: their leases end now, so that their runs are recovered at once.
+-- End the leases of sessions whose processes have ended, so that their runs are recovered at once.
 update {schema}workers set lease_until = {moment} where session {among(:rows, session text)} and lease_until > {moment}
 
 -- name: mark_idle
@@ -49,7 +49,7 @@ select session from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
 
 -- name: count_dead
--- How many runs were running in each of these locked dead sessions. Counted before the first of them is recovered: the count decides who is
+-- Count the runs that were running in each of these locked dead sessions, before the first of them is recovered: the count decides who is
 -- charged with the death, and a large session is recovered in several transactions.
 update {schema}workers set died_with = coalesce(died_with, (
     select count(*) from {schema}runs r where r.session = {schema}workers.session and r.state = 'running'
@@ -58,11 +58,11 @@ where session {among(:rows, session text)}
 returning session, died_with, status
 
 -- name: running_of_sessions
--- The same for sessions without a row, which can't keep the count.
+-- The same for sessions without a row, which can't store the count.
 select session, count(*) from {schema}runs where session {among(:rows, session text)} and state = 'running' group by session
 
 -- name: excuse_session
--- The worker lost its lease because the database didn't answer: when its runs are recovered, none of them is suspected.
+-- Mark a session that lost its lease because the database didn't answer: when its runs are recovered, none of them is charged.
 update {schema}workers set died_with = 0 where session = :session
 
 -- name: known_sessions
