@@ -28,7 +28,7 @@ from tests.support.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 250
-SEEDS = 300
+SEEDS = 400
 BY_MODEL = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True,
     max_examples=EXAMPLES, stateful_step_count=40,
