@@ -231,7 +231,8 @@ class Crew:
         return self.runner.free() > 0
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        text = patiently(attempt, lambda: self.store.transactions.run(attempt.session, command, work))
+        run = self.store.transactions.run
+        text = patiently(attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None))
         if text is None:
             self._lost([attempt])
         return text
