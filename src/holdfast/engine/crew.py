@@ -116,7 +116,7 @@ class Crew:
             self.monitor, self.runner, self.duty, lease, self.heartbeat.renew_soon, self._unhealthy
         )
         self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
-        self.recoverer = Recoverer(store, self.failures.notify, lease)
+        self.recoverer = Recoverer(store, self.failures.notify, lease, pulse)
         self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
         self.poller = Poller(

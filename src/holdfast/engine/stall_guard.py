@@ -74,23 +74,31 @@ class StallGuard:
         self._on_unhealthy = on_unhealthy
         self._stalled_for = 0.0
         self._last_check: float | None = None
+        self._blocking: asyncio.Task[Any] | None = None
         self._gave_up = False
         self.status = WorkerStatus()
 
     def check(self, interval: float) -> None:
         """One look, `interval` seconds after the last one. After a longer gap this process itself stood still, or
-        something held the GIL: that time doesn't count, since the loop had no chance to answer."""
+        something held the GIL: that time doesn't count, since the loop had no chance to answer.
+
+        A stall counts for as long as one task causes it. Many that block for a moment each, one after the other, make
+        progress: to give them up would repeat their work for ever, and charge the one that happens to run.
+        """
         now = time.monotonic()
         passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
         blocker = None
         if self._monitor.stalled:
-            self._stalled_for += passed
+            task = asyncio.current_task(self._monitor.loop)
+            self._stalled_for = self._stalled_for + passed if task is self._blocking else 0.0
+            self._blocking = task
             blocker = self._find_blocker()
             self._free_runs(blocker)
         else:
             self._stalled_for = 0.0
+            self._blocking = None
             self._gave_up = False
         self._report(blocker)
 
@@ -105,9 +113,11 @@ class StallGuard:
         if self._stalled_for < limit or self._gave_up:
             return
         self._gave_up = True
-        lag = self._monitor.lag
+        lag = self._stalled_for
         on_loop = [attempt for attempt in attempts if attempt.place == "loop" and not attempt.ended]
         log.loop_given_up(lag, _label(blocker), self._stack(), len(on_loop))
+        if blocker is None and len(attempts) == 1 and attempts[0].isolated and not self.status.leftover:
+            blocker = attempts[0]  # it has been the only run here: what blocks is its callback, or a task that it made
         self._runner.take_off_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), lag))
         self._on_unhealthy(f"event loop blocked for {lag:.0f} s")
 
