@@ -91,6 +91,36 @@ def test_a_blocker_with_a_timeout_is_retried_by_its_own_policy(app, start, ledge
     assert stuck.alive
 
 
+@pytest.mark.parametrize("task", ["block_in_task", "block_in_callback"])
+def test_code_that_blocks_the_loop_outside_of_the_runs_own_task_is_charged_once_its_run_is_alone(
+    app, start, ledger, task
+):
+    culprit = declare(app, task, 0).enqueue()
+    innocents = app.remote("innocent").enqueue_many([(n,) for n in range(3)])
+    for stalls in range(1, 4):  # twice with the others, then alone
+        worker = start(lease=1)
+        wait_until(lambda worker=worker: "giving up" in worker.log)
+        wait_until(lambda: culprit.info().state != "running")
+        worker.kill()
+        if stalls == 2:
+            release(ledger)
+    assert culprit.info().error.code == "crashed"
+    start(lease=1)
+    assert [run.result(timeout=60) for run in innocents] == [0, 1, 2]
+    innocent_and_uncharged(innocents)
+
+
+def test_runs_that_block_the_loop_for_a_moment_each_are_not_given_up_together(app, start, ledger):
+    worker = start(lease=1)
+    runs = app.remote("block_briefly").enqueue_many([(n,) for n in range(12)])
+    wait_until(lambda: count(ledger, "brief") == 12)
+    app.remote("start_together").enqueue()
+    assert [run.result(timeout=60) for run in runs] == list(range(12))
+    innocent_and_uncharged(runs)
+    assert [run.info().attempt for run in runs] == [1] * 12
+    assert "giving up" not in worker.log
+
+
 def test_a_stuck_worker_is_shown_as_unhealthy_and_claims_nothing(app, control, start, ledger):
     start(lease=30)
     app.remote("block").enqueue()
@@ -147,7 +177,50 @@ def test_a_worker_that_lost_all_its_threads_says_so_and_still_runs_coroutines(ap
     assert worker.wait(20) == 0, "a stop doesn't wait for lost threads"
 
 
+def test_an_isolated_run_whose_thread_hangs_does_not_keep_its_worker_from_claiming(app, start, ledger):
+    hung = app.remote("hang_once_released").options(timeout=3600).enqueue()
+    other = app.remote("innocent").enqueue(1)
+    for deaths in (1, 2):
+        worker = start(lease=1)
+        wait_until(
+            lambda deaths=deaths: count_lines(ledger, "hang") == deaths and count_lines(ledger, "innocent1") == deaths
+        )
+        worker.kill()
+    release(ledger)
+    start(lease=1)
+    wait_until(lambda: count_lines(ledger, "hang") == 3)
+    assert hung.cancel()
+    assert other.result(timeout=30) == 1
+    assert app.remote("innocent").enqueue(2).result(timeout=30) == 2
+
+
+def count_lines(ledger, what):
+    return sum(words[0] == what for words in ledger.words())
+
+
+def test_transactions_that_hang_do_not_keep_others_of_their_worker_from_writing(app, start, ledger):
+    start(lease=30)
+    hung = app.remote("hang_in_transaction").enqueue_many([(n,) for n in range(2)])
+    wait_until(lambda: count(ledger, "hang"))
+    wait_until(lambda: all(run.info().state == "failed" for run in hung), 60)
+    assert app.remote("write").enqueue().result(timeout=30) == "written"
+
+
 # Dead processes
+
+
+@pytest.mark.parametrize("seconds", [0.9, 2.2])
+def test_a_run_beside_one_that_kills_the_process_after_its_timeout_is_not_charged(app, start, ledger, seconds):
+    innocent = app.remote("innocent").enqueue(1)
+    worker = start(lease=6)
+    wait_until(lambda: count(ledger, "innocent"))
+    culprit = app.remote("kill_after_timeout").enqueue(seconds)
+    wait_until(lambda: not worker.alive)
+    release(ledger)
+    start(lease=6)
+    assert innocent.result(timeout=60) == 1
+    innocent_and_uncharged([innocent])
+    assert culprit.info().error.code == "timeout"
 
 
 def test_the_run_that_kills_its_process_fails_and_a_hundred_neighbors_finish(app, start, ledger):
@@ -179,6 +252,18 @@ def test_a_run_that_holds_the_gil_past_the_lease_fails_and_its_neighbors_finish(
     innocent_and_uncharged(innocents)
     wait_until(lambda: culprit.info().state == "failed", 90)
     assert culprit.info().error.code == "crashed"
+
+
+def test_a_run_that_holds_the_gil_of_the_only_worker_fails_too(app, start, ledger):
+    culprit = app.remote("hold_gil").enqueue(3)
+    innocents = app.remote("innocent").enqueue_many([(n,) for n in range(3)])
+    start(lease=1)
+    release_after_hold(ledger)
+    wait_until(lambda: culprit.info().state == "failed", 90)
+    assert culprit.info().error.code == "crashed"
+    for run in innocents:
+        run.result(timeout=60)
+    innocent_and_uncharged(innocents)
 
 
 def release_after_hold(ledger):

@@ -232,3 +232,22 @@ def test_a_fair_lock_is_reentrant_times_out_and_goes_on_after_an_interrupt() -> 
         wait_until(lambda: lock._waiting, 10)
     waiter.join(10)
     assert got == [False, True]
+
+
+def test_a_lock_that_was_taken_away_goes_to_the_next_thread_and_late_releases_mean_nothing() -> None:
+    lock = FairLock()
+    got: list[bool] = []
+    waiter = threading.Thread(target=lambda: got.append(lock.acquire(timeout=10)))
+    with lock:
+        with lock:
+            waiter.start()
+            wait_until(lambda: lock._waiting, 10)
+            lock.revoke()
+            waiter.join(10)
+            assert got == [True]
+            assert lock.is_revoked()
+            with pytest.raises(RuntimeError):
+                lock.acquire()
+        assert lock.is_revoked()
+    assert not lock.is_revoked()
+    assert not lock.acquire(timeout=0.01), "the other thread has it"

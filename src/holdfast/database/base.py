@@ -127,12 +127,24 @@ class Line:
             try:
                 yield connection
             except ConnectionLost:
-                if not outer:
+                if not outer and not self._lock.is_revoked():
                     self.close()
                 raise
             finally:
-                self.uses += 1
-                self._held = outer
+                if not self._lock.is_revoked():
+                    self.uses += 1
+                    self._held = outer
+
+    def revoke(self) -> None:
+        """Take the line away from a thread that keeps it for too long. That thread keeps the connection, whose
+        transaction has ended, and closes it; the next one opens another."""
+        self._connection, self._held = None, False
+        self.uses += 1
+        self._lock.revoke()
+
+    def is_revoked(self) -> bool:
+        """Whether the line was taken away from this thread, which hasn't left its block yet."""
+        return self._lock.is_revoked()
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
@@ -145,11 +157,11 @@ class Line:
                     return work(connection)
                 except Conflict:
                     conflicts += 1
-                    if self._held or conflicts == CONFLICT_TRIES:
+                    if self._held or self._lock.is_revoked() or conflicts == CONFLICT_TRIES:
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2**conflicts))
                 except ConnectionLost:
-                    if self._held:
+                    if self._held or self._lock.is_revoked():
                         raise
                     self.close()
                     losses += 1
@@ -158,7 +170,7 @@ class Line:
                 except Exception:
                     raise  # the transaction that it was in has been rolled back
                 except BaseException:  # an interrupt: who knows where it left the connection
-                    if not self._held:
+                    if not self._held and not self._lock.is_revoked():
                         self.close()
                     raise
                 finally:

@@ -34,9 +34,12 @@ class FairLock:
         self._owner: int | None = None
         self._depth = 0
         self._waiting: deque[_Waiter] = deque()
+        self._revoked: dict[int, int] = {}  # by thread: how many releases are still to come, and mean nothing
 
     def acquire(self, timeout: float = -1) -> bool:
         me = threading.get_ident()
+        if self._revoked and me in self._revoked:
+            raise RuntimeError("the lock was taken away from this thread")
         if self._owner == me:
             self._depth += 1
             return True
@@ -74,8 +77,27 @@ class FairLock:
         if self._owner == waiter.thread:
             self.release()
 
+    def revoke(self) -> None:
+        """Take the lock away from a thread that doesn't come back, for the next one. What that thread releases later
+        has no effect; until it has released all it held, it can't have the lock again."""
+        with self._mutex:
+            if self._owner is not None:
+                self._revoked[self._owner] = self._depth
+                self._owner, self._depth = None, 0
+                self._wake_next()
+
+    def is_revoked(self) -> bool:
+        """Whether the lock was taken away from this thread."""
+        return bool(self._revoked) and threading.get_ident() in self._revoked
+
     def release(self) -> None:
-        if self._owner != threading.get_ident():
+        me = threading.get_ident()
+        if self._revoked and me in self._revoked:
+            self._revoked[me] -= 1
+            if not self._revoked[me]:
+                del self._revoked[me]
+            return
+        if self._owner != me:
             raise RuntimeError("cannot release un-acquired lock")
         self._depth -= 1
         if self._depth:
@@ -98,6 +120,7 @@ class FairLock:
         """Forget, in a forked child, the threads that waited: they exist only in the parent."""
         self._mutex = threading.Lock()
         self._waiting.clear()
+        self._revoked.clear()
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -26,7 +26,7 @@ from holdfast.database.faults import Refused, driver_error
 from holdfast.database.file_guard import FileGuard, processes_on_deleted_files
 from holdfast.database.fork import abandon, watch_over
 from holdfast.database.memory import Memory
-from holdfast.database.sqlite_connection import LONGEST_TRANSACTION, TRY_LATER, Ran, SqliteConnection, as_ours
+from holdfast.database.sqlite_connection import LONGEST_TRANSACTION, TRY_LATER, Ran, SqliteConnection, as_ours, expired
 from holdfast.database.sqlite_watch import NoWatch, SqliteWatch
 from holdfast.database.statements import Statement
 from holdfast.database.write_queue import Holder, WriteQueue
@@ -78,19 +78,24 @@ class SqliteDatabase(Database):
             purpose == "read" and not self.in_callers_transaction()
         )
         name = "all" if self._in_memory else purpose if apart else "write"
+        writer = self._lines.get("all" if self._in_memory else "write")
+        if writer is not None and writer.is_revoked():
+            raise expired(f"SQLite file {self._path}")
         return self._line(name, lambda: self._open(name))
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
-        """The writer, for a caller's tables and our verbs together, on this thread, for at most five seconds."""
+        """The writer, for a caller's tables and our verbs together, on this thread, for at most five seconds. Then the
+        transaction is rolled back, and the line goes to other threads, even if the caller's code never returns."""
         nested = self.in_callers_transaction()
-        with self.line("client").hold() as connection:
+        line = self.line("client")
+        with line.hold() as connection:
             assert isinstance(connection, SqliteConnection)
             if nested:  # the outermost has the timer
                 yield SqliteTransaction(connection)
                 connection.refuse_if_over()
                 return
-            timer = threading.Timer(LONGEST_TRANSACTION, connection.expire)
+            timer = threading.Timer(LONGEST_TRANSACTION, self._expire, (line, connection))
             timer.daemon = True
             self._holder = threading.get_ident()
             timer.start()
@@ -102,8 +107,18 @@ class SqliteDatabase(Database):
             finally:
                 timer.cancel()
                 timer.join()
-                connection.renew()
-                self._holder = None
+                if line.is_revoked():
+                    connection.close()
+                else:
+                    connection.renew()
+                    self._holder = None
+
+    def _expire(self, line: Line, connection: SqliteConnection) -> None:
+        """End a caller's transaction that takes too long, and free the line from its thread. In a timer's thread."""
+        connection.expire()
+        connection.leave_queue()
+        self._holder = None
+        line.revoke()
 
     @contextmanager
     def authors_transaction(self, line: Line) -> Iterator[SqliteTransaction]:  # noqa: ARG002 - there is one writer

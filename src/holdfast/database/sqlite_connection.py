@@ -283,6 +283,10 @@ class SqliteConnection(Connection):
                 return
             time.sleep(LOOK_SECONDS)
 
+    def leave_queue(self) -> None:
+        """Write no more: another connection takes this one's place in the queue of writers."""
+        self._queue = None
+
     def lend(self) -> None:
         """The transaction under way is a caller's, until `renew`: only we commit it, and one that was rolled back is
         noticed."""
@@ -303,10 +307,7 @@ class SqliteConnection(Connection):
             raise self._over()
 
     def _expired(self) -> HoldfastError:
-        return Expired(
-            f"the transaction on {self._what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
-            " it holds the only writer of all processes, so do slow work before or after it"
-        )
+        return expired(self._what)
 
     def _ended(self) -> HoldfastError:
         return ended(self._what)
@@ -349,6 +350,14 @@ class SqliteConnection(Connection):
     def cut(self) -> None:
         with suppress(apsw.Error):
             self._apsw.interrupt()
+
+
+def expired(what: str) -> Expired:
+    """A caller's transaction was rolled back because it took too long."""
+    return Expired(
+        f"the transaction on {what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
+        " it holds the only writer of all processes, so do slow work before or after it"
+    )
 
 
 def use_wal(connection: apsw.Connection) -> None:

@@ -139,7 +139,9 @@ class IsolatedRuns:
             return None
         now = time.monotonic()
         was_running = bool(self._running)
-        self._running = [each for each in self._running if not each.over and each.session == session.id]
+        self._running = [
+            each for each in self._running if each.session == session.id and not (each.over or each.abandoned)
+        ]
         self._reserved = [each for each in self._reserved if each.session == session.id]
         if self._reserved:
             if self._runner.taken and now < self._start_by:

@@ -116,7 +116,7 @@ class Crew:
             self.monitor, self.runner, self.duty, lease, self.heartbeat.renew_soon, self._unhealthy
         )
         self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
-        self.recoverer = Recoverer(store, self.failures.notify, lease)
+        self.recoverer = Recoverer(store, self.failures.notify, lease, pulse)
         self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
         self.poller = Poller(
@@ -231,7 +231,8 @@ class Crew:
         return self.runner.free() > 0
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        text = patiently(attempt, lambda: self.store.transactions.run(attempt.session, command, work))
+        run = self.store.transactions.run
+        text = patiently(attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None))
         if text is None:
             self._lost([attempt])
         return text

@@ -29,20 +29,27 @@ class Pulse:
         self._duty = duty
         self._longest = lease / 3
         self._last: float | None = None
+        self._stood_still_until = 0.0
         self._in_hand: set[str] = set()
         self._lock = threading.Lock()
 
-    def beat(self) -> bool:
-        """Record that the calling thread runs; return False if no thread did for a third of the lease."""
+    def beat(self) -> None:
+        """Record that the calling thread runs; report it if no thread did for a third of the lease."""
         now = time.monotonic()
         in_hand = {attempt.task.name for attempt in self._duty.in_hand().values()}
         with self._lock:
             last, self._last = self._last, now
             before, self._in_hand = self._in_hand, in_hand
-        if last is not None and now - last > self._longest:
+            stood_still = last is not None and now - last > self._longest
+            if stood_still:
+                self._stood_still_until = now
+        if last is not None and stood_still:
             log.late_heartbeat(now - last, sorted(in_hand or before))
-            return False
-        return True
+
+    def stood_still_since(self, moment: float) -> bool:
+        """Whether a pause of all threads ended after this moment (monotonic)."""
+        with self._lock:
+            return self._stood_still_until > moment
 
 
 class Heartbeat(Loop):
@@ -173,12 +180,12 @@ class Warden(Loop):
         self._stall_guard = stall_guard
 
     def tick(self) -> float:
-        on_time = self._pulse.beat()
+        self._pulse.beat()
         self._store.database.cut_stuck(self._lease / 3)
         session = self._duty.session
         margin = self._lease / 6
         if session is not None and session.seconds_left() < margin:
-            session.excused = on_time
+            session.excused = not self._pulse.stood_still_since(session.good_until - self._lease)
             self._lose(session, "the database didn't answer in time to renew the lease")
         interval = min(1.0, self._lease / 12)
         self._stall_guard.check(interval)

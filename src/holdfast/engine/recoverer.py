@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast.engine.attempt import crash_error
+from holdfast.engine.heartbeat import Pulse
 from holdfast.engine.loop import Loop
 from holdfast.model.clock import SECOND
 from holdfast.model.failure import to_json
@@ -21,17 +22,19 @@ class Recoverer(Loop):
     """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones.
 
     If this worker itself couldn't reach the database for a while, others couldn't renew their leases either. It doesn't
-    charge the runs of sessions that it finds dead after that.
+    charge the runs of sessions that it finds dead after that. A worker whose own threads stood still, because a run
+    held the GIL, knows nothing about the database and excuses nobody.
     """
 
     name = "recoverer"
 
-    def __init__(self, store: Store, failed: Callable[[str], None], lease: float) -> None:
+    def __init__(self, store: Store, failed: Callable[[str], None], lease: float, pulse: Pulse) -> None:
         super().__init__()
         self._store = store
         self._away_after = min(LONGEST, lease) + lease / 3
         self._last_tick: float | None = None
         self._failed = failed
+        self._pulse = pulse
         self._crashed = to_json(crash_error())
         self._ended: deque[str] = deque()
 
@@ -41,6 +44,7 @@ class Recoverer(Loop):
         self.wake()
 
     def tick(self) -> float:
+        self._pulse.beat()
         if self._ended:
             ended = list(self._ended)
             self._store.workers.expire(ended)
@@ -49,7 +53,12 @@ class Recoverer(Loop):
         last_tick, began = self._last_tick, time.monotonic()
         dead = self._store.workers.dead()
         if dead:
-            away = last_tick is not None and began - last_tick > self._away_after
+            self._pulse.beat()
+            away = (
+                last_tick is not None
+                and began - last_tick > self._away_after
+                and not self._pulse.stood_still_since(last_tick)
+            )
             recovered = self._store.workers.recover(dead, self._crashed, excused=away)
             for run in (*recovered.failed, *recovered.failed_with):
                 self._failed(run)

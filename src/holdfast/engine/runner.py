@@ -110,10 +110,18 @@ class Runner:
         return self._threads.run(call)
 
     def leftover(self, claimed: Mapping[str, Attempt]) -> list[str]:
-        """Return runs whose code still runs here although they were abandoned or aren't claimed any more."""
+        """Return runs whose code still runs here although their attempt has ended, or was lost.
+
+        An attempt that ends before its code does is named at once, not only when its code is abandoned: until the
+        database knows of it, a crash that this code causes would be charged to another run.
+        """
         with self._lock:
             active = list(self._active)
-        lost = {each.claim.id for each in active if each.abandoned or claimed.get(each.claim.id) is not each}
+        lost = {
+            each.claim.id
+            for each in active
+            if (each.ended and not each.over) or each.abandoned or claimed.get(each.claim.id) is not each
+        }
         return sorted(lost)[:MAX_LEFTOVER]
 
     @property

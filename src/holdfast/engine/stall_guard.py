@@ -72,6 +72,7 @@ class StallGuard:
         self._on_unhealthy = on_unhealthy
         self._stalled_for = 0.0
         self._last_check: float | None = None
+        self._blocking: asyncio.Task[Any] | None = None
         self._gave_up = False
         self._blocker: Attempt | None = None
         self.status = WorkerStatus()
@@ -81,17 +82,25 @@ class StallGuard:
 
         A longer gap means that this process was frozen, or that something held the GIL. That time doesn't count,
         because the loop had no chance to answer.
+
+        A stall lasts as long as one task causes it. Many tasks that block for a moment each, one after the other, make
+        progress: giving them up would repeat their work forever, and charge whichever happens to run.
         """
         now = time.monotonic()
         passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
         if self._monitor.stalled:
-            self._stalled_for += passed
+            task = asyncio.current_task(self._monitor.loop)
+            if task is not self._blocking:
+                self._stalled_for, self._blocking, self._blocker = 0.0, task, None
+            else:
+                self._stalled_for += passed
             self._blocker = self._find_blocker() or self._blocker  # still named after its attempt was ended
             self._free_runs(self._blocker)
         else:
             self._stalled_for = 0.0
+            self._blocking = None
             self._gave_up = False
             self._blocker = None
         self._report(self._blocker)
@@ -107,9 +116,11 @@ class StallGuard:
         if self._stalled_for < limit or self._gave_up:
             return
         self._gave_up = True
-        lag = self._monitor.lag
+        lag = self._stalled_for
         on_loop = [attempt for attempt in attempts if attempt.place == "loop" and not attempt.ended]
         log.loop_given_up(lag, _label(blocker), self._stack(), len(on_loop))
+        if blocker is None and len(attempts) == 1 and attempts[0].isolated and not self.status.leftover:
+            blocker = attempts[0]  # it has been the only run here: what blocks is its callback, or a task that it made
         self._runner.take_off_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), lag))
         self._on_unhealthy(f"event loop blocked for {lag:.0f} s")
 

@@ -196,8 +196,14 @@ class CrashingTransactions(Transactions):
         self._crashes = crashes
         self._clock = clock
 
-    def run(self, session: str, record: Record, work: Callable[[Any], str]) -> str | None:
-        write = partial(super().run, session, record, work)
+    def run(
+        self,
+        session: str,
+        record: Record,
+        work: Callable[[Any], str],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> str | None:
+        write = partial(super().run, session, record, work, is_stopped)
         said = [Said(record.run, f"transaction {label_of(record.key)}", False)]
         return self._crashes.around(self._clock.worker(session), said, write, None)
 

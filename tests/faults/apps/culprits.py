@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -32,6 +33,7 @@ ledger = Ledger(options.ledger)
 ONCE = Retry(max_attempts=1)
 SOON = Retry(max_attempts=3, delay=0.01, jitter=0)
 for_ever = threading.Event()
+ready_together = asyncio.Event()
 
 
 def note(what: str) -> int:
@@ -88,6 +90,38 @@ async def block_in_step(ctx: Context) -> None:
     await asyncio.gather(ctx.step(wait), ctx.step(until_open, "never"))
 
 
+@app.task(name="block_in_task", retry=ONCE, max_crashes=0)
+async def block_in_task() -> None:
+    """Block in a task of its own, as `gather` makes them."""
+
+    async def wait() -> None:
+        note("block")
+        for_ever.wait()
+
+    await asyncio.gather(wait(), until_open("never"))
+
+
+@app.task(name="block_in_callback", retry=ONCE, max_crashes=0)
+async def block_in_callback() -> None:
+    note("block")
+    asyncio.get_running_loop().call_later(0.1, for_ever.wait)
+    await until_open("never")
+
+
+@app.task(name="block_briefly", retry=ONCE, max_crashes=0)
+async def block_briefly(n: int) -> int:
+    note(f"brief{n}")
+    await ready_together.wait()
+    for_ever.wait(0.3)
+    await asyncio.sleep(0.01)
+    return n
+
+
+@app.task(name="start_together")
+async def start_together() -> None:
+    ready_together.set()
+
+
 @app.task(name="block_with_timeout", retry=SOON, timeout=0.5)
 async def block_with_timeout() -> str:
     if note("block") == 0:
@@ -126,6 +160,38 @@ def hang_in_sync_step(ctx: SyncContext) -> str:
 def hang_for_good(n: int) -> None:
     note(f"hang{n}")
     for_ever.wait()
+
+
+@app.task(name="hang_once_released", retry=ONCE, timeout=0.3)
+def hang_once_released() -> None:
+    note("hang")
+    while not is_open("release"):
+        time.sleep(0.01)
+    for_ever.wait()
+
+
+@app.task(name="kill_after_timeout", retry=ONCE, timeout=0.5)
+def kill_after_timeout(seconds: float) -> None:
+    """Kill the process after the timeout, and before the thread is abandoned or just after that."""
+    time.sleep(seconds)
+    os._exit(9)
+
+
+@app.task(name="hang_in_transaction", retry=ONCE, timeout=0.5)
+async def hang_in_transaction(ctx: Context, n: int) -> None:
+    def wait(connection: object) -> None:
+        note(f"hang{n}")
+        for_ever.wait()
+
+    await ctx.transaction(wait)
+
+
+@app.task(name="write", retry=ONCE)
+async def write(ctx: Context) -> str:
+    def work(connection: object) -> str:
+        return "written"
+
+    return await ctx.transaction(work)
 
 
 @app.task(name="swallow", retry=SOON, timeout=0.3)

@@ -117,8 +117,9 @@ where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane b
 limit 1
 
 -- name: isolated_candidates
--- The isolated run that has waited longest, and those that may share a process with it: runs with the same bound, as many as it allows.
--- One without a bound that makes sense runs alone.
+-- The first isolated run, and those that may share a process with it: runs with the same bound, as many as it allows. One without a bound
+-- that makes sense runs alone. Runs that died least often go first: one that keeps dying without being charged must not keep the others
+-- waiting.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
 ),
@@ -126,13 +127,13 @@ first as materialized (
     select r.seq, case when r.isolation > 0 then r.isolation else 1 end as bound from {schema}runs r
     where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
     and r.lane not in (select id from {schema}paused_lanes)
-    order by r.seq limit 1
+    order by r.deaths, r.seq limit 1
 )
 select r.id, r.limits, (select bound from first) from {schema}runs r
 where r.held = 'isolated' and r.state = 'ready' and r.lane {among(:lanes, lane bigint)}
 and r.lane not in (select id from {schema}paused_lanes)
 and (r.isolation = (select bound from first) or r.seq = (select seq from first)) and exists (select 1 from alive)
-order by r.seq limit cast(:size as bigint) {lock_free}
+order by r.deaths, r.seq limit cast(:size as bigint) {lock_free}
 
 -- name: busy_lanes
 -- Whether anything in these lanes is ready and not paused, isolated, or running: the more expensive questions are asked where the first

@@ -49,17 +49,18 @@ select session from {schema}workers
 where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
 
 -- name: count_dead
--- Count the runs that were running in each of these locked dead sessions, before the first of them is recovered: the count decides who is
--- charged with the death, and a large session is recovered in several transactions.
+-- Count the runs that had code in the process of each of these locked dead sessions: those that were running, and those that had timed out or
+-- were cancelled while their code went on. Counted before the first of them is recovered: the count decides who is charged with the death,
+-- and a large session is recovered in several transactions.
 update {schema}workers set died_with = coalesce(died_with, (
-    select count(*) from {schema}runs r where r.session = {schema}workers.session and r.state = 'running'
+    select count(*) from {schema}runs r where r.session = {schema}workers.session
 ))
 where session {among(:rows, session text)}
 returning session, died_with, status
 
 -- name: running_of_sessions
 -- The same for sessions without a row, which can't store the count.
-select session, count(*) from {schema}runs where session {among(:rows, session text)} and state = 'running' group by session
+select session, count(*) from {schema}runs where session {among(:rows, session text)} group by session
 
 -- name: excuse_session
 -- Mark a session that lost its lease because the database didn't answer: when its runs are recovered, none of them is charged.
