@@ -99,7 +99,7 @@ def test_code_that_blocks_the_loop_outside_of_the_runs_own_task_is_charged_once_
     innocents = app.remote("innocent").enqueue_many([(n,) for n in range(3)])
     for stalls in range(1, 4):  # twice with the others, then alone
         worker = start(lease=1)
-        wait_until(lambda worker=worker: "giving up" in worker.log)
+        wait_until(lambda worker=worker: "event loop blocked for" in worker.log)
         wait_until(lambda: culprit.info().state != "running")
         worker.kill()
         if stalls == 2:
@@ -118,7 +118,7 @@ def test_runs_that_block_the_loop_for_a_moment_each_are_not_given_up_together(ap
     assert [run.result(timeout=60) for run in runs] == list(range(12))
     innocent_and_uncharged(runs)
     assert [run.info().attempt for run in runs] == [1] * 12
-    assert "giving up" not in worker.log
+    assert "event loop blocked for" not in worker.log
 
 
 def test_a_stuck_worker_is_shown_as_unhealthy_and_claims_nothing(app, control, start, ledger):

@@ -55,7 +55,7 @@ class FreeLines:
         self._sim = sim
         self._free = [f"author-{number + 1}" for number in range(LINES)]
 
-    def get(self) -> str:
+    def get(self, timeout: float) -> str:
         while not self._free:
             self._sim.pause(0.01)
         return self._free.pop(0)

@@ -126,6 +126,10 @@ class Turn:
         self._owner = me
         self._depth += 1
 
+    def is_revoked(self) -> bool:
+        """No: nobody hangs in a transaction here."""
+        return False
+
     def __exit__(self, *raised: object) -> None:
         self._depth -= 1
         if not self._depth:

@@ -123,7 +123,7 @@ class Model:
         """Runs of dead sessions go back, charged with the death if they were alone; what had ended is let go."""
         returned = False
         lost = [run for run in self._runs() if run.session is not None and not self.alive(run.session)]
-        together = Counter(run.session for run in lost if run.state == "running")
+        together = Counter(run.session for run in lost)
         for run in lost:
             returned = returned or run.limited
             if run.state == "running":
@@ -185,6 +185,7 @@ class Model:
         """The isolated run that was there first, with those that may share a process with it: runs of the same bound,
         as many as that allows."""
         isolated = [run for run in self._runs() if run.state == "ready" and run.held == "isolated"]
+        isolated.sort(key=lambda run: run.deaths)  # equal ones stay in the order of arrival
         if not self.alive(session) or not isolated:
             return []
         bound = isolated[0].isolation
