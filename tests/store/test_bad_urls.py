@@ -150,3 +150,8 @@ def test_a_postgresql_url_without_its_slashes_is_refused_without_showing_its_pas
     with pytest.raises(ConfigError, match="begins with postgresql://") as caught:
         open_database(url, "holdfast")
     assert "s3cret" not in str(caught.value)
+
+
+def test_an_escaped_part_that_is_not_utf_8_is_refused():
+    with pytest.raises(ConfigError, match="isn't UTF-8"):
+        open_database("postgresql://host/%A0", "holdfast")

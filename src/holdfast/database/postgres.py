@@ -300,6 +300,8 @@ class PostgresDatabase(Database):
         except psycopg.ProgrammingError as error:
             reason = _first_line(error).replace(url, self.shown)
             raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.shown} is no PostgreSQL URL: an escaped part of it isn't UTF-8") from None
         check_ports(self._given.get("port"), self.shown)
         self._watches: weakref.WeakSet[PostgresWatch] = weakref.WeakSet()
         self._takes_options = True  # pgbouncer may refuse them: then what the server's own settings say holds
