@@ -275,6 +275,7 @@ class Runner:
         worker that stops could hand it back is done."""
         with attempt.lock:
             attempt.over = True
+            holds_slot = not attempt.abandoned
             report: End | None = None
             if not attempt.ended:
                 counts = attempt.order is None or (attempt.order == "hand back" and end.kind == "done")
@@ -285,18 +286,17 @@ class Runner:
         else:
             self._let_go(attempt)
         attempt.score = None  # which has the attempt: only the garbage collector could free the two
-        with self._lock:
-            self._active.discard(attempt)
-        with attempt.lock:
-            holds_slot = not attempt.abandoned
-        if holds_slot:
-            self._free_slot(attempt)
+        self._free_slot(attempt, holds_slot, has_stopped=True)
 
-    def _free_slot(self, attempt: Attempt) -> None:
+    def _free_slot(self, attempt: Attempt, holds_slot: bool, *, has_stopped: bool) -> None:
         with self._lock:
-            self._taken -= 1
-            self._in_processes -= attempt.place == "process"
-        self._slot_freed()
+            if has_stopped:
+                self._active.discard(attempt)
+            if holds_slot:
+                self._taken -= 1
+                self._in_processes -= attempt.place == "process"
+        if holds_slot:
+            self._slot_freed()
 
     def stop(self, attempts: Iterable[Attempt], order: Order) -> None:
         """Tell author code to stop, from any thread. Coroutines are cancelled, processes killed; threads can only be
@@ -348,7 +348,7 @@ class Runner:
             attempt.thread.abandon()
         log.attempt_abandoned(attempt.claim.id, attempt.task.name, attempt.claim.attempt, self.lost_threads)
         self._let_go(attempt)
-        self._free_slot(attempt)
+        self._free_slot(attempt, holds_slot=True, has_stopped=False)
 
     # A blocked event loop
 
