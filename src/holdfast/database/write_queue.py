@@ -34,6 +34,9 @@ if sys.platform == "linux":
 
 WAIT_TIMEOUT_S = 30.0
 URGENT_TIMEOUT_S = 10.0
+WAITER_CHECK_S = 0.003
+"""How long a connection goes on writing without looking for waiters, after it found none: each look costs a system call
+per transaction (bench steps)."""
 TURN_S = 0.02
 """How long a connection may overtake waiting ones, so that short transactions of one process aren't interleaved with
 another's: each change of the writer makes SQLite drop its page cache."""
@@ -84,6 +87,7 @@ class WriteQueue:
         self._holds_turn = False
         self._holder_recorded = False
         self._turn_ends = 0.0
+        self._no_waiter_until = 0.0
         self._next_check = 0.0
         self._bypass_until = 0.0
         self._urgent_first, self._ordinary_first = URGENT_FIRST, ORDINARY_FIRST
@@ -114,8 +118,11 @@ class WriteQueue:
     def _acquire(self, now: float) -> bool:
         if self._is_urgent:
             return self._try_turn() or self._wait(now)
+        if now < self._no_waiter_until:
+            return self._try_turn() or self._wait(now)
         if not self._anyone_waits():
             self._turn_ends = now + TURN_S
+            self._no_waiter_until = now + WAITER_CHECK_S
         elif now >= self._turn_ends or self._is_locked(self._urgent_first, ORDINARY_FIRST):
             return self._wait(now)
         return self._try_turn() or self._wait(now)
