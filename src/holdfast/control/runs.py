@@ -28,7 +28,7 @@ from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.views import RunRow
 from holdfast.task.registry import Registry
-from holdfast.task.signature import Parameters, UntypedSignature
+from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 SHORTEST_PREFIX = 4
 SHOWN_CANDIDATES = 5
@@ -206,7 +206,7 @@ class Runs:
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
         """Checked against the task's code where that is known, else kept as they are."""
-        signature: Parameters = UntypedSignature(task)
+        signature: SignatureProtocol = UntypedSignature(task)
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature

@@ -24,8 +24,8 @@ from holdfast.policy.outcome import Outcome, after_failure, after_timeout, paylo
 from holdfast.store import Claim, End
 from holdfast.store.commands import Kept
 from holdfast.store.rows import EndKind, EndState
-from holdfast.task.current import StopSignal
-from holdfast.task.machine import Machine, Move
+from holdfast.task.machine import Machine, Transition
+from holdfast.task.scope import StopSignal
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 from holdfast.telemetry.fields import Working, working
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.engine.score import Score
     from holdfast.engine.threads import ThreadCall
     from holdfast.engine.watching import Watched
-    from holdfast.task.options import Place
+    from holdfast.task.options import RunIn
 
 Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
 """Why author code is told to stop. The last two it brought about itself: it waits, or asked to begin anew."""
@@ -62,7 +62,7 @@ class Attempt(msgspec.Struct, eq=False):
     signature: Any = None
     retry: Retry = ONCE
     timeout: int | None = None
-    place: Place | None = None
+    place: RunIn | None = None
     """Where its author code runs."""
     durable: bool = False
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -97,7 +97,7 @@ class Attempt(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
         self.durable = task.durable
-        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
+        self.signature, self.retry, self.timeout, self.place = task.execution_spec(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -152,7 +152,7 @@ class Attempt(msgspec.Struct, eq=False):
         """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
         try:
             if isinstance(self.task, Machine):
-                return self._moved(self.task, self.signature.following(value))
+                return self._moved(self.task, self.signature.next_transition(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
             return self._end(Outcome(payload_code(error)), describe(error, payload_code(error)))
@@ -163,7 +163,7 @@ class Attempt(msgspec.Struct, eq=False):
     def _done(self, result: str) -> End:
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
-    def _moved(self, machine: Machine[Any], following: Move | str) -> End:
+    def _moved(self, machine: Machine[Any], following: Transition | str) -> End:
         """A state of a machine returned: the next one begins with new budgets, now or later; or it is done."""
         if isinstance(following, str):
             return self._done(following)

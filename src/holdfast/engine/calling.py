@@ -20,8 +20,8 @@ from holdfast.model.clock import SECOND
 from holdfast.model.labels import name_of
 from holdfast.model.payloads import Payloads
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Step
+from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -75,7 +75,7 @@ class Calls:
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         watched = None if self._attempt.watched is None else self._attempt.watched.step(name_of(key), key)
         tried: Tried | None = None
         try:
@@ -88,16 +88,16 @@ class Calls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def run(self, caller: Caller, step: Step, key: str) -> Tried:
         """A step with its retries."""
         started = monotonic_ns()
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
         tried: Tried | None = None
         try:
-            if step.timeout is None and step.callee.awaited:
+            if step.timeout is None and step.function_info.is_async:
                 try:
                     tried = returned(step, await step.fn(*step.args, **step.kwargs), self.payloads)
                 except BaseException as error:
@@ -111,12 +111,12 @@ class Calls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def _try_again(self, caller: Caller, step: Step, key: str, error: BaseException | None = None) -> Tried:
         """The tries of a step, behind the first where that raised an error."""
         tries = Tries(step, step.retry, step.timeout)
-        under_way = None if step.callee.awaited else UnderWay()
+        under_way = None if step.function_info.is_async else UnderWay()
         try:
             while True:
                 if error is None:

@@ -88,7 +88,7 @@ class Conductor(Player):
             await future
         finally:
             self._settle(future)
-        return operation.callee.decode(tried.text)
+        return operation.function_info.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:

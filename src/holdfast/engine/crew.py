@@ -42,7 +42,7 @@ from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
-from holdfast.task.timetable import Timetable
+from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
 
 
@@ -73,12 +73,12 @@ class Crew:
         settings: Settings,
         read_info: Callable[[str], Any],
         clerk: Clerk,
-        timetable: Timetable,
+        schedule_registry: ScheduleRegistry,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
         self.watching: Watching | None = None
-        self._timetable = timetable
+        self._schedule_registry = schedule_registry
         self.clerk = clerk
         self.settings = settings
         self.duty = Duty()
@@ -118,9 +118,9 @@ class Crew:
         self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
         self.recoverer = Recoverer(store, self.failures.notify, lease, pulse)
         self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
-        self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
+        self.scheduler = Scheduler(store, schedule_registry, clerk, self._promoted)
         self.poller = Poller(
-            store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+            store, schedule_registry, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.tallier = Tallier(store)
@@ -149,7 +149,7 @@ class Crew:
     @property
     def clocks(self) -> list[Loop]:
         """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
-        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.poller))
+        by_need = ((self._schedule_registry.schedules, self.scheduler), (self._schedule_registry.triggers, self.poller))
         return [self.timekeeper, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:

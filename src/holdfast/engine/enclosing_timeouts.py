@@ -22,7 +22,7 @@ from holdfast.engine.score import Score
 from holdfast.errors import Fatal
 from holdfast.model.labels import label_of
 from holdfast.store.commands import Wait
-from holdfast.task.current import scope
+from holdfast.task.scope import current_scope
 
 CALLBACKS = {"_on_timeout", "_release_waiter", "_timeout"}
 PACKAGES = {"asyncio", "anyio", "async_timeout"}
@@ -114,7 +114,7 @@ def _watched(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.
     def watched(when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> asyncio.TimerHandle:
         handle = call(when, callback, *args, **context)
         if getattr(callback, "__name__", None) in CALLBACKS and callback.__module__.partition(".")[0] in PACKAGES:
-            known, now = timeouts.get(), scope.get()
+            known, now = timeouts.get(), current_scope.get()
             if known is not None and now is not None and now.in_body:
                 known.add(Timer(handle, callback, args))
         return handle

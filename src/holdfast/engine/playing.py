@@ -25,11 +25,10 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
 from holdfast.store.commands import Record
-from holdfast.task.callee import callee_of
 from holdfast.task.context import Context
-from holdfast.task.current import Scope, scope
-from holdfast.task.functions import is_async
+from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
+from holdfast.task.scope import Scope, current_scope
 from holdfast.task.sync_context import SyncContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -56,13 +55,13 @@ async def play(conductor: Conductor, arguments: Arguments) -> End:
         except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(body_scope(attempt))
+    token = current_scope.set(body_scope(attempt))
     try:
         end = attempt.returned(await attempt.signature.fn(Context(conductor), *args, **kwargs))
     except BaseException as error:
         end = ended_badly(attempt, conductor.score, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         conductor.close()
     return with_drift(end, conductor.score)
 
@@ -91,11 +90,11 @@ class Replayed(NamedTuple):
 async def replay(conductor: Conductor, arguments: Arguments) -> Replayed:
     """Let a durable function do again what is on record, and nothing new."""
     args, kwargs = arguments
-    token = scope.set(body_scope(conductor.current))
+    token = current_scope.set(body_scope(conductor.current))
     try:
         body = asyncio.ensure_future(conductor.current.signature.fn(Context(conductor), *args, **kwargs))
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     try:
         await _until_quiet(conductor, body)
         ended = body.done()  # what comes out of it later is our doing
@@ -135,7 +134,7 @@ def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
         except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(body_scope(attempt))
+    token = current_scope.set(body_scope(attempt))
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(conductor), *args, **kwargs))
     except Unwind:
@@ -143,21 +142,21 @@ def play_plainly(conductor: BlockingConductor, arguments: Arguments) -> End:
     except BaseException as error:
         end = ended_badly(attempt, conductor.score, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         conductor.close()
     return with_drift(end, conductor.score)
 
 
 def replay_plainly(conductor: BlockingConductor, arguments: Arguments) -> Replayed:
     args, kwargs = arguments
-    token = scope.set(body_scope(conductor.current))
+    token = current_scope.set(body_scope(conductor.current))
     error: BaseException | None = None
     try:
         conductor.current.signature.fn(SyncContext(conductor), *args, **kwargs)
     except BaseException as raised:
         error = raised
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     return Replayed(False) if conductor.stuck else Replayed(True, error)
 
 
@@ -216,7 +215,7 @@ def _as_step(registered: Registered) -> Step:
         fn = partial(_awaited, registered.call)
     name = step.name if step is not None else registered.key
     retry = step.retry if step is not None and step.retry is not None else Retry()
-    return Step(name, "", fn, callee_of(fn), retry=retry, timeout=step.timeout if step is not None else None)
+    return Step(name, "", fn, inspect_function(fn), retry=retry, timeout=step.timeout if step is not None else None)
 
 
 async def _awaited(call: Callable[[], Any]) -> None:

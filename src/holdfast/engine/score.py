@@ -27,7 +27,7 @@ from holdfast.store.retrying import map_value
 from holdfast.store.rows import NewGraph
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
-from holdfast.task.current import scope
+from holdfast.task.scope import current_scope
 
 
 class Score:
@@ -68,7 +68,7 @@ class Score:
 
     @staticmethod
     def _refuse_in_step(operation: op.Operation) -> None:
-        now = scope.get()
+        now = current_scope.get()
         if now is not None and now.step is not None and not isinstance(operation, op.Write | op.Progress):
             raise TaskError(
                 f"the context was used inside the step {now.step}: steps can't contain steps or waits; call it in the "
@@ -131,7 +131,7 @@ class Score:
 
     def new_step(self, operation: op.Step) -> str | None:
         """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
-        now = scope.get()
+        now = current_scope.get()
         past = self.past
         if self.dry or operation.undo is not None or past.unasked or (now is not None and now.step is not None):
             return None
@@ -155,7 +155,7 @@ class Score:
 
     def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """What a step on record gives its caller."""
-        value = operation.callee.decode(text or "null")
+        value = operation.function_info.decode(text or "null")
         if undo:
             if operation.undo is None:
                 self.without_undo.append((n, key))
@@ -170,7 +170,7 @@ class Score:
             yield Replay(kept)
             if kept.kind == "failed":
                 self._fails_again(operation.name, kept, ())
-            return operation.callee.decode(kept.value or "null")
+            return operation.function_info.decode(kept.value or "null")
         if self.dry:
             yield Stuck(key)
         tried: Tried = yield Transact(operation, key)
@@ -178,7 +178,7 @@ class Score:
             record = self.record(key, tried)
             yield Submit(record)
             self._fails(record.n, partial(rebuilding.fail, operation.name, tried.error, (), tried.exception))
-        return operation.callee.decode(tried.text or "null")
+        return operation.function_info.decode(tried.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
         key = self.past.key(operation.base)
@@ -370,7 +370,7 @@ class Score:
             yield Submit(write.Progress(self.held, operation.text))
 
     def write(self, operation: op.Write) -> Plan:
-        now, text = scope.get(), self._clerk.pack(operation.text, "the chunk of ctx.write")
+        now, text = current_scope.get(), self._clerk.pack(operation.text, "the chunk of ctx.write")
         if now is not None and now.step is not None:
             yield Submit(write.Write(self.held, None, now.step, self.claim.attempt, text))
             return

@@ -1,4 +1,4 @@
-"""Limits as authors declare them, and which of their counters a call needs a permit of."""
+"""DeclaredLimits as authors declare them, and which of their counters a call needs a permit of."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_AT_ONCE = 1_000_000
 LONGEST_KEY = 500
 
 
-class Limit(msgspec.Struct, frozen=True):
+class DeclaredLimit(msgspec.Struct, frozen=True):
     """What was said about a limit."""
 
     name: str
@@ -27,11 +27,11 @@ class Limit(msgspec.Struct, frozen=True):
     by: str | Callable[..., object] | None
 
 
-class Limits:
+class DeclaredLimits:
     """The limits of an app, by name."""
 
     def __init__(self) -> None:
-        self._limits: dict[str, Limit] = {}
+        self._limits: dict[str, DeclaredLimit] = {}
 
     def declare(
         self, name: str, concurrency: int | None, rate: str | None, by: str | Callable[..., object] | None
@@ -47,12 +47,12 @@ class Limits:
             )
         if by is not None and not callable(by):
             check_name(by, f"{where}: by")
-        made = Limit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
+        made = DeclaredLimit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
         if self._limits.get(name, made) != made:
             raise ConfigError(f"{where} is declared twice, with different settings")
         self._limits[name] = made
 
-    def __iter__(self) -> Iterator[Limit]:
+    def __iter__(self) -> Iterator[DeclaredLimit]:
         return iter(list(self._limits.values()))
 
     def __bool__(self) -> bool:
@@ -64,7 +64,7 @@ class Limits:
         names = request.declaration.limits if request.options.limits is None else request.options.limits
         return [(name, self._key(self._get(name, request), request, set(waiting))) for name in sorted(names)]
 
-    def _get(self, name: str, request: Request[Any]) -> Limit:
+    def _get(self, name: str, request: Request[Any]) -> DeclaredLimit:
         if name not in self._limits:
             known = f"; declared are {', '.join(self._limits)}" if self._limits else ""
             raise ConfigError(
@@ -72,7 +72,7 @@ class Limits:
             )
         return self._limits[name]
 
-    def _key(self, limit: Limit, request: Request[Any], waiting: set[str]) -> str:
+    def _key(self, limit: DeclaredLimit, request: Request[Any], waiting: set[str]) -> str:
         if limit.by is None:
             return ""
         where = f"limit {limit.name} of task {request.task}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.client.gathering import Gathering, can_wait_for_others
+from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
@@ -41,23 +41,23 @@ async def until(condition) -> None:
 
 async def test_what_comes_in_one_turn_is_written_together_and_what_comes_meanwhile_next():
     add = Adding()
-    gathering = Gathering(add)
-    first = [asyncio.create_task(gathering.add([new(f"a{n}")])) for n in range(3)]
+    batcher = EnqueueBatcher(add)
+    first = [asyncio.create_task(batcher.add([new(f"a{n}")])) for n in range(3)]
     await until(lambda: add.groups)
-    later = [asyncio.create_task(gathering.add([new(f"b{n}"), new(f"c{n}")])) for n in range(2)]
+    later = [asyncio.create_task(batcher.add([new(f"b{n}"), new(f"c{n}")])) for n in range(2)]
     await asyncio.sleep(0)
     add.go.set()
     assert await asyncio.gather(*first) == [["made a0"], ["made a1"], ["made a2"]]
     assert await asyncio.gather(*later) == [["made b0", "made c0"], ["made b1", "made c1"]]
     assert add.groups == [["a0", "a1", "a2"], ["b0", "c0", "b1", "c1"]]
-    assert await gathering.add([new("d")]) == ["made d"]
+    assert await batcher.add([new("d")]) == ["made d"]
 
 
 async def test_one_that_cannot_be_written_fails_alone():
     add = Adding()
     add.go.set()
-    gathering = Gathering(add)
-    calls = [gathering.add([new(id)]) for id in ("a", "bad", "c")]
+    batcher = EnqueueBatcher(add)
+    calls = [batcher.add([new(id)]) for id in ("a", "bad", "c")]
     made, failed, other = await asyncio.gather(*calls, return_exceptions=True)
     assert (made, other) == (["made a"], ["made c"])
     assert isinstance(failed, StoreError)
@@ -70,8 +70,8 @@ async def test_a_database_that_cannot_be_reached_is_asked_once_for_all():
         tried.append(len(runs))
         raise StoreUnavailable("the database can't be reached")
 
-    gathering = Gathering(add)
-    told = await asyncio.gather(*(gathering.add([new(str(n))]) for n in range(5)), return_exceptions=True)
+    batcher = EnqueueBatcher(add)
+    told = await asyncio.gather(*(batcher.add([new(str(n))]) for n in range(5)), return_exceptions=True)
     assert tried == [5]
     assert [str(error) for error in told] == ["the database can't be reached"] * 5
     assert len(set(map(id, told))) == 5, "each has an exception of its own"
@@ -79,8 +79,8 @@ async def test_a_database_that_cannot_be_reached_is_asked_once_for_all():
 
 async def test_a_caller_that_is_cancelled_takes_nobody_along():
     add = Adding()
-    gathering = Gathering(add)
-    gone, stays = (asyncio.create_task(gathering.add([new(id)])) for id in ("a", "b"))
+    batcher = EnqueueBatcher(add)
+    gone, stays = (asyncio.create_task(batcher.add([new(id)])) for id in ("a", "b"))
     await until(lambda: add.groups)
     gone.cancel()
     add.go.set()
@@ -92,8 +92,8 @@ async def test_a_caller_that_is_cancelled_takes_nobody_along():
 async def test_groups_are_no_larger_than_a_statement_takes():
     add = Adding()
     add.go.set()
-    gathering = Gathering(add)
-    ids = await asyncio.gather(*(gathering.add([new(f"{n}-{at}") for at in range(3)]) for n in range(BATCH)))
+    batcher = EnqueueBatcher(add)
+    ids = await asyncio.gather(*(batcher.add([new(f"{n}-{at}") for at in range(3)]) for n in range(BATCH)))
     assert [len(each) for each in ids] == [3] * BATCH
     assert max(map(len, add.groups)) <= BATCH
     assert sum(map(len, add.groups)) == 3 * BATCH
@@ -101,22 +101,22 @@ async def test_groups_are_no_larger_than_a_statement_takes():
 
 def test_a_loop_that_ends_meanwhile_leaves_nothing_for_the_next():
     add = Adding()
-    gathering = Gathering(add)
+    batcher = EnqueueBatcher(add)
 
     async def leave() -> None:
-        asyncio.ensure_future(gathering.add([new("a")]))  # noqa: RUF006 - left behind
+        asyncio.ensure_future(batcher.add([new("a")]))  # noqa: RUF006 - left behind
         await until(lambda: add.groups)
-        waiting = asyncio.ensure_future(gathering.add([new("b")]))
+        waiting = asyncio.ensure_future(batcher.add([new("b")]))
         await asyncio.sleep(0)
         add.go.set()
         waiting.cancel()
 
     asyncio.run(leave())
-    assert asyncio.run(gathering.add([new("c")])) == ["made c"]
+    assert asyncio.run(batcher.add([new("c")])) == ["made c"]
 
 
 def test_only_what_locks_nothing_waits_for_others():
-    assert can_wait_for_others([new("a")])
+    assert can_batch([new("a")])
     for more in ({"key": "k"}, {"unique": "u"}, {"fair": {}}):
-        assert not can_wait_for_others([new("a"), new("b", **more)])
-    assert not can_wait_for_others([new("a")] * BATCH)
+        assert not can_batch([new("a"), new("b", **more)])
+    assert not can_batch([new("a")] * BATCH)

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.errors import NotSerializable, PayloadError
 from holdfast.model.codec import encode
-from holdfast.task import callee
-from holdfast.task.callee import callee_of
+from holdfast.task import functions
+from holdfast.task.functions import inspect_function
 
 T = TypeVar("T")
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -44,7 +44,7 @@ class Caller:
 
 def kept(fn, value):
     """What a replay sees of a value that the function returned."""
-    return callee_of(fn).decode(encode(value, "the result of step s"))
+    return inspect_function(fn).decode(encode(value, "the result of step s"))
 
 
 RECEIPT = Receipt(UUID(int=1), Decimal("9.90"))
@@ -110,22 +110,22 @@ def test_a_result_that_cannot_be_kept_is_refused_by_its_name():
 
 def test_text_that_is_no_json_is_refused():
     with pytest.raises(PayloadError):
-        callee_of(unannotated).decode("{")
+        inspect_function(unannotated).decode("{")
 
 
 def test_a_function_is_looked_at_once_and_a_method_once_for_all_objects():
-    assert callee_of(typed) is callee_of(typed)
-    assert callee_of(Till().close) is callee_of(Till().close)
+    assert inspect_function(typed) is inspect_function(typed)
+    assert inspect_function(Till().close) is inspect_function(Till().close)
 
 
 def test_a_function_is_not_kept_alive_by_its_result():
     def short_lived() -> int: ...  # type: ignore[empty-body]
 
-    callee_of(short_lived)
-    before = len(callee._known)
+    inspect_function(short_lived)
+    before = len(functions._known)
     del short_lived
     gc.collect()
-    assert len(callee._known) < before
+    assert len(functions._known) < before
 
 
 def test_a_callable_that_cannot_be_remembered_works_all_the_same():

@@ -1,6 +1,6 @@
-"""Crashes of workers in tests: at each place where a worker writes, it can die, in this process, as if killed.
+"""Crashes of workers in tests: at each point where a worker writes, it can die, in this process, as if killed.
 
-The store of a kit says what is about to be written; `Crashes` notes it, or lets the worker die there, right before
+The store of a kit says what is about to be written; `CrashInjector` notes it, or kills the worker there, right before
 (what was done isn't on record) or right after (it is, and nobody has heard of it). Another session of the worker then
 takes over, as another worker would.
 """
@@ -19,7 +19,7 @@ from functools import partial
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.database import Database
 from holdfast.errors import KeyConflict
@@ -36,16 +36,22 @@ from holdfast.store.rows import Counted
 from holdfast.store.transactions import Transactions
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-OURS = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-DONE_BY_AUTHORS = ("step", "failed", "undone")
+MARK = "crash_at_every_step"
+PACKAGE_PREFIX = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+USER_CODE_RECORDS = ("step", "failed", "undone")
 """Records of what author code has done by then, that would be done again."""
-DONE = {"done": "the end", "failed": "the failure", "retrying": "a failed attempt", "timed_out": "a timeout"}
-DONE |= {"moved": "the move to another state", "restarted": "the restart"}
-LEFT = {"waiting": "the suspension", "undoing": "the failure that is to be undone", "undone": "the end of undoing"}
+USER_CODE_ENDS = {"done": "the end", "failed": "the failure", "retrying": "a failed attempt", "timed_out": "a timeout"}
+USER_CODE_ENDS |= {"moved": "the move to another state", "restarted": "the restart"}
+OTHER_ENDS = {
+    "waiting": "the suspension",
+    "undoing": "the failure that is to be undone",
+    "undone": "the end of undoing",
+}
 
 
-class Place(NamedTuple):
+class CrashPoint(NamedTuple):
     """Where a worker can die. `recorded`: right after that was written, else right before. `nth`: at which time."""
 
     what: str
@@ -63,7 +69,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-class Said(NamedTuple):
+class ObservedWrite(NamedTuple):
     """Something that is about to be written about a run. `done`: author code has done it."""
 
     run: str
@@ -71,48 +77,48 @@ class Said(NamedTuple):
     done: bool
 
 
-class Crashes:
-    """Notes where workers write; and lets one die at the place `at`, if there is one."""
+class CrashInjector:
+    """Notes where workers write; and lets one die at the point `at`, if there is one."""
 
-    def __init__(self, at: Place | None = None) -> None:
+    def __init__(self, at: CrashPoint | None = None) -> None:
         self.at = at
-        self.places: list[Place] = []
+        self.points: list[CrashPoint] = []
         self.where: str | None = None
         """The line of author code at which it stood, when it has died."""
         self._times: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def around(self, worker: Follower | None, said: Iterable[Said], write: Callable[[], T], lost: T) -> T:
+    def guard(self, worker: Follower | None, writes: Iterable[ObservedWrite], write: Callable[[], T], lost: T) -> T:
         """Write, or don't; `lost` is what a dead worker is answered."""
         if worker is None:
             return write()
-        places = self._note(worker, said)
-        if (run := places.get(self._at(recorded=False))) is not None:
+        points = self._record(worker, writes)
+        if (run := points.get(self._at(recorded=False))) is not None:
             self._crash(worker, run)
             return lost
         written = write()
-        if (run := places.get(self._at(recorded=True))) is not None:
+        if (run := points.get(self._at(recorded=True))) is not None:
             self._crash(worker, run)
             return lost
         return written
 
-    def _at(self, *, recorded: bool) -> Place | None:
+    def _at(self, *, recorded: bool) -> CrashPoint | None:
         return self.at if self.at is not None and self.at.recorded is recorded and self.where is None else None
 
-    def _note(self, worker: Follower, said: Iterable[Said]) -> dict[Place | None, str]:
-        """The places that this is, with their runs."""
-        found: dict[Place | None, str] = {}
+    def _record(self, worker: Follower, writes: Iterable[ObservedWrite]) -> dict[CrashPoint | None, str]:
+        """The points that this is, with their runs."""
+        found: dict[CrashPoint | None, str] = {}
         with self._lock:
-            for run, what, done in said:
+            for run, what, done in writes:
                 attempt = worker.attempt(run)
                 if attempt is None:
                     continue
                 named = f"{what} of {attempt.task.name}"
                 self._times[named] += 1
                 moments = (False, True) if done else (True,)
-                places = [Place(named, self._times[named], recorded) for recorded in moments]
-                self.places += places
-                found.update((place, run) for place in places)
+                points = [CrashPoint(named, self._times[named], recorded) for recorded in moments]
+                self.points += points
+                found.update((point, run) for point in points)
         return found
 
     def _crash(self, worker: Follower, run: str) -> None:
@@ -120,37 +126,37 @@ class Crashes:
         worker.die()
 
 
-current: list[Crashes] = []
+active_injectors: list[CrashInjector] = []
 """What the test under way is to go through; the last one counts."""
 
 
 # What is written
 
 
-def said_by(commands: Sequence[Command]) -> list[Said]:
-    return [_said_by(command) for command in commands]
+def writes_of(commands: Sequence[Command]) -> list[ObservedWrite]:
+    return [_write_of(command) for command in commands]
 
 
-def _said_by(command: Command) -> Said:
+def _write_of(command: Command) -> ObservedWrite:
     if isinstance(command, Record):
-        done = command.kind in DONE_BY_AUTHORS
+        done = command.kind in USER_CODE_RECORDS
         what = label_of(command.key)
-        return Said(command.run, f"step {what}" if command.kind in DONE_BY_AUTHORS[:2] else what, done)
+        return ObservedWrite(command.run, f"step {what}" if command.kind in USER_CODE_RECORDS[:2] else what, done)
     key = getattr(command, "key", None)
     what = type(command).__name__.lower() if key is None else label_of(key)
-    return Said(command.held.run, what, False)
+    return ObservedWrite(command.held.run, what, False)
 
 
-def said_at(ends: Sequence[End]) -> list[Said]:
+def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
     """Attempts that are handed back are nobody's doing."""
-    named = DONE | LEFT
-    return [Said(end.id, named[end.kind], end.kind in DONE) for end in ends if end.kind in named]
+    named = USER_CODE_ENDS | OTHER_ENDS
+    return [ObservedWrite(end.id, named[end.kind], end.kind in USER_CODE_ENDS) for end in ends if end.kind in named]
 
 
 class CrashingJournal(Journal):
     """What durable functions record."""
 
-    def __init__(self, ground: Ground, lanes: Lanes, crashes: Crashes, clock: VirtualClock) -> None:
+    def __init__(self, ground: Ground, lanes: Lanes, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, lanes)
         self._crashes = crashes
         self._clock = clock
@@ -162,36 +168,36 @@ class CrashingJournal(Journal):
     def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
         write = partial(super().record, session, records)
         lost: list[Reply] = [LOST] * len(records)
-        return self._crashes.around(self._clock.worker(session), said_by(records), write, lost)
+        return self._crashes.guard(self._clock.worker(session), writes_of(records), write, lost)
 
     def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
         write = partial(super().write, session, commands)
         lost: list[Reply] = [LOST] * len(commands)
-        return self._crashes.around(self._clock.worker(session), said_by(commands), write, lost)
+        return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
 
     def enqueue(self, session: str, command: Enqueue) -> Reply | KeyConflict:
         write = partial(super().enqueue, session, command)
         lost: Reply | KeyConflict = LOST
-        return self._crashes.around(self._clock.worker(session), said_by([command]), write, lost)
+        return self._crashes.guard(self._clock.worker(session), writes_of([command]), write, lost)
 
 
 class CrashingAttempts(Attempts):
     """The ends of attempts."""
 
-    def __init__(self, ground: Ground, crashes: Crashes, clock: VirtualClock) -> None:
+    def __init__(self, ground: Ground, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground)
         self._crashes = crashes
         self._clock = clock
 
     def end(self, session: str, ends: Sequence[End]) -> Counted:
         write = partial(super().end, session, ends)
-        return self._crashes.around(self._clock.worker(session), said_at(ends), write, Counted())
+        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, Counted())
 
 
 class CrashingTransactions(Transactions):
-    """Transactions of author code, which happen with their record or not at all: there is no place in between."""
+    """Transactions of author code, which happen with their record or not at all: there is no point in between."""
 
-    def __init__(self, ground: Ground, journal: Journal, crashes: Crashes, clock: VirtualClock) -> None:
+    def __init__(self, ground: Ground, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, journal)
         self._crashes = crashes
         self._clock = clock
@@ -204,14 +210,14 @@ class CrashingTransactions(Transactions):
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> str | None:
         write = partial(super().run, session, record, work, is_stopped)
-        said = [Said(record.run, f"transaction {label_of(record.key)}", False)]
-        return self._crashes.around(self._clock.worker(session), said, write, None)
+        writes = [ObservedWrite(record.run, f"transaction {label_of(record.key)}", False)]
+        return self._crashes.guard(self._clock.worker(session), writes, write, None)
 
 
 class CrashingStore(Store):
     """A store whose workers can die where they write."""
 
-    def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: Crashes) -> None:
+    def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: CrashInjector) -> None:
         super().__init__(database, clock=clock, payloads=payloads)
         ground, plain = self._ground, self.journal
         self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
@@ -229,7 +235,7 @@ def line_of(attempt: Any) -> str:
         return "a line that is not known"
     frames = _in_threads(code) if attempt.handle is None else _awaiting(attempt.handle.get_coro())
     beside = dropwhile(lambda frame: frame.f_code is not code, frames)
-    stands = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(OURS), beside))
+    stands = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), beside))
     if stands:
         return f"{_shown(stands[-1].f_code.co_filename)}:{stands[-1].f_lineno}"
     return f"{_shown(code.co_filename)}:{code.co_firstlineno}"
@@ -259,3 +265,23 @@ def _shown(path: str) -> str:
     with suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
     return path
+
+
+# The marker
+
+
+@overload
+def crash_at_every_step(test: F, /) -> F: ...
+@overload
+def crash_at_every_step(*, unrecorded: bool = True) -> Callable[[F], F]: ...
+def crash_at_every_step(test: Any = None, /, *, unrecorded: bool = True) -> Any:
+    """Run a test once as it is, and then once for each place where a worker wrote something in it, with the worker
+    crashing right after that; and where that was the record of something that author code had done, like a step, once
+    more, with a crash right before: done, but not on record. `unrecorded=False` leaves those out.
+
+    The test must use the fixture `kit`, or a `Kit` of its own. Its fixtures are set up anew each time.
+    """
+    import pytest
+
+    mark = getattr(pytest.mark, MARK)(unrecorded=unrecorded)
+    return mark if test is None else mark(test)

@@ -1,4 +1,4 @@
-"""Runs a marked test again and again, a crash at another place each time, and reports it as one test."""
+"""Runs a marked test again and again, a crash at another point each time, and reports it as one test."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from holdfast.testing.crashing import Crashes, current
-from holdfast.testing.marks import MARK
+from holdfast.testing.crash_injection import MARK, CrashInjector, active_injectors
 
 TITLE = "crash_at_every_step"
 INTERRUPTS = (KeyboardInterrupt, pytest.exit.Exception)
@@ -20,8 +19,8 @@ HINT = (
 )
 
 
-class Rehearsal:
-    """All runs of one test. Each has its fixtures anew; the first is without a crash, and notes the places."""
+class CrashTestRunner:
+    """All runs of one test. Each has its fixtures anew; the first is without a crash, and notes the points."""
 
     def __init__(self, item: pytest.Item, unrecorded: bool) -> None:
         self._item = item
@@ -38,34 +37,34 @@ class Rehearsal:
         return [*reports, self._report(after)] if after.excinfo is not None else reports
 
     def _all(self) -> list[pytest.TestReport]:
-        plain = Crashes()
+        plain = CrashInjector()
         reports = self._once(plain)
         if not _passed(reports):
             return reports
-        places = [place for place in plain.places if place.recorded or self._unrecorded]
-        if not places:
+        points = [point for point in plain.points if point.recorded or self._unrecorded]
+        if not points:
             return [reports[0], self._nowhere(), reports[-1]]
-        survived: list[Crashes] = []
-        for place in places:
-            crashes = Crashes(place)
+        survived: list[CrashInjector] = []
+        for point in points:
+            crashes = CrashInjector(point)
             tried = self._once(crashes)
             if not _passed(tried):
                 return _told(tried, crashes, survived)
             if crashes.where is not None:
                 survived.append(crashes)
-        said = f"{len(survived)} crashes, at {len(places)} places where a worker wrote something"
+        said = f"{len(survived)} crashes, at {len(points)} points where a worker wrote something"
         _main(reports).sections.append((TITLE, said))
         return reports
 
-    def _once(self, crashes: Crashes) -> list[pytest.TestReport]:
+    def _once(self, crashes: CrashInjector) -> list[pytest.TestReport]:
         """Set up, call and tear down, but for what the test shares with its neighbours."""
-        current.append(crashes)
+        active_injectors.append(crashes)
         try:
             shared: Any = self._item.parent  # as if the next test were another one of the same module or class
             self._item._report_sections.clear()  # what earlier runs have logged and printed
             return runtestprotocol(self._item, log=False, nextitem=shared)
         finally:
-            current.remove(crashes)
+            active_injectors.remove(crashes)
 
     def _leave(self, nextitem: pytest.Item | None) -> None:
         self._item.session._setupstate.teardown_exact(nextitem)
@@ -79,7 +78,9 @@ class Rehearsal:
         return self._report(pytest.CallInfo.from_call(lambda: pytest.fail(why, pytrace=False), when="call"))
 
 
-def _told(reports: list[pytest.TestReport], crashes: Crashes, survived: list[Crashes]) -> list[pytest.TestReport]:
+def _told(
+    reports: list[pytest.TestReport], crashes: CrashInjector, survived: list[CrashInjector]
+) -> list[pytest.TestReport]:
     """The reports of a run that failed, with where its worker died."""
     said = f"The test passes without a crash. It fails with {_shown(crashes)}."
     if survived:
@@ -93,7 +94,7 @@ def _told(reports: list[pytest.TestReport], crashes: Crashes, survived: list[Cra
     return reports
 
 
-def _shown(crashes: Crashes) -> str:
+def _shown(crashes: CrashInjector) -> str:
     return str(crashes.at) if crashes.where is None else f"{crashes.at}, at {crashes.where}"
 
 
@@ -106,11 +107,11 @@ def _passed(reports: list[pytest.TestReport]) -> bool:
     return all(report.passed for report in reports)
 
 
-def rehearse(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Run a marked test as often as there are places to crash at, and tell the outcome."""
+def run_crash_test(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Run a marked test as often as there are points to crash at, and tell the outcome."""
     mark = item.get_closest_marker(MARK)
     unrecorded = mark is None or mark.kwargs.get("unrecorded", True)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in Rehearsal(item, unrecorded).run(nextitem):
+    for report in CrashTestRunner(item, unrecorded).run(nextitem):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

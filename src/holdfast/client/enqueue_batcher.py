@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Add = Callable[[Sequence[NewRun]], list[str]]
 
 
-def can_wait_for_others(runs: Sequence[NewRun]) -> bool:
+def can_batch(runs: Sequence[NewRun]) -> bool:
     """Whether runs can be made together with those of other calls: no keys, names or turns to be locked, and few."""
     return len(runs) < BATCH and all(run.key is None and run.unique is None and run.fair is None for run in runs)
 
 
-class Call(NamedTuple):
+class PendingEnqueue(NamedTuple):
     """One call that waits: its runs, and where their ids go."""
 
     runs: Sequence[NewRun]
@@ -44,12 +44,14 @@ class Call(NamedTuple):
             self.ids.set_exception(error)
 
 
-class Gathering:
+class EnqueueBatcher:
     """The calls of all event loops, each loop for itself. `add` makes runs, blocking."""
 
     def __init__(self, add: Add) -> None:
         self._add = add
-        self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Call]] = weakref.WeakKeyDictionary()
+        self._waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[PendingEnqueue]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._writing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
     async def add(self, runs: Sequence[NewRun]) -> list[str]:
@@ -57,7 +59,7 @@ class Gathering:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        call = Call(runs, loop.create_future())
+        call = PendingEnqueue(runs, loop.create_future())
         waiting = self._waiting.get(loop)
         if waiting is not None:
             waiting.append(call)
@@ -81,7 +83,7 @@ class Gathering:
             for call in waiting:  # the loop is ending
                 call.ids.cancel()
 
-    async def _write(self, group: list[Call]) -> None:
+    async def _write(self, group: list[PendingEnqueue]) -> None:
         try:
             ids = await in_thread(self._add, [run for call in group for run in call.runs])
         except StoreUnavailable as error:
@@ -110,7 +112,7 @@ def _another(error: StoreUnavailable) -> StoreUnavailable:
     return other
 
 
-def _group_size(waiting: list[Call]) -> int:
+def _group_size(waiting: list[PendingEnqueue]) -> int:
     """How many calls fit into one statement; at least one."""
     runs = 0
     for at, call in enumerate(waiting):

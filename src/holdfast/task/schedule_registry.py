@@ -48,7 +48,7 @@ class Trigger(msgspec.Struct, frozen=True):
     timeout: int
 
 
-class Timetable:
+class ScheduleRegistry:
     """The schedules and triggers of one app, which share their names. `app` is the name that the app is known by."""
 
     def __init__(self, app: str) -> None:

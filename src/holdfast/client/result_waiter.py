@@ -1,8 +1,8 @@
 """Waits for the ends of runs on behalf of coroutines, one look at the database for all of a loop that wait, and of
 threads, which look for themselves.
 
-Looks come at ever longer intervals; those of coroutines at once when a worker of this process has written something.
-Who has waited for a moment also hears of ends in other processes (`hearing.py`), and then looks less often by itself.
+Polls come at ever longer intervals; those of coroutines at once when a worker of this process has written something.
+Who has waited for a moment also hears of ends in other processes (`listener.py`), and then looks less often by itself.
 But a hint may get lost, so that never stops.
 
 Who has seen the run once waits through an outage of the database: a look that fails is repeated.
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from holdfast.client.hearing import Hearing, rest_after
+from holdfast.client.completion_listener import CompletionListener, rest_after
 from holdfast.database import Row
 from holdfast.database.faults import Refused
 from holdfast.database.fork import watch_over
@@ -30,27 +30,27 @@ from holdfast.model.run import FINAL
 if TYPE_CHECKING:
     import asyncio
 
-FIRST_LOOK = 0.002
-LONGEST_LOOK = 0.25
-LONGEST_WHILE_HEARING = 1.0
-HEARING_FROM = 0.02
+FIRST_POLL_INTERVAL_S = 0.002
+MAX_POLL_INTERVAL_S = 0.25
+MAX_POLL_INTERVAL_LISTENING_S = 1.0
+LISTEN_FROM_S = 0.02
 """Who waits for so many seconds before the next look wants to hear of ends: shorter waits aren't worth a connection."""
 
-LONGEST_OUTAGE_S = 300.0
+MAX_OUTAGE_S = 300.0
 """How long the database may be away before those who wait are told, if their own timeout isn't sooner."""
 
 Look: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
 """States and what follows them, by id, of those runs that exist. Blocking."""
 
 
-class Looks:
+class PollBackoff:
     """Ever longer pauses between looks at a run, until the time is over."""
 
     def __init__(self, id: UUID, timeout: Duration | None) -> None:
         self._id = id
         self._seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
         self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
-        self._pause = FIRST_LOOK
+        self._pause = FIRST_POLL_INTERVAL_S
         self._seen = False
         self._away_since: float | None = None
 
@@ -59,7 +59,7 @@ class Looks:
         only somebody can help, or the outage takes too long; ResultTimeout when there is no time left."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        if not self._seen or isinstance(error, Refused) or now - self._away_since > LONGEST_OUTAGE_S:
+        if not self._seen or isinstance(error, Refused) or now - self._away_since > MAX_OUTAGE_S:
             raise error
         if self._deadline is not None and self._deadline <= now:
             raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s: {error}") from error
@@ -78,12 +78,12 @@ class Looks:
         return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
 
 
-class Waiter:
+class PendingResult:
     """One who waits for an end."""
 
     __slots__ = ("end", "id", "looks")
 
-    def __init__(self, id: UUID, looks: Looks, end: asyncio.Future[Row | None]) -> None:
+    def __init__(self, id: UUID, looks: PollBackoff, end: asyncio.Future[Row | None]) -> None:
         self.id = str(id)
         self.looks = looks
         self.end = end
@@ -114,14 +114,14 @@ class Waiter:
             return None
 
 
-class Watch:
+class LoopPoller:
     """Those who wait on one event loop."""
 
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: ResultWaiter) -> None:
         import asyncio
 
         self._ends = ends
-        self.waiters: list[Waiter] = []
+        self.waiters: list[PendingResult] = []
         self.soon = asyncio.Event()
         self._heard = self._resting = False
         self.told = False
@@ -176,12 +176,12 @@ class Watch:
         return pause
 
 
-class Sleeper:
+class WaitingThread:
     """A thread that waits for an end."""
 
     __slots__ = ("_ends", "_looks", "_soon", "id")
 
-    def __init__(self, id: UUID, looks: Looks, ends: Ends) -> None:
+    def __init__(self, id: UUID, looks: PollBackoff, ends: ResultWaiter) -> None:
         self.id = str(id)
         self._looks = looks
         self._ends = ends
@@ -204,14 +204,14 @@ class Sleeper:
         self._soon.set()
 
 
-class Ends:
+class ResultWaiter:
     """All who wait, each loop and each thread for itself."""
 
-    def __init__(self, look: Look, hearing: Hearing | None = None) -> None:
+    def __init__(self, look: Look, listener: CompletionListener | None = None) -> None:
         self.look = look
-        self._hearing = hearing
-        self._sleepers: set[Sleeper] = set()
-        self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
+        self._listener = listener
+        self._sleepers: set[WaitingThread] = set()
+        self._watches: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
         watch_over(self)
 
@@ -220,10 +220,10 @@ class Ends:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        waiter = Waiter(id, Looks(id, timeout), loop.create_future())
+        waiter = PendingResult(id, PollBackoff(id, timeout), loop.create_future())
         watch = self._watches.get(loop)
         if watch is None:
-            self._watches[loop] = watch = Watch(self)
+            self._watches[loop] = watch = LoopPoller(self)
             task = loop.create_task(self._run(loop, watch), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -231,16 +231,16 @@ class Ends:
         watch.soon.set()
         return await waiter.end
 
-    async def _run(self, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
+    async def _run(self, loop: asyncio.AbstractEventLoop, watch: LoopPoller) -> None:
         try:
             await watch.run()
         finally:  # in the same turn as nobody waited any more
             self._watches.pop(loop, None)
 
     @contextmanager
-    def sleeping(self, id: UUID, timeout: Duration | None) -> Iterator[Sleeper]:
+    def sleeping(self, id: UUID, timeout: Duration | None) -> Iterator[WaitingThread]:
         """While this thread waits for a run: between its looks it sleeps by what this gives."""
-        sleeper = Sleeper(id, Looks(id, timeout), self)
+        sleeper = WaitingThread(id, PollBackoff(id, timeout), self)
         self._sleepers.add(sleeper)  # before its first look: what ends after that is told to it
         try:
             yield sleeper
@@ -249,12 +249,16 @@ class Ends:
 
     def longest(self) -> float:
         """The longest pause between two looks, for now."""
-        return LONGEST_WHILE_HEARING if self._hearing is not None and self._hearing.listens else LONGEST_LOOK
+        return (
+            MAX_POLL_INTERVAL_LISTENING_S
+            if self._listener is not None and self._listener.listens
+            else MAX_POLL_INTERVAL_S
+        )
 
     def will_wait(self, pause: float) -> None:
         """Somebody looks again after so many seconds, or when something is heard."""
-        if self._hearing is not None and pause >= HEARING_FROM:
-            self._hearing.want(pause, self.heard)
+        if self._listener is not None and pause >= LISTEN_FROM_S:
+            self._listener.want(pause, self.heard)
 
     def heard(self) -> None:
         """Something has ended in another process, perhaps. Threads are woken only if it concerns them. Blocking."""
@@ -280,8 +284,8 @@ class Ends:
 
     def close(self) -> None:
         """Hear nothing more; who still waits goes on."""
-        if self._hearing is not None:
-            self._hearing.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def hurry(self) -> None:
         """Something has ended, perhaps: look now. From any thread."""

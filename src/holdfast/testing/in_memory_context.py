@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+from uuid import UUID
 
 from holdfast.engine import effects as fx
 from holdfast.engine.past import Past
@@ -24,19 +25,73 @@ from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe, to_json
 from holdfast.model.ids import new_id
-from holdfast.store import Claim
+from holdfast.model.payloads import Payloads
+from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
 from holdfast.store.commands import Held, Kept, Outcome
 from holdfast.store.family import spawn_key
 from holdfast.task.context import Context
-from holdfast.task.current import Scope, scope
-from holdfast.task.declare import declare_remote
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation
+from holdfast.task.registry import remote_task
+from holdfast.task.scope import Scope, current_scope
 from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
-from holdfast.testing.direct_clerk import PLAINLY, DirectClerk
+
+PLAIN_PAYLOADS = Payloads(warn_above=None, compress_above=None)
+"""Nothing is stored, so nothing is compressed."""
+
+
+class InMemoryRun:
+    """A run that a direct call made: it can be joined, and nothing else."""
+
+    def __init__(self, id: UUID, task: str) -> None:
+        self.id = id
+        self.task = task
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise TaskError(f"a run made in a direct call has no .{name}: it isn't in any store; use the kit for that")
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.task}>"
+
+
+class InMemoryRunFactory:
+    """Makes runs of requests, to be called here."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Request[Any]] = {}
+
+    def new_run(self, request: Request[Any]) -> NewRun:
+        run = NewRun(str(new_id()), request.declaration.queue, request.task, request.args, 0)
+        self.requests[run.id] = request
+        return run
+
+    def new_child_graph(self, plan: Any, result: str | None) -> NoReturn:  # noqa: ARG002
+        raise TaskError("ctx.submit needs a store: test functions that submit graphs with the kit")
+
+    def pack(self, text: str, what: str) -> str:
+        return PLAIN_PAYLOADS.pack(text, what)
+
+    def unpack(self, text: str) -> str:
+        return PLAIN_PAYLOADS.unpack(text)
+
+    def trace(self) -> str | None:
+        return None
+
+    def handle(self, id: UUID, task: str) -> InMemoryRun:
+        return InMemoryRun(id, task)
+
+    def decode_result(self, task: str, text: str) -> Any:
+        known = (request.signature for request in self.requests.values() if request.task == task)
+        return next(known).decode_result(text)
+
+    def ended(self) -> None:
+        """Nobody waits for it."""
+
 
 Calls: TypeAlias = Generator[Callable[[], Any], Any, Any]
 """Yields author code to call, is sent what it returned or thrown what it raised, and returns what came of it all."""
@@ -50,7 +105,7 @@ class Restarted(BaseException):
         self.arguments = arguments
 
 
-class Surroundings:
+class SharedState:
     """What a direct call and the children that it makes share: the time, events, and what they left for the test."""
 
     def __init__(self, now: datetime | None, events: Mapping[str, Any] | None, connection: object) -> None:
@@ -63,20 +118,20 @@ class Surroundings:
         self.written: list[Any] = []
 
 
-class DirectConductor:
+class InMemoryExecutor:
     """Carries out the operations of one direct call."""
 
     attempt = 1
 
     def __init__(
-        self, around: Surroundings, messages: Mapping[str, Iterable[Any]] | None, scheduled_for: datetime | None
+        self, shared: SharedState, messages: Mapping[str, Iterable[Any]] | None, scheduled_for: datetime | None
     ) -> None:
         self.run_id = new_id()
         self.scheduled_for = scheduled_for
-        self.task: Task[..., Any] = declare_remote("a-direct-call", enqueuer=None)  # type: ignore[arg-type]
-        self.around = around
+        self.task: Task[..., Any] = remote_task("a-direct-call", enqueuer=None)  # type: ignore[arg-type]
+        self.shared = shared
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
-        self._clerk = DirectClerk()
+        self._clerk = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
         self._score = Score(claim, Past(Kept(), Held(claim.id, 0, 1, 0)), self._clerk, self)
@@ -120,12 +175,12 @@ class DirectConductor:
     def _try(self, effect: fx.Try) -> Calls:
         """A step with its retries, without pauses between them."""
         step = effect.step
-        self.around.steps.append(step.name)
+        self.shared.steps.append(step.name)
         tries = Tries(step, step.retry, step.timeout)
         while True:
             try:
                 value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.Tried | float = returned(step, value, PLAINLY)
+                tried: fx.Tried | float = returned(step, value, PLAIN_PAYLOADS)
             except Exception as error:
                 tried = tries.failed(error)
             if isinstance(tried, fx.Tried):
@@ -133,12 +188,12 @@ class DirectConductor:
 
     def _transact(self, effect: fx.Transact) -> Calls:
         call = effect.operation
-        if self.around.connection is None:
+        if self.shared.connection is None:
             raise TaskError(f"ctx.transaction({call.name}) needs a connection: give it one, context(connection=…)")
-        self.around.steps.append(call.name)
+        self.shared.steps.append(call.name)
         try:
-            value = yield self._call(effect.key, call.fn, self.around.connection, *call.args, **call.kwargs)
-            tried: fx.Tried | float = returned(call, value, PLAINLY)
+            value = yield self._call(effect.key, call.fn, self.shared.connection, *call.args, **call.kwargs)
+            tried: fx.Tried | float = returned(call, value, PLAIN_PAYLOADS)
         except Exception as error:
             tried = Tries(call, None, None).failed(error)
         return tried
@@ -147,39 +202,39 @@ class DirectConductor:
         here = Scope(str(self.run_id), durable=True, step=key)
 
         def call() -> Any:  # in a context of its own
-            scope.set(here)
+            current_scope.set(here)
             return fn(*args, **kwargs)
 
         async def awaited() -> Any:
-            token = scope.set(here)
+            token = current_scope.set(here)
             try:
                 return await fn(*args, **kwargs)
             finally:
-                scope.reset(token)
+                current_scope.reset(token)
 
         return awaited if is_async(fn) else call
 
     def _write(self, command: write.Command) -> Any:
-        around = self.around
+        shared = self.shared
         match command:
             case write.Record(kind="now"):
-                return str(around.now)
+                return str(shared.now)
             case write.Record():
                 return command.value
             case write.Emit():
-                first = command.name not in around.events
-                around.events.setdefault(command.name, command.payload)
-                around.emitted.setdefault(command.name, decode(command.payload))
+                first = command.name not in shared.events
+                shared.events.setdefault(command.name, command.payload)
+                shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
             case write.Spawn():
                 self._ends[spawn_key(0, command.key)] = [run.id for run in command.children]
-                around.enqueued += [self._clerk.requests[run.id] for run in command.children]
+                shared.enqueued += [self._clerk.requests[run.id] for run in command.children]
                 return command.value
             case write.Enqueue():
-                around.enqueued.append(self._clerk.requests[command.request.id])
+                shared.enqueued.append(self._clerk.requests[command.request.id])
                 return f'"{command.request.id}"'
             case write.Write():
-                around.written.append(decode(command.data))
+                shared.written.append(decode(command.data))
         return None
 
     # Waiting
@@ -195,14 +250,14 @@ class DirectConductor:
 
     def _come(self, wait: write.Wait) -> Outcome:
         """What a wait comes to, now: what is there already, else its time passes."""
-        if wait.kind == "event" and wait.name in self.around.events:
-            return Outcome("event", self.around.events[wait.name])
+        if wait.kind == "event" and wait.name in self.shared.events:
+            return Outcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
             return Outcome("message", self._messages[wait.target or ""].pop(0))
         if wait.due_at is None and wait.delay is None:
             raise TaskError(_never_comes(wait))
-        now = self.around.now
-        self.around.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
+        now = self.shared.now
+        self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
         return Outcome("due", None)
 
     def _run_children(self, spawn: str) -> Calls:
@@ -219,7 +274,7 @@ class DirectConductor:
         args, kwargs = signature.decode(request.args)
         fn: Callable[..., Any] = signature.fn
         if signature.durable:
-            fn = partial(fn, _context_of_child(fn, self.around))
+            fn = partial(fn, _context_of_child(fn, self.shared))
         try:
             result = signature.encode_result((yield partial(fn, *args, **kwargs)))
         except Exception as error:
@@ -235,39 +290,39 @@ def _never_comes(wait: write.Wait) -> str:
     )
 
 
-class Left:
+class RecordedEffects:
     """What the test can look at afterwards, whatever the kind of context."""
 
     __slots__ = ()
-    _conductor: Any
+    _executor: Any
 
     @property
     def steps(self) -> list[str]:
         """The names of the steps and transactions that were run, in order; those of children too."""
-        return list(self._conductor.around.steps)
+        return list(self._executor.shared.steps)
 
     @property
     def enqueued(self) -> list[Request[Any]]:
         """The requests of the runs and children that were made, in order."""
-        return list(self._conductor.around.enqueued)
+        return list(self._executor.shared.enqueued)
 
     @property
     def emitted(self) -> dict[str, Any]:
         """The events that were emitted, with their payloads."""
-        return dict(self._conductor.around.emitted)
+        return dict(self._executor.shared.emitted)
 
     @property
     def written(self) -> list[Any]:
         """What was written with `ctx.write`."""
-        return list(self._conductor.around.written)
+        return list(self._executor.shared.written)
 
     @property
     def time(self) -> datetime:
         """The time, which every sleep has moved on."""
-        return to_datetime(self._conductor.around.now)
+        return to_datetime(self._executor.shared.now)
 
 
-class AwaitedConductor(DirectConductor):
+class InMemoryAsyncExecutor(InMemoryExecutor):
     """For a `Context`: plain functions run in threads, as they would in a worker."""
 
     async def perform(self, operation: Operation) -> Any:
@@ -285,7 +340,7 @@ class AwaitedConductor(DirectConductor):
             return end.value
 
 
-class BlockedConductor(DirectConductor):
+class InMemorySyncExecutor(InMemoryExecutor):
     """For a `SyncContext`."""
 
     def perform(self, operation: Operation) -> Any:
@@ -309,19 +364,19 @@ def _awaited_elsewhere(call: Callable[[], Any]) -> Any:
         return thread.submit(copy_context().run, lambda: asyncio.run(call())).result()
 
 
-def _context_of_child(fn: Callable[..., Any], around: Surroundings) -> DirectContext | DirectSyncContext:
+def _context_of_child(fn: Callable[..., Any], shared: SharedState) -> InMemoryContext | InMemorySyncContext:
     if is_async(fn):
-        return DirectContext(AwaitedConductor(around, None, None))
-    return DirectSyncContext(BlockedConductor(around, None, None))
+        return InMemoryContext(InMemoryAsyncExecutor(shared, None, None))
+    return InMemorySyncContext(InMemorySyncExecutor(shared, None, None))
 
 
-class DirectContext(Left, Context):
+class InMemoryContext(RecordedEffects, Context):
     """A `Context` in memory."""
 
     __slots__ = ()
 
 
-class DirectSyncContext(Left, SyncContext):
+class InMemorySyncContext(RecordedEffects, SyncContext):
     """A `SyncContext` in memory."""
 
     __slots__ = ()
@@ -334,11 +389,11 @@ def context(
     connection: object = None,
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
-) -> DirectContext:
+) -> InMemoryContext:
     """A context in memory, for calling a durable function: `await checkout(context(), order)`. `events` are those that
     have happened, `messages` those that were sent, in order, by topic; `connection` is what functions of
     `ctx.transaction` get; `now` is the time at its start."""
-    return DirectContext(AwaitedConductor(Surroundings(now, events, connection), messages, scheduled_for))
+    return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
 
 
 def sync_context(
@@ -348,6 +403,6 @@ def sync_context(
     connection: object = None,
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
-) -> DirectSyncContext:
+) -> InMemorySyncContext:
     """The same for a durable function that is a plain def: `checkout(sync_context(), order)`."""
-    return DirectSyncContext(BlockedConductor(Surroundings(now, events, connection), messages, scheduled_for))
+    return InMemorySyncContext(InMemorySyncExecutor(SharedState(now, events, connection), messages, scheduled_for))

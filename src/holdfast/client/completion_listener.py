@@ -21,30 +21,30 @@ from holdfast.model.clock import SECOND, database_clock
 from holdfast.model.ids import new_id_text
 from holdfast.store import Store
 
-LASTS = 30.0
+WATCHER_TTL_S = 30.0
 """Seconds for which the database believes that this process wants to be told, unless it says so again."""
-SAID_EVERY = 10.0
-LINGERS = 3.0
-LONGEST = 1.0
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 5.0
-SHORTEST_REST = 0.005
-RESTS = 4
-LEAVES_WITHIN = 5.0
+WATCHER_RENEWAL_S = 10.0
+LINGER_S = 3.0
+MAX_WAIT_S = 1.0
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 5.0
+MIN_REST_S = 0.005
+REST_FACTOR = 4
+STOP_TIMEOUT_S = 5.0
 
 
 def rest_after(took: float) -> float:
     """How long to rest after a look that took so many seconds: where much ends there is news all the time, and who
     waits for many must not do nothing but look."""
-    return max(SHORTEST_REST, RESTS * took)
+    return max(MIN_REST_S, REST_FACTOR * took)
 
 
-class Listener(Loop):
+class CompletionListenerLoop(Loop):
     """Waits for notifications (PostgreSQL) or commits (SQLite), and tells that there were some."""
 
     name = "ends"
 
     def __init__(
-        self, store: Store, watch: Watch, heard: Callable[[], None], wanted: Callable[[Listener], bool]
+        self, store: Store, watch: Watch, heard: Callable[[], None], wanted: Callable[[CompletionListenerLoop], bool]
     ) -> None:
         super().__init__()
         self._watchers = store.watchers
@@ -52,7 +52,7 @@ class Listener(Loop):
         self._heard = heard
         self._wanted = wanted
         self._id = new_id_text()
-        self._said_at: float | None = None
+        self._registered_at: float | None = None
         self.listens = False
         self.over = False
 
@@ -63,22 +63,22 @@ class Listener(Loop):
     def tick(self) -> float:
         if not self._wanted(self):
             self._stopping.set()
-            self._leave()
+            self._unregister()
             return 0.0
         try:
             return self._listen()
         except Exception as error:
-            self.listens, self._said_at = False, None
+            self.listens, self._registered_at = False, None
             if isinstance(error, StoreError):
-                return random.uniform(FIRST_PAUSE, LONGEST_PAUSE)
+                return random.uniform(MIN_RETRY_S, MAX_RETRY_S)
             raise
 
     def _listen(self) -> float:
         """What ended before both the listening and the word in the database is found by the look behind them."""
-        heard = self._watch.wait(LONGEST, self._stopping)
+        heard = self._watch.wait(MAX_WAIT_S, self._stopping)
         if self._watch.deaf or self._stopping.is_set():
             return 0.0
-        heard = self._say_so() or heard
+        heard = self._register() or heard
         self.listens = True
         if not heard:
             return 0.0
@@ -86,47 +86,47 @@ class Listener(Loop):
         self._heard()
         return rest_after(time.monotonic() - began)
 
-    def _say_so(self) -> bool:
+    def _register(self) -> bool:
         """Let the database know that we want to be told; whether it didn't."""
-        now, lasts = time.monotonic(), round(LASTS * SECOND)
-        new = self._said_at is None
-        if self._said_at is None:
+        now, lasts = time.monotonic(), round(WATCHER_TTL_S * SECOND)
+        new = self._registered_at is None
+        if self._registered_at is None:
             self._watchers.add(self._id, lasts)
-        elif now - self._said_at >= SAID_EVERY:
+        elif now - self._registered_at >= WATCHER_RENEWAL_S:
             self._watchers.renew(self._id, lasts)
         else:
             return False
-        self._said_at = now
+        self._registered_at = now
         return new
 
     def _run(self) -> None:
         super()._run()
-        self._leave()
+        self._unregister()
 
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
         self._watch.ring()
         super().stop(timeout)
         if not self.running:
-            self._leave()
+            self._unregister()
 
-    def _leave(self) -> None:
+    def _unregister(self) -> None:
         """The connection first: who wants to drop the database waits for that. Once more does nothing."""
-        said_at, self._said_at, self.listens = self._said_at, None, False
+        registered_at, self._registered_at, self.listens = self._registered_at, None, False
         self._watch.close()
-        if said_at is not None:
+        if registered_at is not None:
             with suppress(StoreError):  # then it is over by itself
                 self._watchers.drop(self._id)
 
 
-class Hearing:
+class CompletionListener:
     """The listener of a process, while it is wanted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._deaf = store.clock is not database_clock  # a test's own time, which passes without us
         self._lock = threading.Lock()
-        self._listener: Listener | None = None
+        self._listener: CompletionListenerLoop | None = None
         self._wanted_until = 0.0
         watch_over(self)
 
@@ -140,7 +140,7 @@ class Hearing:
         if self._deaf:
             return
         with self._lock:
-            self._wanted_until = max(self._wanted_until, time.monotonic() + seconds + LINGERS)
+            self._wanted_until = max(self._wanted_until, time.monotonic() + seconds + LINGER_S)
             if self._listener is None or self._listener.over:
                 self._begin(heard)
 
@@ -149,13 +149,13 @@ class Hearing:
         if watch.deaf:
             self._deaf = True
             return
-        self._listener = Listener(self._store, watch, heard, self._is_wanted)
+        self._listener = CompletionListenerLoop(self._store, watch, heard, self._is_wanted)
         try:
             self._listener.start()
         except RuntimeError:  # no thread to be had
             self._listener = None
 
-    def _is_wanted(self, listener: Listener) -> bool:
+    def _is_wanted(self, listener: CompletionListenerLoop) -> bool:
         with self._lock:
             self._deaf = self._deaf or listener.deaf
             listener.over = self._deaf or time.monotonic() >= self._wanted_until
@@ -167,7 +167,7 @@ class Hearing:
             listener, self._listener = self._listener, None
             self._wanted_until = 0.0
         if listener is not None:
-            listener.stop(LEAVES_WITHIN)
+            listener.stop(STOP_TIMEOUT_S)
 
     def before_fork(self) -> None:
         """Nothing: the child leaves our listener alone."""

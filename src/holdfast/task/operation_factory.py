@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,18 +17,26 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import ConfigError, GraphError, HoldfastError, TaskError
+from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
-from holdfast.model.codec import encode
+from holdfast.model.codec import DIGEST_VERSION, canonical, decode, digest, encode
 from holdfast.model.names import check_name
 from holdfast.model.retry import Retry
-from holdfast.task import operations, stand_ins
+from holdfast.task import functions, operations
 from holdfast.task.annotations import Unresolved, check
-from holdfast.task.callee import STEP_OPTIONS, Callee, callee_of, known
-from holdfast.task.functions import given_name, own_name, plain_function, refuse_async, shown
-from holdfast.task.graph_plan import graph_digest, plan_graph, result_name
-from holdfast.task.identity import LENGTH, NO_ARGUMENTS, arguments_digest, child_digest, items_digest
-from holdfast.task.options import check_retry, some_time
+from holdfast.task.functions import (
+    STEP_OPTIONS,
+    FunctionInfo,
+    cached_info,
+    given_name,
+    inspect_function,
+    own_name,
+    plain_function,
+    refuse_async,
+    shown,
+)
+from holdfast.task.graph_compiler import compile_graph, graph_digest, result_name
+from holdfast.task.options import Options, check_retry, positive_micros
 from holdfast.task.task import Request, Task
 
 MOST_ITEMS = 100_000
@@ -49,6 +58,50 @@ NO_SETTINGS = StepSettings()
 NOTHING: Mapping[str, Any] = {}
 
 
+# Identity
+
+LENGTH = len(DIGEST_VERSION) + 16
+"""The version, and 64 bits in hexadecimal: enough to tell apart calls of one function in one run."""
+
+_HINT = "pass plain values; or let the function find the object by itself, or capture it and give the step a name=…"
+
+
+def _short(text: str) -> str:
+    return digest(text)[:LENGTH]
+
+
+NO_ARGUMENTS = _short(canonical([[], {}]))
+
+
+def arguments_digest(step: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The digest of the arguments of a step."""
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    try:
+        return _short(canonical([args, kwargs], f"the arguments of step {step}"))
+    except NotSerializable as error:
+        raise NotSerializable(f"{error}; {_HINT}") from error
+
+
+def child_digest(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
+    """The digest of a child's arguments by name, defaults included, and of the options asked for.
+
+    It is made of the values, not of the kept text: in that the members of a set stand in any order.
+    """
+    bound = canonical(task.signature.bound(args, kwargs), f"the arguments of task {task.name}")
+    named = decode(task.signature.with_defaults(bound))
+    return _short(canonical([named, options.canonical()]))
+
+
+def items_digest(task: Task[..., Any], items: Iterable[Any], options: Options) -> str:
+    """The digest of many children of one task. Piece by piece: together they may be larger than a payload."""
+    whole = hashlib.sha256(canonical(options.canonical()).encode())
+    for item in items:
+        whole.update(b"\n")
+        whole.update(canonical(item, f"the arguments of task {task.name}").encode())
+    return (DIGEST_VERSION + whole.hexdigest())[:LENGTH]
+
+
 # Functions
 
 
@@ -63,7 +116,7 @@ def step_settings(
     return StepSettings(
         name=None if name is None else given_name(name),
         retry=None if retry is None else check_retry(retry, "the retry of a step"),
-        timeout=None if timeout is None else some_time(timeout, "the timeout of a step"),
+        timeout=None if timeout is None else positive_micros(timeout, "the timeout of a step"),
         undo=None if undo is None else plain_function("step: undo", undo),
         raises=_exceptions(raises),
     )
@@ -81,8 +134,8 @@ def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: boo
         options = {name: value for name, value in given.items() if name in STEP_OPTIONS}
         kwargs = {name: value for name, value in given.items() if name not in STEP_OPTIONS}
         made = step_with(step_settings(**options), fn, args, kwargs, blocking=blocking)
-    if made.callee.like_options:
-        _refuse_unfilled(made, made.callee.like_options.intersection(given))
+    if made.function_info.option_like_names:
+        _refuse_unfilled(made, made.function_info.option_like_names.intersection(given))
     return made
 
 
@@ -96,13 +149,13 @@ def step_with(
     settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
 ) -> operations.Step:
     """`ctx.options(…).step(…)`."""
-    callee = None if stand_ins.on_stage else known(fn)
-    name = settings.name or (None if callee is None else callee.name)
-    if callee is None or name is None:
-        name, fn, callee = _called("step", fn, settings.name)
+    info = None if functions.active_fakes else cached_info(fn)
+    name = settings.name or (None if info is None else info.name)
+    if info is None or name is None:
+        name, fn, info = _called("step", fn, settings.name)
     digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
     made = operations.Step(
-        name, f"{name}-{digest}", fn, callee, args, kwargs,
+        name, f"{name}-{digest}", fn, info, args, kwargs,
         settings.retry, settings.timeout, settings.undo, settings.raises,
     )  # fmt: skip
     if blocking:
@@ -113,18 +166,16 @@ def step_with(
 
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
-    name, function, callee = _called("undo", fn)
-    made = operations.Undo(name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, callee, args, kwargs)
+    name, function, info = _called("undo", fn)
+    made = operations.Undo(name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
     if blocking:
         refuse_async("undo", made.fn, _USE_CONTEXT)
     return made
 
 
 def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
-    name, function, callee = _called("transaction", fn)
-    made = operations.Transaction(
-        name, f"{name}-{arguments_digest(name, args, kwargs)}", function, callee, args, kwargs
-    )
+    name, function, info = _called("transaction", fn)
+    made = operations.Transaction(name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
     refuse_async("transaction", made.fn, "a transaction is held open by a thread: write it as a plain def")
     return made
 
@@ -167,7 +218,7 @@ def spawn(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def submit(graph: Any, result: Any) -> operations.Submit:
     """A graph as a child."""
-    plan = plan_graph(graph)
+    plan = compile_graph(graph)
     if plan.graph.key is not None:
         raise GraphError(
             f"ctx.submit: graph {plan.graph.name} has a key, but a child is made once anyway: leave it out"
@@ -240,13 +291,13 @@ def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
 # Checks
 
 
-def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable[..., Any], Callee]:
+def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable[..., Any], FunctionInfo]:
     """What an author gave to be called: its name, the function itself, and what is known of it."""
     function = plain_function(verb, fn)
     name = own_name(verb, function) if given is None else given
-    if stand_ins.on_stage:
-        function = stand_ins.played(name, function)
-    return name, function, callee_of(function)
+    if functions.active_fakes:
+        function = functions.faked(name, function)
+    return name, function, inspect_function(function)
 
 
 def _exceptions(raises: Any) -> tuple[type[Exception], ...]:

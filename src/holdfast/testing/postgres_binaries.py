@@ -19,14 +19,14 @@ SYSTEM = Path("/usr/lib/postgresql")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ServerUser:
     """Who runs the server; None stands for the user of this process."""
 
     uid: int | None = None
     gid: int | None = None
 
     @classmethod
-    def fitting(cls) -> Owner:
+    def fitting(cls) -> ServerUser:
         """The user of this process, or nobody for root."""
         if os.geteuid() != 0:
             return cls()
@@ -86,7 +86,7 @@ def versions() -> set[int]:
     return {number for found in (_wheel(), _system()) for number, _ in found}
 
 
-def usable(install: Path, owner: Owner, folder: Path) -> Path:
+def usable(install: Path, owner: ServerUser, folder: Path) -> Path:
     """The installation itself where its owner can run it, else a copy of it in `folder`.
 
     Programs of the wheel find their libraries in a sibling of the package, so the copy keeps the layout.

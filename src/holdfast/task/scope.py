@@ -36,13 +36,13 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
         return self.durable and self.step is None
 
 
-scope: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+current_scope: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
 
 
 def idempotency_key() -> str:
     """A key for calls to outside systems, stable for this step of this run however often it is tried; in a job, for
     the run."""
-    now = scope.get()
+    now = current_scope.get()
     if now is None:
         raise TaskError("idempotency_key() was called outside a run: it is for the functions of steps, and for jobs")
     if now.in_body:
@@ -60,12 +60,12 @@ def stop_requested() -> bool:
     thread that was started with a copy of the context (`asyncio.to_thread`). Always False outside a run, and in
     processes of `run_in="process"`, which are killed instead.
     """
-    now = scope.get()
+    now = current_scope.get()
     return now is not None and now.stop is not None and now.stop.requested
 
 
 def refuse_in_body(verb: str, instead: str) -> None:
     """Raise in the body of a durable function, where a replay would repeat the call."""
-    now = scope.get()
+    now = current_scope.get()
     if now is not None and now.in_body:
         raise TaskError(f"{verb}() in the body of a durable function would be repeated by each replay: {instead}")

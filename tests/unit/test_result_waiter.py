@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.client import ends
-from holdfast.client.ends import Ends
+from holdfast.client import result_waiter
+from holdfast.client.result_waiter import ResultWaiter
 from holdfast.errors import ResultTimeout, StoreUnavailable
 
 RUNS = [UUID(int=n) for n in range(1, 4)]
@@ -44,16 +44,16 @@ def runs():
 @pytest.fixture
 def rare_looks(monkeypatch):
     """No look by itself once the first was made."""
-    monkeypatch.setattr(ends, "FIRST_LOOK", 3600.0)
-    monkeypatch.setattr(ends, "LONGEST_LOOK", 3600.0)
+    monkeypatch.setattr(result_waiter, "FIRST_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(result_waiter, "MAX_POLL_INTERVAL_S", 3600.0)
 
 
-def waiting(waits: Ends, *more: object) -> list[asyncio.Task]:
+def waiting(waits: ResultWaiter, *more: object) -> list[asyncio.Task]:
     return [asyncio.create_task(waits.wait(id, None)) for id in RUNS]
 
 
 async def test_all_who_wait_are_looked_for_at_once_and_hear_when_something_ended(runs, rare_looks):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
     tasks = waiting(waits)
     await runs.look()
     assert runs.looks == [{str(id) for id in RUNS}]
@@ -69,7 +69,7 @@ async def test_all_who_wait_are_looked_for_at_once_and_hear_when_something_ended
 
 
 async def test_a_newcomer_is_looked_for_at_once(runs, rare_looks):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
     tasks = waiting(waits)
     await runs.look()
     assert await waits.wait(UUID(int=9), None) is None
@@ -78,7 +78,7 @@ async def test_a_newcomer_is_looked_for_at_once(runs, rare_looks):
 
 
 async def test_without_a_word_they_are_looked_for_again(runs):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
     task = asyncio.create_task(waits.wait(RUNS[0], None))
     await runs.look()
     runs.states[str(RUNS[0])] = "cancelled"
@@ -86,7 +86,7 @@ async def test_without_a_word_they_are_looked_for_again(runs):
 
 
 async def test_time_is_over_for_one_and_not_for_the_others(runs, rare_looks):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
     tasks = waiting(waits)
     with pytest.raises(ResultTimeout, match="still running"):
         await waits.wait(RUNS[0], 0)
@@ -96,7 +96,7 @@ async def test_time_is_over_for_one_and_not_for_the_others(runs, rare_looks):
 
 
 async def test_a_database_that_is_away_is_told_to_all(runs):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
     runs.fault = StoreUnavailable("away")
     found = await asyncio.gather(*waiting(waits), return_exceptions=True)
     assert found == [runs.fault] * len(RUNS)
@@ -106,7 +106,7 @@ async def test_a_database_that_is_away_is_told_to_all(runs):
 
 
 def test_a_loop_that_ends_meanwhile_leaves_nothing_behind(runs):
-    waits = Ends(runs)
+    waits = ResultWaiter(runs)
 
     async def leave() -> None:
         asyncio.ensure_future(waits.wait(RUNS[0], None))  # noqa: RUF006 - left behind

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.client import ends, hearing
-from holdfast.client.ends import Ends, Looks, Watch
-from holdfast.client.hearing import Listener, rest_after
+from holdfast.client import completion_listener, result_waiter
+from holdfast.client.completion_listener import CompletionListenerLoop, rest_after
+from holdfast.client.result_waiter import LoopPoller, PollBackoff, ResultWaiter
 from holdfast.errors import StoreUnavailable
 
 
@@ -59,13 +59,13 @@ def wanted():
 
 @pytest.fixture
 def listener(database, wanted):
-    return Listener(
+    return CompletionListenerLoop(
         SimpleNamespace(watchers=database), database, lambda: database.log.append("heard"), lambda _: wanted[0]
     )
 
 
 def test_it_listens_says_so_and_looks_in_this_order(listener, database):
-    assert listener.tick() >= hearing.SHORTEST_REST
+    assert listener.tick() >= completion_listener.MIN_REST_S
     assert database.log == ["wait", "add", "heard"]
     assert listener.listens
 
@@ -81,9 +81,11 @@ def test_it_tells_of_what_it_hears_and_of_nothing_else(listener, database):
 
 
 def test_it_says_again_that_it_listens_before_that_is_over(listener, database, monkeypatch):
-    assert hearing.SAID_EVERY + 2 * hearing.LONGEST < hearing.LASTS
+    assert (
+        completion_listener.WATCHER_RENEWAL_S + 2 * completion_listener.MAX_WAIT_S < completion_listener.WATCHER_TTL_S
+    )
     listener.tick()
-    monkeypatch.setattr(hearing, "SAID_EVERY", 0.0)
+    monkeypatch.setattr(completion_listener, "WATCHER_RENEWAL_S", 0.0)
     database.hears = False
     listener.tick()
     assert database.log == ["wait", "add", "heard", "wait", "renew"]
@@ -121,7 +123,7 @@ def test_who_doesnt_wait_for_its_end_leaves_that_to_its_thread(listener, databas
 def test_a_database_in_trouble_is_left_in_peace_and_told_of_us_anew(listener, database):
     listener.tick()
     database.fault = StoreUnavailable("away")
-    assert hearing.FIRST_PAUSE <= listener.tick() <= hearing.LONGEST_PAUSE
+    assert completion_listener.MIN_RETRY_S <= listener.tick() <= completion_listener.MAX_RETRY_S
     assert not listener.listens
     database.fault, database.hears = None, False
     database.log.clear()
@@ -146,8 +148,8 @@ def test_a_deaf_one_says_nothing_and_is_never_taken_for_listening(listener, data
 
 
 def test_a_look_that_takes_long_is_followed_by_a_long_rest():
-    assert rest_after(0.0) == hearing.SHORTEST_REST
-    assert rest_after(1.0) == hearing.RESTS
+    assert rest_after(0.0) == completion_listener.MIN_REST_S
+    assert rest_after(1.0) == completion_listener.REST_FACTOR
 
 
 async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_look_after_the_rest(monkeypatch):
@@ -163,15 +165,15 @@ async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_
             heard.set()
         return {str(run): ("running" if len(looks) < 2 else "done", "1", None, None, None)}
 
-    monkeypatch.setattr(ends, "FIRST_LOOK", 3600.0)
-    all_ends = Ends(look)
+    monkeypatch.setattr(result_waiter, "FIRST_POLL_INTERVAL_S", 3600.0)
+    all_ends = ResultWaiter(look)
     assert (await asyncio.wait_for(all_ends.wait(run, None), 60))[0] == "done"
     assert heard.is_set()
     assert len(looks) == 2
 
 
 async def test_a_watch_doesnt_look_while_it_rests():
-    watch = Watch(Ends(lambda ids: {}))
+    watch = LoopPoller(ResultWaiter(lambda ids: {}))
     watch._resting = True
     watch.hear()
     assert not watch.soon.is_set()
@@ -185,25 +187,26 @@ async def test_a_watch_doesnt_look_while_it_rests():
 
 @pytest.mark.parametrize("listens", [False, True])
 def test_who_hears_looks_less_often_by_itself(listens):
-    waits = Ends(lambda ids: {}, SimpleNamespace(listens=listens))
-    looks = Looks(UUID(int=1), None)
+    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(listens=listens))
+    looks = PollBackoff(UUID(int=1), None)
     pauses = [looks.pause("running", waits.longest()) for _ in range(40)]
-    assert pauses[0] == ends.FIRST_LOOK
-    assert max(pauses) == pauses[-1] == (ends.LONGEST_WHILE_HEARING if listens else ends.LONGEST_LOOK)
+    assert pauses[0] == result_waiter.FIRST_POLL_INTERVAL_S
+    longest = "MAX_POLL_INTERVAL_LISTENING_S" if listens else "MAX_POLL_INTERVAL_S"
+    assert max(pauses) == pauses[-1] == getattr(result_waiter, longest)
 
 
 def test_a_listener_is_wanted_only_for_waits_that_are_long(monkeypatch):
     wants: list[float] = []
-    waits = Ends(lambda ids: {}, SimpleNamespace(want=lambda seconds, heard: wants.append(seconds)))
-    waits.will_wait(ends.FIRST_LOOK)
+    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(want=lambda seconds, heard: wants.append(seconds)))
+    waits.will_wait(result_waiter.FIRST_POLL_INTERVAL_S)
     waits.will_wait(0.5)
     assert wants == [0.5]
 
 
 def test_a_loop_that_is_closed_doesnt_keep_the_others_from_hearing():
     loop = asyncio.new_event_loop()
-    waits = Ends(lambda ids: {})
-    waits._watches[loop] = Watch(waits)
+    waits = ResultWaiter(lambda ids: {})
+    waits._watches[loop] = LoopPoller(waits)
     loop.close()
     with waits.sleeping(UUID(int=1), None) as sleeper:
         waits.heard()

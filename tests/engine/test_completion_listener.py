@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, ResultTimeout, RunCancelled
-from holdfast.client import ends, hearing
-from holdfast.client.ends import Ends
-from holdfast.client.hearing import Hearing
+from holdfast.client import completion_listener, result_waiter
+from holdfast.client.completion_listener import CompletionListener
+from holdfast.client.result_waiter import ResultWaiter
 from holdfast.database.postgres import PostgresConnection
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import Kit
@@ -33,21 +33,21 @@ CANCEL = "import sys; from holdfast import Holdfast; Holdfast(sys.argv[1]).get_r
 @pytest.fixture
 def rare_looks(monkeypatch):
     """No look by itself once the first was made: only what is heard leads to another."""
-    for name in ("FIRST_LOOK", "LONGEST_LOOK", "LONGEST_WHILE_HEARING"):
-        monkeypatch.setattr(ends, name, 3600.0)
+    for name in ("FIRST_POLL_INTERVAL_S", "MAX_POLL_INTERVAL_S", "MAX_POLL_INTERVAL_LISTENING_S"):
+        monkeypatch.setattr(result_waiter, name, 3600.0)
 
 
 @pytest.fixture
 def told(monkeypatch):
     """Those who have heard something and looked, once for each time."""
-    calls: list[Ends] = []
-    real = Ends.heard
+    calls: list[ResultWaiter] = []
+    real = ResultWaiter.heard
 
-    def heard(self: Ends) -> None:
+    def heard(self: ResultWaiter) -> None:
         real(self)
         calls.append(self)
 
-    monkeypatch.setattr(Ends, "heard", heard)
+    monkeypatch.setattr(ResultWaiter, "heard", heard)
     return calls
 
 
@@ -80,12 +80,12 @@ def before():
     BEFORE[:] = threading.enumerate()
 
 
-def ends_of(app: Holdfast) -> Ends:
-    return app._client._ends
+def ends_of(app: Holdfast) -> ResultWaiter:
+    return app._client._results
 
 
-def hears(app: Holdfast) -> Hearing:
-    return ends_of(app)._hearing
+def hears(app: Holdfast) -> CompletionListener:
+    return ends_of(app)._listener
 
 
 def listening_threads() -> list[threading.Thread]:
@@ -137,14 +137,14 @@ def test_an_end_in_another_process_is_heard_of(app, work, database_url, rare_loo
 @pytest.mark.parametrize("awaited", [False, True])
 def test_what_ends_before_it_is_listened_for_is_found_then(app, work, other, rare_looks, threads, monkeypatch, awaited):
     """It has been looked at by then, and was unfinished."""
-    run, real = work.enqueue(2), Hearing.want
+    run, real = work.enqueue(2), CompletionListener.want
 
     def want(self, seconds: float, heard: Callable[[], None]) -> None:
         threading.Thread(target=lambda: other.get_run(run.id).cancel()).start()
         wait_until(lambda: ask(other, "select 1 from {}runs where state = 'cancelled'"))
         real(self, seconds, heard)
 
-    monkeypatch.setattr(Hearing, "want", want)
+    monkeypatch.setattr(CompletionListener, "want", want)
     with pytest.raises(RunCancelled):
         result = threads.submit((lambda: asyncio.run(run.aresult(FOREVER))) if awaited else lambda: run.result(FOREVER))
         result.result(60)
@@ -167,8 +167,8 @@ def test_all_who_wait_share_one_listener(app, work, other, rare_looks, told, thr
 
 def test_only_threads_that_are_concerned_are_woken(app, work, other, rare_looks, told, threads, monkeypatch):
     woken = []
-    real = ends.Sleeper.wake
-    monkeypatch.setattr(ends.Sleeper, "wake", lambda self: (woken.append(self.id), real(self)))
+    real = result_waiter.WaitingThread.wake
+    monkeypatch.setattr(result_waiter.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
     runs = work.enqueue_many([(1,), (2,)])
     results = [threads.submit(run.result, FOREVER) for run in runs]
     wait_until(lambda: ends_of(app) in told and len(ends_of(app)._sleepers) == 2)
@@ -212,12 +212,12 @@ def test_when_nobody_waits_any_more_the_listener_leaves_and_comes_again_when_it_
 
 def test_a_wait_that_is_short_is_worth_no_listener(app, work, monkeypatch):
     started = []
-    monkeypatch.setattr(hearing.Listener, "start", lambda self: started.append(self))
-    monkeypatch.setattr(ends, "HEARING_FROM", 0.2)
+    monkeypatch.setattr(completion_listener.CompletionListenerLoop, "start", lambda self: started.append(self))
+    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.2)
     with pytest.raises(ResultTimeout):
         work.enqueue(1).result(0.1)
     assert not started
-    monkeypatch.setattr(ends, "HEARING_FROM", 0.0)
+    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
     with pytest.raises(ResultTimeout):
         work.enqueue(1).result(0.1)
     assert len(started) == 1
@@ -267,7 +267,7 @@ def test_another_store_has_another_listener(app, work, other, rare_looks, told, 
 
 
 def test_a_database_in_memory_has_no_listener(monkeypatch):
-    monkeypatch.setattr(ends, "HEARING_FROM", 0.0)
+    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
     with Holdfast("sqlite:///:memory:") as app:
         with pytest.raises(ResultTimeout):
             app.remote("work").enqueue(1).result(0.05)
@@ -275,7 +275,7 @@ def test_a_database_in_memory_has_no_listener(monkeypatch):
 
 
 def test_a_clock_of_a_tests_own_has_no_listener(make_app, monkeypatch):
-    monkeypatch.setattr(ends, "HEARING_FROM", 0.0)
+    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
     app = make_app(clock=lambda: 1_800_000_000_000_000)
     run = app.remote("work").enqueue(1)
     with pytest.raises(ResultTimeout):
@@ -303,20 +303,20 @@ def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other,
         tried.append(1)
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(hearing, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(hearing, "LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(hearing.Listener, "_listen", fail)
+    monkeypatch.setattr(completion_listener, "MIN_RETRY_S", 0.0)
+    monkeypatch.setattr(completion_listener, "MAX_RETRY_S", 0.001)
+    monkeypatch.setattr(completion_listener.CompletionListenerLoop, "_listen", fail)
     result = threads.submit(work.enqueue(2).result, FOREVER)
     wait_until(lambda: len(tried) > 2)
     assert not hears(app).listens
-    assert ends_of(app).longest() == ends.LONGEST_LOOK
+    assert ends_of(app).longest() == result_waiter.MAX_POLL_INTERVAL_S
     other.worker().drain(60)
     assert result.result(60) == 4
 
 
 def test_a_listener_whose_connection_is_lost_comes_back_and_looks(postgres_url, monkeypatch, rare_looks, told, threads):
-    monkeypatch.setattr(hearing, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(hearing, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(completion_listener, "MIN_RETRY_S", 0.0)
+    monkeypatch.setattr(completion_listener, "MAX_RETRY_S", 0.001)
     with Holdfast(postgres_url) as app, psycopg.connect(postgres_url, autocommit=True) as server:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)
@@ -336,7 +336,7 @@ def test_a_listener_whose_connection_is_lost_comes_back_and_looks(postgres_url, 
 
 def test_behind_a_pooler_there_is_no_listener_and_looking_goes_on(postgres_url, monkeypatch, threads):
     monkeypatch.setattr(PostgresConnection, "_is_pooled", lambda self: True)
-    monkeypatch.setattr(ends, "HEARING_FROM", 0.0)
+    monkeypatch.setattr(result_waiter, "LISTEN_FROM_S", 0.0)
     with Holdfast(postgres_url) as app:
         run = app.remote("work").enqueue(1)
         result = threads.submit(run.result, FOREVER)

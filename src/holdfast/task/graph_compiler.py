@@ -16,16 +16,16 @@ from holdfast.errors import GraphError
 from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
 from holdfast.policy.frontier import Rule, nodes_of
 from holdfast.task.conditions import Node
-from holdfast.task.graph import Added, Fill, Graph, done_rule, has_default
+from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
 
 
-class NodePlan(msgspec.Struct):
+class CompiledNode(msgspec.Struct):
     """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
 
-    added: Added
+    added: NodeSpec
     needs: tuple[str, ...]
     rule: Rule | None
-    graph: GraphPlan | None = None
+    graph: CompiledGraph | None = None
 
     def kept(self) -> dict[str, Any] | None:
         """What its release needs to know; None where counting suffices."""
@@ -46,21 +46,21 @@ class NodePlan(msgspec.Struct):
         return kept or None
 
 
-class GraphPlan(msgspec.Struct):
+class CompiledGraph(msgspec.Struct):
     """A graph that can be run. The nodes stand in the order in which they were added."""
 
     graph: Graph
-    nodes: list[NodePlan]
+    nodes: list[CompiledNode]
     outside: frozenset[str]
     """Nodes of the run it is appended to that its own need."""
 
 
-def plan_graph(graph: Graph, *, appended: bool = False) -> GraphPlan:
+def compile_graph(graph: Graph, *, appended: bool = False) -> CompiledGraph:
     """Check a graph that is to be submitted, or appended to a run."""
     return _Planner(appended=appended).plan(graph, ())
 
 
-def result_name(plan: GraphPlan, result: Any) -> str | None:
+def result_name(plan: CompiledGraph, result: Any) -> str | None:
     """The name of the node whose output shall be the result."""
     if result is None:
         return None
@@ -75,7 +75,7 @@ class _Planner:
     def __init__(self, *, appended: bool) -> None:
         self._appended = appended
 
-    def plan(self, graph: Graph, above: tuple[Graph, ...]) -> GraphPlan:
+    def plan(self, graph: Graph, above: tuple[Graph, ...]) -> CompiledGraph:
         if not isinstance(graph, Graph):
             raise GraphError(f"a Graph is needed, not a {type(graph).__name__}")
         if graph in above:
@@ -90,7 +90,7 @@ class _Planner:
             if plan.added.graph is not None:
                 _refuse_own(plan.added)
                 plan.graph = self.plan(plan.added.graph, (*above, graph))
-        return GraphPlan(graph, list(plans.values()), outside)
+        return CompiledGraph(graph, list(plans.values()), outside)
 
     def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
         """The nodes that aren't the graph's own; only a graph that is appended may have them."""
@@ -111,7 +111,7 @@ class _Planner:
         return frozenset(outside)
 
 
-def _refuse_own(added: Added) -> None:
+def _refuse_own(added: NodeSpec) -> None:
     nested = added.graph
     assert nested is not None
     for what, value in (("key", nested.key), ("tenant", nested.tenant)):
@@ -121,7 +121,7 @@ def _refuse_own(added: Added) -> None:
             )
 
 
-def _node_plan(graph: Graph, added: Added) -> NodePlan:
+def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
     given = [condition.rule for condition in added.after]
     named = {node for rule in given for node in nodes_of(rule)}
     ensured = set(_ensured(given))
@@ -145,7 +145,7 @@ def _node_plan(graph: Graph, added: Added) -> NodePlan:
     if added.name in needs:
         raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
     plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
-    return NodePlan(added, tuple(needs), None if plain else ["all", rules])
+    return CompiledNode(added, tuple(needs), None if plain else ["all", rules])
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -170,7 +170,7 @@ def _compared(rule: Rule) -> Iterator[str]:
         yield from (part["node"] for part in rule[1:] if "node" in part and "default" not in part)
 
 
-def _ordered(graph: Graph, plans: Mapping[str, NodePlan], outside: frozenset[str]) -> list[str]:
+def _ordered(graph: Graph, plans: Mapping[str, CompiledNode], outside: frozenset[str]) -> list[str]:
     sorter = graphlib.TopologicalSorter({name: set(plan.needs) - outside for name, plan in plans.items()})
     try:
         return list(sorter.static_order())
@@ -180,7 +180,7 @@ def _ordered(graph: Graph, plans: Mapping[str, NodePlan], outside: frozenset[str
         ) from None
 
 
-def _refuse_missing_outputs(graph: Graph, ordered: list[NodePlan]) -> None:
+def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
     """A node that takes the output of one that a condition may skip must say what then."""
     skippable: set[str] = set()
     for plan in ordered:
@@ -197,7 +197,7 @@ def _refuse_missing_outputs(graph: Graph, ordered: list[NodePlan]) -> None:
             skippable.add(added.name)
 
 
-def _may_be_skipped(plan: NodePlan, skippable: set[str]) -> bool:
+def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
     """By a condition, not by a failure; alone, or with one that it comes after."""
     if plan.added.gate is not None and plan.added.gate.on_timeout == "skip":
         return True
@@ -218,7 +218,7 @@ def _fill(fill: Fill) -> dict[str, Any]:
 # Identity
 
 
-def graph_digest(plan: GraphPlan, result: str | None, *, with_options: bool = True) -> str:
+def graph_digest(plan: CompiledGraph, result: str | None, *, with_options: bool = True) -> str:
     """Return a digest that is equal for equal graphs, in whatever order their nodes and conditions were added.
 
     It is computed node by node because a graph may be larger than a payload.
@@ -226,7 +226,7 @@ def graph_digest(plan: GraphPlan, result: str | None, *, with_options: bool = Tr
     return DIGEST_VERSION + _hashed(plan, result, with_options)
 
 
-def graph_digests(plan: GraphPlan, result: str | None) -> tuple[str, str | None]:
+def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | None]:
     """Return the digest that a graph's key is compared by, and the one that 0.1 stored if that differs.
 
     As for a task's key, the options of nodes don't count, except the tenant.
@@ -235,7 +235,7 @@ def graph_digests(plan: GraphPlan, result: str | None) -> tuple[str, str | None]
     return plain, graph_digest(plan, result) if _has_options(plan) else None
 
 
-def _has_options(plan: GraphPlan) -> bool:
+def _has_options(plan: CompiledGraph) -> bool:
     return any(
         (node.added.request is not None and node.added.request.options.canonical())
         or (node.graph is not None and _has_options(node.graph))
@@ -243,7 +243,7 @@ def _has_options(plan: GraphPlan) -> bool:
     )
 
 
-def _hashed(plan: GraphPlan, result: str | None, with_options: bool) -> str:
+def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
     for node in sorted(plan.nodes, key=lambda each: each.added.name):
         whole.update(b"\n")
@@ -251,7 +251,7 @@ def _hashed(plan: GraphPlan, result: str | None, with_options: bool) -> str:
     return whole.hexdigest()
 
 
-def _described(node: NodePlan, with_options: bool) -> dict[str, Any]:
+def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
     added = node.added
     told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
     if added.request is not None:
