@@ -1,8 +1,8 @@
 """`context()` and `sync_context()`: contexts without a store, for calling durable functions like plain ones.
 
 The plans of operations are the engine's own (`engine/durable/plans.py`); what they ask for is carried out here, in
-memory: steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs and
-undoing, there is the kit.
+memory: steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs
+and undoing, there is the kit.
 """
 
 from __future__ import annotations
