@@ -31,9 +31,9 @@ from holdfast.telemetry import log
 from holdfast.telemetry.fields import Working, working
 
 if TYPE_CHECKING:
+    from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.score import Score
     from holdfast.engine.threads import ThreadCall
-    from holdfast.engine.watching import Watched
     from holdfast.task.options import Place
 
 Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
@@ -91,7 +91,7 @@ class Attempt(msgspec.Struct, eq=False):
     threads_over: Callable[[], None] | None = None
     """Called when the last thread of its steps has ended, or was abandoned."""
     scheduled_for: datetime | None = None
-    watched: Watched | None = None
+    watched: AttemptTelemetry | None = None
     """Where telemetry is on."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from holdfast.database.faults import Expired
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.clerk import Reader
-from holdfast.engine.loop import FIRST_PAUSE
+from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.errors import StoreUnavailable
 from holdfast.telemetry import log
 

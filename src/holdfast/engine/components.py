@@ -11,33 +11,28 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Order
-from holdfast.engine.claimer import Claimer, KnownLanes
 from holdfast.engine.clerk import Clerk
-from holdfast.engine.committer import Committer
 from holdfast.engine.desk import Waiting
-from holdfast.engine.failure_notifier import FailureNotifier
-from holdfast.engine.following import Following
-from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
-from holdfast.engine.hooks import Hooks
-from holdfast.engine.lifespan import Lifespan
-from holdfast.engine.listener import Listener
-from holdfast.engine.lookout import Lookout
-from holdfast.engine.loop import Loop
-from holdfast.engine.loop_monitor import LoopMonitor
+from holdfast.engine.event_loop import LoopMonitor, StallHandler
+from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
+from holdfast.engine.instrumentation import WorkerTelemetry
+from holdfast.engine.loops.base import Loop
+from holdfast.engine.loops.claimer import Claimer, KnownLanes
+from holdfast.engine.loops.committer import Committer
+from holdfast.engine.loops.heartbeat import FreezeDetector, Heartbeat, LeaseGuard
+from holdfast.engine.loops.listener import CommitListener
+from holdfast.engine.loops.maintenance import Pruner, StatsAggregator
+from holdfast.engine.loops.recovery import RecoveryLoop
+from holdfast.engine.loops.scheduler import Scheduler
+from holdfast.engine.loops.timers import TimerLoop
+from holdfast.engine.loops.trigger_poller import TriggerPoller
+from holdfast.engine.loops.wait_poller import WaitPoller
 from holdfast.engine.patience import patiently
-from holdfast.engine.poller import Poller
-from holdfast.engine.pruner import Pruner
-from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
-from holdfast.engine.scheduler import Scheduler
-from holdfast.engine.session import Duty, Session, worker_name
-from holdfast.engine.stall_guard import StallGuard
-from holdfast.engine.tallier import Tallier
-from holdfast.engine.threads import ThreadCall
-from holdfast.engine.timekeeper import Timekeeper
-from holdfast.engine.watching import Watching
+from holdfast.engine.session import Session, WorkerState, worker_name
+from holdfast.engine.threads import ThreadCall, TimerThread
+from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.model.clock import SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
@@ -47,7 +42,7 @@ from holdfast.telemetry import Telemetry, log
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """How a worker works. Times are seconds, but for how long events are kept: microseconds."""
 
     queues: Sequence[str] | None = None
@@ -62,7 +57,7 @@ MOST_NAMES = 1000
 """How many tasks a worker names in what it says of itself."""
 
 
-class Crew:
+class WorkerComponents:
     """The organs of a worker and the few nerves between them."""
 
     def __init__(
@@ -70,69 +65,69 @@ class Crew:
         store: Store,
         registry: Registry,
         hooks: Hooks,
-        settings: Settings,
+        settings: WorkerSettings,
         read_info: Callable[[str], Any],
         clerk: Clerk,
         timetable: Timetable,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
-        self.watching: Watching | None = None
+        self.telemetry: WorkerTelemetry | None = None
         self._timetable = timetable
         self.clerk = clerk
         self.settings = settings
-        self.duty = Duty()
+        self.state = WorkerState()
         self.lifespan = Lifespan(hooks)
         self._registry = registry
         lease = settings.lease
-        self.alarms = Alarms()
+        self.timer_thread = TimerThread()
         self.monitor = LoopMonitor(self._loop_recovered)
         self.runner = Runner(
             settings.concurrency,
             self._ended,
             self._let_go,
             self._slot_freed,
-            self.duty.__len__,
-            self.alarms,
+            self.state.__len__,
+            self.timer_thread,
             self.monitor,
             hooks.between,
         )
         self.runner.serve(self)
         self.failures = FailureNotifier(
-            hooks, read_info, self.runner.run_in_thread, lambda: self.runner.loop, self.alarms, self._slot_freed
+            hooks, read_info, self.runner.run_in_thread, lambda: self.runner.loop, self.timer_thread, self._slot_freed
         )
         self.lanes = KnownLanes(store, registry, settings.queues)
-        self.committer = Committer(store, self.duty, self.failures.notify, self._written, self._lost)
+        self.committer = Committer(store, self.state, self.failures.notify, self._written, self._lost)
         self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
         self.keep = self.committer.keep
-        self.lookout = Lookout(store)
-        self.claimer = Claimer(store, self.duty, self.lanes, self.runner, self.committer, self.monitor, lease)
+        self.wait_poller = WaitPoller(store)
+        self.claimer = Claimer(store, self.state, self.lanes, self.runner, self.committer, self.monitor, lease)
         self.claimer.may_claim = self.failures.has_room
-        pulse = Pulse(self.duty, lease)
+        freezes = FreezeDetector(self.state, lease)
         self.heartbeat = Heartbeat(
-            store, self.duty, self.runner, lease, pulse, self._new_session, self.lose, self._status
+            store, self.state, self.runner, lease, freezes, self._new_session, self.lose, self._status
         )
-        self.stall_guard = StallGuard(
-            self.monitor, self.runner, self.duty, lease, self.heartbeat.renew_soon, self._unhealthy
+        self.stall_handler = StallHandler(
+            self.monitor, self.runner, self.state, lease, self.heartbeat.renew_soon, self._unhealthy
         )
-        self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
-        self.recoverer = Recoverer(store, self.failures.notify, lease, pulse)
-        self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
+        self.lease_guard = LeaseGuard(store, self.state, lease, freezes, self.lose, self.stall_handler)
+        self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
+        self.timers = TimerLoop(store, self._promoted, self.failures.notify)
         self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
-        self.poller = Poller(
+        self.trigger_poller = TriggerPoller(
             store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
-        self.tallier = Tallier(store)
-        self.listener = Listener(store, self._heard)
-        self.following = Following(self)
+        self.stats = StatsAggregator(store)
+        self.listener = CommitListener(store, self._heard)
+        self.virtual_time = VirtualTimeFollower(self)
         self.on_unhealthy: Callable[[str], None] | None = None
         """Called with the reason when the worker should be restarted."""
         self.on_session: Callable[[str], None] | None = None
         """Called with the id of each session before it is opened."""
         if telemetry.on:
-            self.watching = Watching(telemetry, self.lanes.queues, store.events.trace, self._gauges)
-            self.claimer.watching = self.committer.watching = self.watching
+            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace, self._gauges)
+            self.claimer.telemetry = self.committer.telemetry = self.telemetry
 
     def _gauges(self) -> dict[str, float]:
         runner = self.runner
@@ -144,28 +139,28 @@ class Crew:
 
     @property
     def housekeepers(self) -> list[Loop]:
-        return [self.listener, self.recoverer, self.pruner, self.tallier, self.lookout, *self.clocks]
+        return [self.listener, self.recovery, self.pruner, self.stats, self.wait_poller, *self.clocks]
 
     @property
     def clocks(self) -> list[Loop]:
         """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
-        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.poller))
-        return [self.timekeeper, *(loop for needed, loop in by_need if needed)]
+        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.trigger_poller))
+        return [self.timers, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:
         """The session is over: author code stops, nothing of it is written any more, a new session follows."""
-        in_hand = self.duty.end(session)
+        in_hand = self.state.end(session)
         if in_hand is None:
             return
         attempts = [attempt for attempt in in_hand if not attempt.over]
         log.session_lost(session.id, why, sorted(attempt.label for attempt in attempts))
         self.runner.stop(attempts, "lost")
-        self.duty.remove(attempts)
+        self.state.remove(attempts)
         self.heartbeat.wake()
 
     def quiet(self) -> bool:
         """Whether nothing is in hand and nothing that we could run is ready or running anywhere."""
-        if len(self.duty) or self.runner.taken or self.committer.backlog or self.poller.busy:
+        if len(self.state) or self.runner.taken or self.committer.backlog or self.trigger_poller.busy:
             return False
         self.lanes.refresh()
         return not self.store.claims.busy(self.lanes.tasks)
@@ -183,7 +178,7 @@ class Crew:
 
     def unfinished(self) -> list[Attempt]:
         """Attempts whose author code is still running."""
-        return [attempt for attempt in self.duty.in_hand().values() if not attempt.over]
+        return [attempt for attempt in self.state.in_hand().values() if not attempt.over]
 
     def _new_session(self) -> Session:
         tasks = self._registry.names()
@@ -200,7 +195,7 @@ class Crew:
 
     def _status(self) -> str | None:
         """The worker's health, as its session reports it; None when there is nothing to say."""
-        status = msgspec.json.encode(self.stall_guard.status).decode()
+        status = msgspec.json.encode(self.stall_handler.status).decode()
         return None if status == "{}" else status
 
     def _unhealthy(self, reason: str) -> None:
@@ -221,8 +216,8 @@ class Crew:
         return self.runner.run_in_thread(call)
 
     def watch(self, waiting: Waiting) -> None:
-        self.lookout.watch(waiting)
-        self.timekeeper.wake()
+        self.wait_poller.watch(waiting)
+        self.timers.wake()
 
     def stop(self, attempt: Attempt, order: Order) -> None:
         self.runner.stop([attempt], order)
@@ -261,15 +256,15 @@ class Crew:
 
     def _written(self) -> None:
         self.clerk.ended()
-        self.lookout.stir()
+        self.wait_poller.stir()
         if self.runner.free() > 0:
             self.claimer.wake()
 
     def _promoted(self) -> None:
-        self.lookout.stir()
+        self.wait_poller.stir()
         self.claimer.wake()
 
     def _heard(self) -> None:
-        self.lookout.stir()
+        self.wait_poller.stir()
         self.claimer.wake()
-        self.timekeeper.wake()
+        self.timers.wake()

@@ -48,7 +48,7 @@ class LineReader:
         return [(word, rest) for word, _, rest in words]
 
 
-class Leash:
+class SupervisorLink:
     """The worker's end. An order to stop before there is anything to stop ends the process."""
 
     def __init__(self, descriptor: int) -> None:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from holdfast.engine.attempt import crash_error
-from holdfast.engine.heartbeat import Pulse
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
+from holdfast.engine.loops.heartbeat import FreezeDetector
 from holdfast.model.clock import SECOND
 from holdfast.model.failure import to_json
 from holdfast.store import Store
@@ -18,7 +18,7 @@ LONGEST = 5.0
 SHORTEST = 0.05
 
 
-class Recoverer(Loop):
+class RecoveryLoop(Loop):
     """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones.
 
     If this worker itself couldn't reach the database for a while, others couldn't renew their leases either. It doesn't
@@ -26,15 +26,15 @@ class Recoverer(Loop):
     held the GIL, knows nothing about the database and excuses nobody.
     """
 
-    name = "recoverer"
+    name = "recovery"
 
-    def __init__(self, store: Store, failed: Callable[[str], None], lease: float, pulse: Pulse) -> None:
+    def __init__(self, store: Store, failed: Callable[[str], None], lease: float, freezes: FreezeDetector) -> None:
         super().__init__()
         self._store = store
         self._away_after = min(LONGEST, lease) + lease / 3
         self._last_tick: float | None = None
         self._failed = failed
-        self._pulse = pulse
+        self._freezes = freezes
         self._crashed = to_json(crash_error())
         self._ended: deque[str] = deque()
 
@@ -44,7 +44,7 @@ class Recoverer(Loop):
         self.wake()
 
     def tick(self) -> float:
-        self._pulse.beat()
+        self._freezes.beat()
         if self._ended:
             ended = list(self._ended)
             self._store.workers.expire(ended)
@@ -53,11 +53,11 @@ class Recoverer(Loop):
         last_tick, began = self._last_tick, time.monotonic()
         dead = self._store.workers.dead()
         if dead:
-            self._pulse.beat()
+            self._freezes.beat()
             away = (
                 last_tick is not None
                 and began - last_tick > self._away_after
-                and not self._pulse.stood_still_since(last_tick)
+                and not self._freezes.stood_still_since(last_tick)
             )
             recovered = self._store.workers.recover(dead, self._crashed, excused=away)
             for run in (*recovered.failed, *recovered.failed_with):

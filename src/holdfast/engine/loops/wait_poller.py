@@ -6,7 +6,7 @@ import threading
 import time
 
 from holdfast.engine.desk import Waiting
-from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
 from holdfast.store import Store
 
 SHORTEST = 0.002
@@ -14,10 +14,10 @@ SOONEST = 0.01
 LATEST = 0.25
 
 
-class Lookout(Loop):
+class WaitPoller(Loop):
     """Asks the database for all of them at once: soon after something happened, then less and less often."""
 
-    name = "lookout"
+    name = "wait_poller"
 
     def __init__(self, store: Store) -> None:
         super().__init__()

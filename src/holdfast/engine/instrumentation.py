@@ -1,6 +1,6 @@
 """What the engine tells telemetry, where that is on: claims, attempts, steps and commits, as spans and as metrics.
 
-A worker without telemetry has no `Watching`, and its attempts have no `Watched`: the seams ask for that, and go on.
+A worker without telemetry has no `WorkerTelemetry`, and its attempts have no `AttemptTelemetry`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ now = time.time_ns
 BADLY = ("failed", "retrying", "timed_out", "crashed", "undoing")
 
 
-class Watching:
+class WorkerTelemetry:
     """A worker's spans and metrics."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Watching:
             spans = (tracing.context_of(each.claim.id, each.task.name, context) for each, context in made_in)
             claim = tracing.batch("claim", started, {"holdfast.runs": len(attempts)}, spans)
         for attempt, context in zip(attempts, kept, strict=True):
-            attempt.watched = Watched(self, attempt, self._queues.get(attempt.claim.lane, ""), context, claim)
+            attempt.watched = AttemptTelemetry(self, attempt, self._queues.get(attempt.claim.lane, ""), context, claim)
 
     def committed(self, commands: int, attempts: Iterable[Attempt], started: int) -> None:
         """A group of so many commands, about these attempts, that began to be written then, is durable."""
@@ -72,16 +72,16 @@ class Watching:
             tracing.batch("commit", started, {"holdfast.commands": commands, "holdfast.runs": len(watched)}, spans)
 
 
-class Watched:
+class AttemptTelemetry:
     """One attempt: its span, and how long it takes."""
 
     __slots__ = ("_attributes", "_claim", "_context", "_over", "_run", "_since", "_task", "_watching", "span")
 
     def __init__(
-        self, watching: Watching, attempt: Attempt, queue: str, context: dict[str, str] | None, claimed_by: Any
+        self, telemetry: WorkerTelemetry, attempt: Attempt, queue: str, context: dict[str, str] | None, claimed_by: Any
     ) -> None:
         claim = attempt.claim
-        self._watching = watching
+        self._watching = telemetry
         self._run = claim.id
         self._task = attempt.task.name
         self._context = context
@@ -122,8 +122,8 @@ class Watched:
             self.span.set_attribute("holdfast.outcome", outcome)
             telemetry.tracing.end(self.span, _trouble(end) if outcome in BADLY else None)
 
-    def step(self, name: str, key: str) -> WatchedStep:
-        return WatchedStep(self._watching.telemetry, self._task, name, key)
+    def step(self, name: str, key: str) -> StepTelemetry:
+        return StepTelemetry(self._watching.telemetry, self._task, name, key)
 
     @property
     def link(self) -> Callable[[str], None] | None:
@@ -139,7 +139,7 @@ class Watched:
                 tracing.link(self.span, msgspec.json.decode(kept))
 
 
-class WatchedStep:
+class StepTelemetry:
     """A step's function, from its first try to its last."""
 
     __slots__ = ("_since", "_span", "_task", "_telemetry", "_token")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from typing import Any, TypeVar, cast
 
 from holdfast.engine.clerk import Clerk
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.engine.session import worker_name
 from holdfast.errors import ConfigError, KeyConflict, StoreError
 from holdfast.model.clock import SECOND
@@ -80,7 +80,7 @@ class Polling:
         return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / SECOND:g} s")
 
 
-class Poller(Loop):
+class TriggerPoller(Loop):
     """Takes the triggers of this code that are due, and polls each in a thread of its own."""
 
     name = "poller"

@@ -10,65 +10,65 @@ from holdfast.model.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
-    from holdfast.engine.crew import Crew
+    from holdfast.engine.components import WorkerComponents
 
 LOOK = 0.002
 
 
-class Following:
+class VirtualTimeFollower:
     """What tests do to a worker by its clock. See `Follower`."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, components: WorkerComponents) -> None:
+        self._components = components
 
     def begin(self) -> None:
-        clock = self._crew.store.clock
+        clock = self._components.store.clock
         if isinstance(clock, VirtualClock):
             clock.follow(self)
 
     def end(self) -> None:
-        clock = self._crew.store.clock
+        clock = self._components.store.clock
         if isinstance(clock, VirtualClock):
             clock.leave(self)
 
     @property
     def session(self) -> str | None:
-        session = self._crew.duty.session
+        session = self._components.state.session
         return None if session is None else session.id
 
     def attempt(self, run: str) -> Attempt | None:
-        return self._crew.duty.in_hand().get(run)
+        return self._components.state.in_hand().get(run)
 
     def time_moves(self, by: int) -> None:
         """The lease is counted from the new time on, as if the heartbeat had gone on all the while."""
         if self.session is not None:
-            self._crew.store.workers.renew(self.session, int(self._crew.settings.lease * SECOND) + by)
+            self._components.store.workers.renew(self.session, int(self._components.settings.lease * SECOND) + by)
 
     def time_moved(self) -> None:
-        crew = self._crew
-        for loop in (crew.recoverer, crew.pruner, *crew.clocks):
+        components = self._components
+        for loop in (components.recovery, components.pruner, *components.clocks):
             loop.wake()
 
     def die(self) -> None:
         """As if killed: what is in hand is stopped, and nothing of it is written. A killed process takes its author
         code with it; here it must have ended before another may take its runs, in a new session of this worker."""
-        session = self._crew.duty.session
+        session = self._components.state.session
         if session is not None:
-            attempts = self._crew.unfinished()
-            self._crew.lose(session, "the test lets this worker crash")
+            attempts = self._components.unfinished()
+            self._components.lose(session, "the test lets this worker crash")
             self._bury(session.id, attempts)
 
     def _bury(self, session: str, attempts: list[Attempt]) -> None:
-        crew = self._crew
+        components = self._components
         if all(attempt.over for attempt in attempts):
-            crew.store.workers.renew(session, 0)
-            crew.recoverer.wake()
+            components.store.workers.renew(session, 0)
+            components.recovery.wake()
             self._go_on()
         else:
-            crew.alarms.set(LOOK, partial(self._bury, session, attempts))
+            components.timer_thread.set(LOOK, partial(self._bury, session, attempts))
 
     def _go_on(self) -> None:
         if self.session is None:  # the heartbeat is about to open a new one
-            self._crew.alarms.set(LOOK, self._go_on)
+            self._components.timer_thread.set(LOOK, self._go_on)
         else:
-            self._crew.claimer.wake()
+            self._components.claimer.wake()

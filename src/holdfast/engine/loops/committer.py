@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.desk import Answer, Ask
-from holdfast.engine.gathering import Bundle, Over, Task, bundled, loose, sessions_of, take_group
-from holdfast.engine.loop import Loop
-from holdfast.engine.session import Duty
-from holdfast.engine.watching import Watching
+from holdfast.engine.instrumentation import WorkerTelemetry
+from holdfast.engine.loops.base import Loop
+from holdfast.engine.session import WorkerState
+from holdfast.engine.write_queue import Bundle, Over, Task, bundled, loose, sessions_of, take_group
 from holdfast.errors import ConfigError, StoreError
 from holdfast.model.clock import SECOND
 from holdfast.model.codec import decode
@@ -66,14 +66,14 @@ class Committer(Loop):
     def __init__(
         self,
         store: Store,
-        duty: Duty,
+        state: WorkerState,
         failed: Callable[[str], None],
         written: Callable[[], None],
         lost: Callable[[list[Attempt]], None],
     ) -> None:
         super().__init__()
         self._store = store
-        self._duty = duty
+        self._state = state
         self._failed = failed
         self._written = written
         self._lost = lost
@@ -87,7 +87,7 @@ class Committer(Loop):
         self._told: set[int] = set()  # of the group under way what is durable: asks, and attempts that ended, by id()
         self.ended = 0
         self.handed_back = 0
-        self.watching: Watching | None = None
+        self.telemetry: WorkerTelemetry | None = None
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where answers to coroutines are given."""
@@ -174,8 +174,8 @@ class Committer(Loop):
         started = time.time_ns()
         try:
             self._write(group)
-            if self.watching is not None:
-                self.watching.committed(self._writing, (task.attempt for task in loose(group)), started)
+            if self.telemetry is not None:
+                self.telemetry.committed(self._writing, (task.attempt for task in loose(group)), started)
         except BaseException:
             self._waiting.extendleft(task for task in reversed(loose(group)) if not self._is_told(task))
             raise
@@ -190,11 +190,11 @@ class Committer(Loop):
         return task.end is not None and id(task.attempt) in self._told
 
     def _write(self, group: list[Task]) -> None:
-        session = self._duty.session
+        session = self._state.session
         current = session.id if session else None
         if sessions_of(group) != {current}:
             overs = [task for task in group if isinstance(task, Over)]
-            self._duty.remove([task.attempt for task in overs if task.attempt.session != current])
+            self._state.remove([task.attempt for task in overs if task.attempt.session != current])
             group = [task for task in group if sessions_of([task]) == {current}]
         if current is None:
             return
@@ -282,7 +282,7 @@ class Committer(Loop):
         over = [attempt for attempt, end, *_ in ours if end is None]
         if over:
             self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
-            self._duty.remove(over)
+            self._state.remove(over)
 
     def _write_ends(self, session: str, ends: Ends) -> None:
         try:
@@ -301,7 +301,7 @@ class Committer(Loop):
                 self._tell(attempt, end)
         for graph in counted.failed_with:
             self._failed(graph)
-        self._duty.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
+        self._state.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Processes died, or code was abandoned; the store decides whether the runs are tried again."""
@@ -320,7 +320,7 @@ class Committer(Loop):
             self.ended += 1
             error = from_json(end.error or "")
             log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
-        self._duty.remove(attempt for attempt, _ in ends)
+        self._state.remove(attempt for attempt, _ in ends)
 
     def _write_apart(self, write: Callable[[str, Ends], None], session: str, ends: Ends, fault: Exception) -> None:
         """What could not be written, in halves; of a single one that it failed."""
@@ -349,7 +349,7 @@ class Committer(Loop):
             # then the heartbeat hands it back
             counted = Counted()
         self._told.add(id(attempt))
-        self._duty.remove([] if end.lingers else [attempt])
+        self._state.remove([] if end.lingers else [attempt])
         for graph in counted.failed_with:
             self._failed(graph)
         if end.claim in counted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.engine.attempt import deadline_error
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.model.clock import SECOND
 from holdfast.model.failure import to_json
 from holdfast.store import Store
@@ -16,10 +16,10 @@ POLL = 1.0
 SHORTEST = 0.001
 
 
-class Timekeeper(Loop):
+class TimerLoop(Loop):
     """Promotes what is due, wakes who waited for it, fails what is overdue, in small batches, and then sleeps."""
 
-    name = "timekeeper"
+    name = "timers"
 
     def __init__(self, store: Store, promoted: Callable[[], None], failed: Callable[[str], None]) -> None:
         super().__init__()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.committer import Committer
-from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
-from holdfast.engine.loop_monitor import LoopMonitor
+from holdfast.engine.event_loop import LoopMonitor
+from holdfast.engine.instrumentation import WorkerTelemetry
+from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loops.committer import Committer
 from holdfast.engine.runner import Runner
-from holdfast.engine.session import Duty, Session
-from holdfast.engine.watching import Watching
+from holdfast.engine.session import Session, WorkerState
 from holdfast.store import Claim, Store
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
@@ -99,9 +99,9 @@ class IsolatedRuns:
     of the lease, so that long runs can't delay the group forever.
     """
 
-    def __init__(self, store: Store, duty: Duty, runner: Runner, lanes: KnownLanes, lease: float) -> None:
+    def __init__(self, store: Store, state: WorkerState, runner: Runner, lanes: KnownLanes, lease: float) -> None:
         self._store = store
-        self._duty = duty
+        self._state = state
         self._runner = runner
         self._lanes = lanes
         self._lease = lease
@@ -161,7 +161,7 @@ class IsolatedRuns:
         self._waiting_since = None
         claims = self._store.claims.claim_isolated(session.id, self._lanes.tasks, self._runner.concurrency)
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id, isolated=True) for claim in claims]
-        if self._duty.add(session, attempts):
+        if self._state.add(session, attempts):
             self._reserved = attempts
             self._start_by = now + self._lease / 3
 
@@ -186,7 +186,7 @@ class Claimer(Loop):
     def __init__(
         self,
         store: Store,
-        duty: Duty,
+        state: WorkerState,
         lanes: KnownLanes,
         runner: Runner,
         committer: Committer,
@@ -195,12 +195,12 @@ class Claimer(Loop):
     ) -> None:
         super().__init__()
         self._store = store
-        self._duty = duty
+        self._state = state
         self._lanes = lanes
         self._runner = runner
         self._committer = committer
         self._monitor = monitor
-        self._isolation = IsolatedRuns(store, duty, runner, lanes, lease)
+        self._isolation = IsolatedRuns(store, state, runner, lanes, lease)
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
         self._busy_since = 0.0
         self._full_until = 0.0  # there was more to do than slots, and probably is until then
@@ -209,13 +209,13 @@ class Claimer(Loop):
         self._limited_first = False
         self._dealt = 0
         self._taken: list[Attempt] = []  # in this round
-        self.watching: Watching | None = None
+        self.telemetry: WorkerTelemetry | None = None
         self.may_claim: Callable[[], bool] = lambda: True
         """Called before each claim; while it returns False, the worker claims nothing."""
         self.rounds_without_work = 0
 
     def tick(self) -> float:
-        session = self._duty.session
+        session = self._state.session
         free = self._runner.free()
         if session is None or self._monitor.stalled:
             return POLL
@@ -238,8 +238,8 @@ class Claimer(Loop):
                 return self._found_nothing(session)
             self._full_until = time.monotonic() + SOON if len(attempts) > free // 2 else 0.0
             load_history(self._store, attempts)
-            if self.watching is not None:
-                self.watching.claimed(attempts, started)
+            if self.telemetry is not None:
+                self.telemetry.claimed(attempts, started)
         except Exception:
             self._runner.stop(attempts, "hand back")
             self._runner.begin(attempts)
@@ -307,7 +307,7 @@ class Claimer(Loop):
     def _take(self, session: Session, claims: list[Claim]) -> int:
         """What was claimed is in hand from now on, unless the session is over, with which it is recovered; how many."""
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
-        if self._duty.add(session, attempts):
+        if self._state.add(session, attempts):
             self._taken += attempts
         return len(claims)
 

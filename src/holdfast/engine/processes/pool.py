@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.frames import ForeignFrame, answer_mark, read_frame, write_frame
+from holdfast.engine.processes.framing import ForeignFrame, answer_mark, read_frame, write_frame
 from holdfast.errors import ErrorInfo
 from holdfast.store import End
 from holdfast.telemetry.console import log_shown
@@ -46,7 +46,7 @@ class Child:
             ends += os.pipe()
             ends += os.pipe()
             requests, self._requests, self._answers, answers = ends
-            command = [sys.executable, "-m", "holdfast.engine.process_child", str(requests), str(answers)]
+            command = [sys.executable, "-m", "holdfast.engine.processes.child_main", str(requests), str(answers)]
             paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
             variables = {**os.environ, "PYTHONPATH": paths}
             self._process = subprocess.Popen(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
+from holdfast.store.tallies import PORTION
 from holdfast.telemetry import log
 
 EVERY = 60.0
@@ -36,4 +37,26 @@ class Pruner(Loop):
         if self._pruned:
             log.pruned(self._pruned)
             self._pruned = 0
+        return EVERY * random.uniform(0.8, 1.2)
+
+
+# stats
+
+EVERY = 60.0
+CATCHING_UP = 1.0
+"""Seconds between portions while there is more to make up for."""
+
+
+class StatsAggregator(Loop):
+    """Counts each minute once, whatever number of workers there is: who comes later finds it counted."""
+
+    name = "stats"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def tick(self) -> float:
+        if self._store.tallies.count() >= PORTION:
+            return CATCHING_UP
         return EVERY * random.uniform(0.8, 1.2)

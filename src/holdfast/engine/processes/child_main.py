@@ -1,4 +1,6 @@
-"""The child's side of a task with `run_in="process"`: `python -m holdfast.engine.process_child REQUESTS ANSWERS`.
+"""The child's side of a task with `run_in="process"`.
+
+Started as `python -m holdfast.engine.processes.child_main REQUESTS ANSWERS`.
 
 It runs one attempt after the other in its main thread. Signals are its parent's business: Ctrl-C and SIGTERM, which
 reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does. A
@@ -25,8 +27,8 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.frames import answer_mark, read_frame, write_frame
-from holdfast.engine.processes import OUT_OF_MEMORY
+from holdfast.engine.processes.framing import answer_mark, read_frame, write_frame
+from holdfast.engine.processes.pool import OUT_OF_MEMORY
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.retry import Retry
 from holdfast.store import Claim, End

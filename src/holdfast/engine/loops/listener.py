@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.database import Watch
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
 
 LONGEST = 1.0
 
 
-class Listener(Loop):
+class CommitListener(Loop):
     """Waits for commits (SQLite) or notifications (PostgreSQL)."""
 
     name = "listener"

@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any
 
 from holdfast.engine.clerk import Clerk
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.policy.cron import Timing
 from holdfast.store import NewRun, Store
