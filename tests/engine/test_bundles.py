@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Context
 from holdfast.database import DataFault
-from holdfast.engine.desk import Ask
 from holdfast.engine.loops.committer import Committer
+from holdfast.engine.services import Ask
 from holdfast.engine.session import Session, WorkerState
 from holdfast.engine.write_queue import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
 from holdfast.errors import StoreUnavailable

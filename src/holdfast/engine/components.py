@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt, Order
-from holdfast.engine.clerk import Clerk
-from holdfast.engine.desk import Waiting
 from holdfast.engine.event_loop import LoopMonitor, StallHandler
 from holdfast.engine.hooks import FailureNotifier, Hooks, Lifespan
 from holdfast.engine.instrumentation import WorkerTelemetry
@@ -28,8 +26,8 @@ from holdfast.engine.loops.scheduler import Scheduler
 from holdfast.engine.loops.timers import TimerLoop
 from holdfast.engine.loops.trigger_poller import TriggerPoller
 from holdfast.engine.loops.wait_poller import WaitPoller
-from holdfast.engine.patience import patiently
 from holdfast.engine.runner import Runner
+from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
 from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
@@ -67,14 +65,14 @@ class WorkerComponents:
         hooks: Hooks,
         settings: WorkerSettings,
         read_info: Callable[[str], Any],
-        clerk: Clerk,
+        client: ClientServices,
         timetable: Timetable,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
         self.telemetry: WorkerTelemetry | None = None
         self._timetable = timetable
-        self.clerk = clerk
+        self.client = client
         self.settings = settings
         self.state = WorkerState()
         self.lifespan = Lifespan(hooks)
@@ -113,9 +111,9 @@ class WorkerComponents:
         self.lease_guard = LeaseGuard(store, self.state, lease, freezes, self.lose, self.stall_handler)
         self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
         self.timers = TimerLoop(store, self._promoted, self.failures.notify)
-        self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
+        self.scheduler = Scheduler(store, timetable, client, self._promoted)
         self.trigger_poller = TriggerPoller(
-            store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+            store, timetable, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.stats = StatsAggregator(store)
@@ -205,7 +203,7 @@ class WorkerComponents:
     def _loop_recovered(self) -> None:
         self.claimer.wake()
 
-    # What durable functions need (`Desk`)
+    # What durable functions need (`WorkerServices`)
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for author code."""
@@ -215,7 +213,7 @@ class WorkerComponents:
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self.runner.run_in_thread(call)
 
-    def watch(self, waiting: Waiting) -> None:
+    def watch(self, waiting: ResidentWaiter) -> None:
         self.wait_poller.watch(waiting)
         self.timers.wake()
 
@@ -227,7 +225,9 @@ class WorkerComponents:
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
         run = self.store.transactions.run
-        text = patiently(attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None))
+        text = retry_while_unavailable(
+            attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None)
+        )
         if text is None:
             self._lost([attempt])
         return text
@@ -255,7 +255,7 @@ class WorkerComponents:
             self.claimer.wake()
 
     def _written(self) -> None:
-        self.clerk.ended()
+        self.client.ended()
         self.wait_poller.stir()
         if self.runner.free() > 0:
             self.claimer.wake()

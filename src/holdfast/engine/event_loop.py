@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.engine.attempt import Attempt, blocked_error
-from holdfast.engine.conductor import Conductor
+from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.model.clock import SECOND
 from holdfast.telemetry import log
 from holdfast.telemetry.fields import working
@@ -269,7 +269,7 @@ class StallHandler:
 def _executes(frame: FrameType | None, attempt: Attempt) -> bool:
     """Return whether a stack belongs to a branch of this attempt: it contains an operation of its context."""
     while frame is not None:
-        if frame.f_code is Conductor.perform.__code__:
+        if frame.f_code is AsyncExecutor.perform.__code__:
             caller: Any = frame.f_locals.get("self")
             return bool(caller.current is attempt)
         frame = frame.f_back

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
+from holdfast.engine.services import Answer, Ask
 from holdfast.engine.session import WorkerState
 from holdfast.engine.write_queue import Bundle, Over, Task, bundled, loose, sessions_of, take_group
 from holdfast.errors import ConfigError, StoreError

@@ -17,13 +17,13 @@ import heapq
 from collections.abc import Iterable
 from typing import Any
 
-BETWEEN_TURNS = 25
+ITERATIONS_BETWEEN_RESULTS = 25
 """Turns of the loop between two results of concurrent branches: enough for groups within groups to notice."""
-MISSING_TURNS = 50
+ITERATIONS_BEFORE_SKIP = 50
 """Turns that a recorded result gets to be asked for."""
 
 
-class Deliveries:
+class OrderedDelivery:
     """The results of one run on their way to its code. `several` says whether more than one task is at it."""
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Deliveries:
         self._ready: dict[int, tuple[asyncio.Future[Any], Any]] = {}
         self._gone: set[int] = set()
         self._given_up: set[int] = set()
-        self._quiet = BETWEEN_TURNS
+        self._quiet = ITERATIONS_BETWEEN_RESULTS
         self._pumping = False
         self._lone = 0
         """The number that a function without branches waits for, when nothing else is on its way: mostly it is so, and
@@ -86,7 +86,7 @@ class Deliveries:
                     future.set_result(value)
                 return
             self._line_up()
-        if not self._pumping and self._quiet >= BETWEEN_TURNS and self._lowest() == n:
+        if not self._pumping and self._quiet >= ITERATIONS_BETWEEN_RESULTS and self._lowest() == n:
             self._hand_over(n, future, value)
         else:
             self._ready[n] = (future, value)
@@ -104,7 +104,7 @@ class Deliveries:
         return not (self._ready or self._asked or self._lone or self._pumping)
 
     def _start(self) -> None:
-        if not self._pumping and (self._ready or self._quiet < BETWEEN_TURNS):
+        if not self._pumping and (self._ready or self._quiet < ITERATIONS_BETWEEN_RESULTS):
             self._pumping = True
             self._loop.call_soon(self._pump)
 
@@ -113,13 +113,13 @@ class Deliveries:
         self._pumping = False
         lowest = self._lowest()
         if lowest is not None and lowest in self._ready:
-            if self._quiet >= BETWEEN_TURNS:
+            if self._quiet >= ITERATIONS_BETWEEN_RESULTS:
                 self._hand_over(lowest, *self._ready.pop(lowest))
-        elif self._ready and lowest not in self._asked and self._quiet >= MISSING_TURNS:
+        elif self._ready and lowest not in self._asked and self._quiet >= ITERATIONS_BEFORE_SKIP:
             assert lowest is not None
             self._given_up.add(heapq.heappop(self._expected))
         self._quiet += 1
-        if self._ready and lowest in self._asked and lowest not in self._ready and self._quiet > MISSING_TURNS:
+        if self._ready and lowest in self._asked and lowest not in self._ready and self._quiet > ITERATIONS_BEFORE_SKIP:
             return  # something that is under way comes first: it starts the pump again
         self._start()
 
@@ -131,6 +131,34 @@ class Deliveries:
     def _hand_over(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
         heapq.heappop(self._expected)  # it is the lowest
         self._asked.discard(n)
-        self._quiet = 0 if self.several else BETWEEN_TURNS
+        self._quiet = 0 if self.several else ITERATIONS_BETWEEN_RESULTS
         if not future.done():
             future.set_result(value)
+
+
+class Branches:
+    """Tells the delivery whether there are any."""
+
+    __slots__ = ("_delivery", "_tasks")
+
+    def __init__(self, delivery: OrderedDelivery) -> None:
+        self._delivery = delivery
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """A task takes part from now on, until it ends."""
+        if task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._leaves)
+            self._delivery.several = True
+
+    def _leaves(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._delivery.several = bool(self._tasks)
+
+    def cancel(self) -> None:
+        """Cancel all of them but the one that says so."""
+        current = asyncio.current_task()
+        for task in list(self._tasks):
+            if task is not current and not task.done():
+                task.cancel()

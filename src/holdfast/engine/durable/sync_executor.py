@@ -14,13 +14,23 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.engine.desk import Answer, Ask, Desk
-from holdfast.engine.effects import Await, Came, Effect, Replay, Restart, Stuck, Submit, Transact, Tried, Try
-from holdfast.engine.lingering import LINGER, Lingering
-from holdfast.engine.player import Player
-from holdfast.engine.score import Score
+from holdfast.engine.durable.executor import SUSPEND_DELAY_S, Executor, SuspendDelay
+from holdfast.engine.durable.plans import (
+    Effect,
+    OperationPlans,
+    ReplayEffect,
+    RestartEffect,
+    StepEffect,
+    StepResult,
+    TransactionEffect,
+    UnrecordedEffect,
+    WaitEffect,
+    WaitResult,
+    WriteEffect,
+)
+from holdfast.engine.durable.steps import StepRetries, StepTimedOut, returned
+from holdfast.engine.services import Answer, Ask, WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
-from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import SECOND
 from holdfast.model.virtual_clock import real_seconds
@@ -32,6 +42,7 @@ from holdfast.task.operations import Operation
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
 
+
 LOOK = 0.1
 
 
@@ -39,24 +50,24 @@ class Unwind(BaseException):
     """Author code has to end here: the run is suspended, restarted, or not ours any more."""
 
 
-class BlockingConductor(Player):
+class SyncExecutor(Executor):
     """One attempt of a plain `def` durable function."""
 
-    def __init__(self, attempt: Attempt, score: Score, desk: Desk) -> None:
+    def __init__(self, attempt: Attempt, plans: OperationPlans, services: WorkerServices) -> None:
         self.current = attempt
-        self.score = score
-        self.stuck: list[str] = []
-        self._desk = desk
+        self.plans = plans
+        self.unrecorded: list[str] = []
+        self._services = services
         self._closed = False
         self._open: dict[str, tuple[str, Future[Outcome]]] = {}
-        self._lingering = Lingering()
+        self._lingering = SuspendDelay()
         self._outliving: dict[Future[Any], ThreadCall] = {}  # functions of steps that outlived their timeouts
-        for record in [] if score.dry else score.past.settled:
+        for record in [] if plans.replay_only else plans.history.settled:
             self._ask(record)
 
     def perform(self, operation: Operation) -> Any:
         self.check()
-        plan = self.score.plan(operation)
+        plan = self.plans.plan(operation)
         try:
             effect = next(plan)
             while True:
@@ -81,7 +92,7 @@ class BlockingConductor(Player):
 
     def write(self, command: Command) -> Any:
         """Have something written, and wait until it is durable."""
-        return self._submit(Submit(command))
+        return self._submit(WriteEffect(command))
 
     def check(self) -> None:
         """Raise when author code has to end."""
@@ -94,17 +105,17 @@ class BlockingConductor(Player):
     def _carry_out(self, effect: Effect) -> Any:
         return _EFFECTS[type(effect)](self, effect)
 
-    def _replay(self, effect: Replay) -> Any:
+    def _replay(self, effect: ReplayEffect) -> Any:
         return None if effect.read is None else effect.read()
 
-    def _submit(self, effect: Submit) -> Any:
+    def _submit(self, effect: WriteEffect) -> Any:
         answer = self._wait_for(self._ask(effect.command))
         assert isinstance(answer, Wrote)
         return answer.value
 
     def _ask(self, command: Command) -> Future[Answer]:
         answer: Future[Answer] = Future()
-        self._desk.submit(Ask.of(self.current, command, _pass_on, False, answer))
+        self._services.submit(Ask.of(self.current, command, _pass_on, False, answer))
         return answer
 
     def _wait_for(self, future: Future[Answer]) -> Answer:
@@ -121,38 +132,38 @@ class BlockingConductor(Player):
 
     # Waiting
 
-    def _wait(self, effect: Await) -> Came:
+    def _wait(self, effect: WaitEffect) -> WaitResult:
         asked = effect.wait
-        known = self.score.past.open.pop(asked.key, None)
+        known = self.plans.history.open.pop(asked.key, None)
         if known is None:
             answer = self._wait_for(self._ask(asked))
             if isinstance(answer, Outcome):
-                return Came(asked.n, answer, self._read(effect))
+                return WaitResult(asked.n, answer, self._read(effect))
             assert isinstance(answer, Open)
             due_in = answer.due_in
         else:
             due_in = known.due_in
-        self.score.unused(asked.n)
+        self.plans.unused(asked.n)
         outcome = self._linger(asked.key, asked.kind, due_in)
         if outcome is None:
             self._stop("suspend", [asked.key])
-        n = self.score.number()
+        n = self.plans.number()
         recorded, value = recorded_as(asked.kind, outcome)
-        self._ask(Record(*self.score.held, n, asked.key, recorded, value, waited=True))
-        return Came(n, outcome, self._read(effect))
+        self._ask(Record(*self.plans.run_token, n, asked.key, recorded, value, waited=True))
+        return WaitResult(n, outcome, self._read(effect))
 
     @staticmethod
-    def _read(effect: Await) -> Any:
+    def _read(effect: WaitEffect) -> Any:
         return None if effect.read is None else effect.read()
 
     def _linger(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
         """Stay in memory for a moment: most of what is waited for comes soon."""
         came: Future[Outcome] = Future()
         self._open[key] = (kind, came)
-        self._desk.watch(self)
-        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < LINGER)
+        self._services.watch(self)
+        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < SUSPEND_DELAY_S)
         try:
-            outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._desk.has_room()))
+            outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._services.has_room()))
             self._lingering.resumed()
             return outcome
         except NotYet:
@@ -167,40 +178,40 @@ class BlockingConductor(Player):
 
     def _stop(self, order: Order, waits_for: list[str] | None = None) -> NoReturn:
         self.current.waits_for = waits_for or []
-        self._desk.stop(self.current, order)
+        self._services.stop(self.current, order)
         raise Unwind
 
-    def _restart(self, effect: Restart) -> Any:
+    def _restart(self, effect: RestartEffect) -> Any:
         self.current.restart_args = effect.args
         self._stop("restart")
 
-    def _be_stuck(self, effect: Stuck) -> Any:
-        self.stuck.append(effect.key)
+    def _be_stuck(self, effect: UnrecordedEffect) -> Any:
+        self.unrecorded.append(effect.key)
         raise Unwind
 
     # Author code
 
-    def run_step(self, effect: Try) -> Tried:
+    def run_step(self, effect: StepEffect) -> StepResult:
         """Author code, with its retries."""
         step = effect.step
-        tries = Tries(step, step.retry, step.timeout)
+        tries = StepRetries(step, step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
         token = scope.set(self._scope(effect.key))
         started = time.monotonic()
-        tried: Tried | float | None = None
+        tried: StepResult | float | None = None
         watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
         try:
             while True:
                 try:
-                    tried = returned(step, self._call(call, step.timeout), self._desk.store.payloads)
+                    tried = returned(step, self._call(call, step.timeout), self._services.store.payloads)
                 except Unwind:
                     raise
                 except BaseException as error:
                     tried = tries.failed(error)
-                if isinstance(tried, Tried):
+                if isinstance(tried, StepResult):
                     tried.took = int((time.monotonic() - started) * SECOND)
                     return tried
-                self._pause(real_seconds(self._desk.store.clock, tried))
+                self._pause(real_seconds(self._services.store.clock, tried))
                 self.wait_for_threads()
         finally:
             if watched is not None:
@@ -226,53 +237,53 @@ class BlockingConductor(Player):
             except BaseException as error:
                 done.set_exception(error)
 
-        handle = self._desk.run_in_thread(work)
+        handle = self._services.run_in_thread(work)
         try:
             return _no_coroutine(done.result(timeout / SECOND))
         except NotYet as error:
             if done.done():
                 return _no_coroutine(done.result())
             self._outliving[done] = handle
-            raise TookTooLong from error
+            raise StepTimedOut from error
 
     def _scope(self, key: str) -> Scope:
         claim = self.current.claim
-        step, stop = self.score.past.tried_as(key), self.current.stop_signal
+        step, stop = self.plans.history.tried_as(key), self.current.stop_signal
         return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
-    def _transact(self, effect: Transact) -> Tried:
+    def _transact(self, effect: TransactionEffect) -> StepResult:
         call = effect.operation
-        command = Record(*self.score.held, 0, effect.key, "step")
-        tries = Tries(call, None, None)
+        command = Record(*self.plans.run_token, 0, effect.key, "step")
+        tries = StepRetries(call, None, None)
         token = scope.set(self._scope(effect.key))
         started = time.monotonic()
 
         def work(connection: Any) -> str:
             value = call.fn(connection, *call.args, **call.kwargs)
-            tried = returned(call, value, self._desk.store.payloads)
+            tried = returned(call, value, self._services.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
             command.took = int((time.monotonic() - started) * SECOND)
-            command.n = command.n or self.score.number()
+            command.n = command.n or self.plans.number()
             return tried.text or "null"
 
         watched = None if self.current.watched is None else self.current.watched.step(call.name, effect.key)
-        ended: Tried | None = None
+        ended: StepResult | None = None
         try:
-            text = self._desk.transact(self.current, command, work)
+            text = self._services.transact(self.current, command, work)
         except Unwind:
             raise
         except BaseException as error:
             if command.n:
-                self.score.unused(command.n)
+                self.plans.unused(command.n)
             if isinstance(error, StoreError):
                 raise
             failed = tries.failed(error)
-            assert isinstance(failed, Tried)
+            assert isinstance(failed, StepResult)
             ended = failed
             return failed
         else:
-            ended = Tried(text, n=command.n)
+            ended = StepResult(text, n=command.n)
         finally:
             if watched is not None:
                 watched.end(ended)
@@ -293,12 +304,12 @@ def _no_coroutine(value: Any) -> Any:
     return value
 
 
-_EFFECTS: dict[type[Any], Callable[[BlockingConductor, Any], Any]] = {
-    Replay: BlockingConductor._replay,
-    Submit: BlockingConductor._submit,
-    Await: BlockingConductor._wait,
-    Try: BlockingConductor.run_step,
-    Transact: BlockingConductor._transact,
-    Restart: BlockingConductor._restart,
-    Stuck: BlockingConductor._be_stuck,
+_EFFECTS: dict[type[Any], Callable[[SyncExecutor, Any], Any]] = {
+    ReplayEffect: SyncExecutor._replay,
+    WriteEffect: SyncExecutor._submit,
+    WaitEffect: SyncExecutor._wait,
+    StepEffect: SyncExecutor.run_step,
+    TransactionEffect: SyncExecutor._transact,
+    RestartEffect: SyncExecutor._restart,
+    UnrecordedEffect: SyncExecutor._be_stuck,
 }
