@@ -19,7 +19,7 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import committer
+from holdfast.engine import committer, components, event_loop
 from holdfast.engine.durable import async_executor, sync_executor
 from holdfast.model import ids
 from holdfast.telemetry import log
