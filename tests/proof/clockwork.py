@@ -19,8 +19,9 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import committer, components, event_loop
+from holdfast.engine import components, event_loop
 from holdfast.engine.durable import async_executor, sync_executor
+from holdfast.engine.loops import committer
 from holdfast.model import ids
 from holdfast.telemetry import log
 
