@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from holdfast import Context, Fatal, Retry, RunCancelled, RunFailed, idempotency_key
-from holdfast.engine.calling import Calls
+from holdfast.engine.durable.steps import StepCalls
 from tests.support.durable import drain
 from tests.support.waiting import wait_until
 
@@ -185,15 +185,15 @@ def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, led
         assert run.cancel()
         return "payment"
 
-    forget, told = Calls._forget, []
+    forget, told = StepCalls._forget, []
 
     def cancelled_now(calls, threads, under_way):
         if not told:
             told.append(True)
-            calls._desk.stop(calls._attempt, "lost")
+            calls._services.stop(calls._attempt, "lost")
         forget(calls, threads, under_way)
 
-    monkeypatch.setattr(Calls, "_forget", cancelled_now)
+    monkeypatch.setattr(StepCalls, "_forget", cancelled_now)
     run = charging(app, ledger, charge).enqueue()
     with app.worker(), pytest.raises(RunCancelled):
         run.result(timeout=30)

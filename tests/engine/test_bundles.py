@@ -11,8 +11,8 @@ import pytest
 from holdfast import Context
 from holdfast.database import DataFault
 from holdfast.engine.committer import Committer
-from holdfast.engine.desk import Ask
 from holdfast.engine.gathering import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
+from holdfast.engine.services import Ask
 from holdfast.engine.session import Duty, Session
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import Held, StepRecord, Withdraw

@@ -2,7 +2,6 @@
 
 from holdfast.cli import (  # noqa: F401
     actions,
-    bench,
     check,
     completion,
     dashboard,

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.desk import Answer, Ask
 from holdfast.engine.gathering import Bundle, Over, Task, bundled, loose, sessions_of, take_group
 from holdfast.engine.loop import Loop
+from holdfast.engine.services import Answer, Ask
 from holdfast.engine.session import Duty
 from holdfast.engine.watching import Watching
 from holdfast.errors import ConfigError, StoreError

@@ -14,9 +14,7 @@ import msgspec
 from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Order
 from holdfast.engine.claimer import Claimer, KnownLanes
-from holdfast.engine.clerk import Clerk
 from holdfast.engine.committer import Committer
-from holdfast.engine.desk import Waiting
 from holdfast.engine.failure_notifier import FailureNotifier
 from holdfast.engine.following import Following
 from holdfast.engine.heartbeat import Heartbeat, Pulse, Warden
@@ -26,12 +24,12 @@ from holdfast.engine.listener import Listener
 from holdfast.engine.lookout import Lookout
 from holdfast.engine.loop import Loop
 from holdfast.engine.loop_monitor import LoopMonitor
-from holdfast.engine.patience import patiently
 from holdfast.engine.poller import Poller
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.recoverer import Recoverer
 from holdfast.engine.runner import Runner
 from holdfast.engine.scheduler import Scheduler
+from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while_unavailable
 from holdfast.engine.session import Duty, Session, worker_name
 from holdfast.engine.stall_guard import StallGuard
 from holdfast.engine.tallier import Tallier
@@ -72,14 +70,14 @@ class Crew:
         hooks: Hooks,
         settings: Settings,
         read_info: Callable[[str], Any],
-        clerk: Clerk,
+        client: ClientServices,
         timetable: Timetable,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
         self.watching: Watching | None = None
         self._timetable = timetable
-        self.clerk = clerk
+        self.client = client
         self.settings = settings
         self.duty = Duty()
         self.lifespan = Lifespan(hooks)
@@ -118,9 +116,9 @@ class Crew:
         self.warden = Warden(store, self.duty, lease, pulse, self.lose, self.stall_guard)
         self.recoverer = Recoverer(store, self.failures.notify, lease, pulse)
         self.timekeeper = Timekeeper(store, self._promoted, self.failures.notify)
-        self.scheduler = Scheduler(store, timetable, clerk, self._promoted)
+        self.scheduler = Scheduler(store, timetable, client, self._promoted)
         self.poller = Poller(
-            store, timetable, clerk, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+            store, timetable, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.tallier = Tallier(store)
@@ -210,7 +208,7 @@ class Crew:
     def _loop_recovered(self) -> None:
         self.claimer.wake()
 
-    # What durable functions need (`Desk`)
+    # What durable functions need (`WorkerServices`)
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for author code."""
@@ -220,7 +218,7 @@ class Crew:
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self.runner.run_in_thread(call)
 
-    def watch(self, waiting: Waiting) -> None:
+    def watch(self, waiting: ResidentWaiter) -> None:
         self.lookout.watch(waiting)
         self.timekeeper.wake()
 
@@ -232,7 +230,9 @@ class Crew:
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
         run = self.store.transactions.run
-        text = patiently(attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None))
+        text = retry_while_unavailable(
+            attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None)
+        )
         if text is None:
             self._lost([attempt])
         return text
@@ -260,7 +260,7 @@ class Crew:
             self.claimer.wake()
 
     def _written(self) -> None:
-        self.clerk.ended()
+        self.client.ended()
         self.lookout.stir()
         if self.runner.free() > 0:
             self.claimer.wake()

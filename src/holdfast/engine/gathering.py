@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.desk import Ask
+from holdfast.engine.services import Ask
 from holdfast.store import End
 
 LARGEST_GROUP = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from holdfast.engine.desk import Waiting
 from holdfast.engine.loop import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.services import ResidentWaiter
 from holdfast.store import Store
 
 SHORTEST = 0.002
@@ -22,12 +22,12 @@ class Lookout(Loop):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._watched: dict[int, Waiting] = {}
+        self._watched: dict[int, ResidentWaiter] = {}
         self._lock = threading.Lock()
         self._pause = SOONEST
         self._last = 0.0
 
-    def watch(self, waiting: Waiting) -> None:
+    def watch(self, waiting: ResidentWaiter) -> None:
         """Look at the waits of this attempt until it is over."""
         with self._lock:
             self._watched[id(waiting)] = waiting

@@ -14,8 +14,8 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
-from holdfast.engine.clerk import Clerk
 from holdfast.engine.loop import Loop
+from holdfast.engine.services import ClientServices
 from holdfast.engine.session import worker_name
 from holdfast.errors import ConfigError, KeyConflict, StoreError
 from holdfast.model.clock import SECOND
@@ -89,7 +89,7 @@ class Poller(Loop):
         self,
         store: Store,
         timetable: Timetable,
-        clerk: Clerk,
+        client: ClientServices,
         made: Callable[[], None],
         run_in_thread: Callable[[Callable[[], None]], object],
         loop: Callable[[], asyncio.AbstractEventLoop],
@@ -97,7 +97,7 @@ class Poller(Loop):
         super().__init__()
         self._store = store
         self._triggers = timetable.triggers
-        self._clerk = clerk
+        self._client = client
         self._made = made
         self._run_in_thread = run_in_thread
         self._loop = loop
@@ -220,7 +220,7 @@ class Poller(Loop):
         runs: list[NewRun] = []
         for given in polling.take():
             try:
-                runs.append(self._clerk.new_run(_checked(polling.trigger.name, given)))
+                runs.append(self._client.new_run(_checked(polling.trigger.name, given)))
             except Exception as error:  # also of a limit's `by`, which is author code
                 polling.refused = polling.refused or error
         if not runs:

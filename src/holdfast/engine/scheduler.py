@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from holdfast.engine.clerk import Clerk
 from holdfast.engine.loop import Loop
+from holdfast.engine.services import ClientServices
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.policy.cron import Timing
 from holdfast.store import NewRun, Store
@@ -25,11 +25,11 @@ class Scheduler(Loop):
 
     name = "scheduler"
 
-    def __init__(self, store: Store, timetable: Timetable, clerk: Clerk, made: Callable[[], None]) -> None:
+    def __init__(self, store: Store, timetable: Timetable, client: ClientServices, made: Callable[[], None]) -> None:
         super().__init__()
         self._store = store
         self._timetable = timetable
-        self._clerk = clerk
+        self._client = client
         self._made = made
         self._unreadable: set[str] = set()
 
@@ -63,7 +63,7 @@ class Scheduler(Loop):
     def _template(self, request: Any) -> NewRun:
         """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
         arguments are as they were given: they are compared with those of other code."""
-        template: NewRun = Context().run(self._clerk.new_run, request)
+        template: NewRun = Context().run(self._client.new_run, request)
         template.args = request.args
         return template
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt, blocked_error
-from holdfast.engine.conductor import Conductor
+from holdfast.engine.durable.async_executor import AsyncExecutor
 from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty
@@ -173,7 +173,7 @@ class StallGuard:
 def _executes(frame: FrameType | None, attempt: Attempt) -> bool:
     """Return whether a stack belongs to a branch of this attempt: it contains an operation of its context."""
     while frame is not None:
-        if frame.f_code is Conductor.perform.__code__:
+        if frame.f_code is AsyncExecutor.perform.__code__:
             caller: Any = frame.f_locals.get("self")
             return bool(caller.current is attempt)
         frame = frame.f_back

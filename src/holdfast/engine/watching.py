@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.engine.effects import Tried
+from holdfast.engine.durable.plans import StepResult
 from holdfast.errors import StoreError
 from holdfast.store import Claim, End
 from holdfast.telemetry.metrics import GAUGES
@@ -153,10 +153,10 @@ class WatchedStep:
             self._span, self._token = telemetry.tracing.step(name, key)
         self._since = time.perf_counter()
 
-    def end(self, tried: Tried | float | None) -> None:
-        """What it came to; something else than `Tried` where it was stopped."""
-        ended = isinstance(tried, Tried)
-        error = tried.error if isinstance(tried, Tried) else None
+    def end(self, tried: StepResult | float | None) -> None:
+        """What it came to; something else than `StepResult` where it was stopped."""
+        ended = isinstance(tried, StepResult)
+        error = tried.error if isinstance(tried, StepResult) else None
         outcome = "stopped" if not ended else "done" if error is None else "failed"
         self._telemetry.measure("holdfast.steps", 1, task=self._task, outcome=outcome)
         self._telemetry.measure("holdfast.step.duration", time.perf_counter() - self._since, task=self._task)
