@@ -88,22 +88,22 @@ def worker(
         return _supervise(command_of, processes, grace, verbose, log_format)
 
     from holdfast.cli.connect import load_worker_app
-    from holdfast.engine.leash import Leash
+    from holdfast.engine.processes.supervisor_link import SupervisorLink
     from holdfast.telemetry.console import show_log
 
     show_log(verbose, style=log_format)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
-    leash = None if supervised is None else Leash(supervised)  # first: the supervisor may end while we import
+    link = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may exit during imports
     app = load_worker_app(shared)
     if shown_at is not None:
         _show_metrics(app, *shown_at)
     ours = app.worker(queues=names, concurrency=concurrency, lease=lease, grace=grace, wait_for_database=not fail_fast)
-    if leash is not None:
+    if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed
-        app.on_start(leash.ready)
-        leash.hold(ours.stop, ours.session_ended)
-        ours.on_session(leash.report_session)
+        app.on_start(link.ready)
+        link.hold(ours.stop, ours.session_ended)
+        ours.on_session(link.report_session)
         ours.restart_if_unhealthy()
     ours.run()
     return ours.exit_code
@@ -133,7 +133,7 @@ def _show_metrics(app: Holdfast, host: str, port: int) -> None:
 def _supervise(
     command: Callable[[int], list[str]], processes: int, grace: float, verbose: bool, log_format: LogFormat
 ) -> int:
-    from holdfast.engine.supervisor import Supervisor
+    from holdfast.engine.processes.supervisor import Supervisor
     from holdfast.telemetry.console import coloured, show_log
 
     width = len(f"worker {processes}")

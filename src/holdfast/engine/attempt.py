@@ -31,8 +31,8 @@ from holdfast.telemetry.fields import Working, working
 
 if TYPE_CHECKING:
     from holdfast.engine.durable.plans import OperationPlans
+    from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.threads import ThreadCall
-    from holdfast.engine.watching import Watched
     from holdfast.task.options import Place
 
 NO_RETRY = Retry(max_attempts=1)
@@ -92,7 +92,7 @@ class Attempt(msgspec.Struct, eq=False):
     threads_over: Callable[[], None] | None = None
     """Called when the last thread of its steps has ended, or was abandoned."""
     scheduled_for: datetime | None = None
-    watched: Watched | None = None
+    watched: AttemptTelemetry | None = None
     """Where telemetry is on."""
 
     def __post_init__(self) -> None:

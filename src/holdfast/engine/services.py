@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.database.faults import Expired
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.loop import FIRST_PAUSE
+from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.engine.threads import ThreadCall
 from holdfast.errors import StoreUnavailable
 from holdfast.store import NewRun, Store

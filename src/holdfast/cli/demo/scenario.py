@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.demo import Interrupt
 from holdfast.cli.demo.state import DemoResult, DemoState, Ledger, WorkerKill, WorkerView
-from holdfast.engine.child import Child
+from holdfast.engine.processes.supervisor import Child
 from holdfast.model.run import RunInfo
 
 WORKERS = 3
