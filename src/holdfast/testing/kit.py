@@ -11,8 +11,7 @@ from holdfast.app import Holdfast
 from holdfast.client.handle import Run
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY
-from holdfast.control.runs import RunDetails
-from holdfast.control.steps import StepInfo
+from holdfast.control.runs import RunDetails, StepInfo
 from holdfast.database import open_database
 from holdfast.engine.worker import Worker
 from holdfast.errors import ConfigError

@@ -1,16 +1,11 @@
-"""Replays one open run with the code of now, without running a step or writing anything, and tells where they part.
-
-The function does again what is on record. At the first thing that isn't, a branch stands still; when all of them do, or
-the function has ended, what is on record and was not asked for, and what the run waits for, say whether it would go on
-as it did. Author code outside steps does run.
-"""
+"""Would the runs that are open go on with this code as they did with the code that began them? Writes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, TypeAlias
 from uuid import UUID
 
@@ -25,17 +20,18 @@ from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, Threads
 from holdfast.errors import HoldfastError, TaskError
+from holdfast.model.clock import SECOND, Duration, to_micros
 from holdfast.model.failure import describe
 from holdfast.model.labels import label_of
 from holdfast.model.payloads import Payloads
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import Checkpoint, Held, Kept
 from holdfast.store.rows import NewGraph
-from holdfast.store.views import OpenClaim
+from holdfast.store.views import OpenClaim, OpenRow
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
-Kind: TypeAlias = Literal[
+DifferenceKind: TypeAlias = Literal[
     "arguments",  # the kept ones don't fit the code
     "not_durable",  # the task isn't a durable function any more
     "removed",  # on record, and not asked for any more
@@ -55,10 +51,10 @@ SIGNAL_LOOK = 0.5
 """How long Ctrl-C may go unnoticed: one that comes right before a wait doesn't end that wait."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Difference(msgspec.Struct, frozen=True):
     """A place where a run and the code of now part."""
 
-    kind: Kind
+    kind: DifferenceKind
     where: str
     """The step or wait, as people name it."""
     text: str
@@ -91,7 +87,7 @@ class ChildHandle:
         raise CannotCheck(f"it uses .{name} of another run outside of a step")
 
 
-class ReadingClerk:
+class ReadOnlyRunFactory:
     """What a replay needs of the application's side: nothing that makes anything."""
 
     def __init__(self, registry: Registry, payloads: Payloads) -> None:
@@ -123,7 +119,7 @@ class ReadingClerk:
         """Nothing ends here."""
 
 
-class ReadingDesk:
+class ReadOnlyServices:
     """A worker that does nothing but read."""
 
     def __init__(self, store: Store, client: ClientServices) -> None:
@@ -159,10 +155,12 @@ def _refusal(what: str) -> TaskError:
     return TaskError(f"a check would {what}: that is a fault in Holdfast")
 
 
-class OneReplay:
+class RunReplay:
     """The replay of one run."""
 
-    def __init__(self, services: ReadingDesk, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float) -> None:
+    def __init__(
+        self, services: ReadOnlyServices, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float
+    ) -> None:
         claim = run.claim
         self._services = services
         self._run = run
@@ -174,12 +172,12 @@ class OneReplay:
         self._unrecorded: list[str] = []
         self._replayed: ReplayOutcome | None = None
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Difference]:
         """Where the run and the code part; empty when the run would go on as it did."""
         try:
             arguments = self._attempt.signature.decode(self._run.claim.args)
         except Exception as error:
-            return [Finding("arguments", "arguments", f"the kept ones don't fit the code: {_told(error)}")]
+            return [Difference("arguments", "arguments", f"the kept ones don't fit the code: {_error_text(error)}")]
         thread = threading.Thread(target=self._work, args=(arguments,), name="holdfast-check", daemon=True)
         thread.start()
         until = time.monotonic() + self._timeout + GIVE_UP
@@ -189,9 +187,9 @@ class OneReplay:
             key = next((kept.key for kept in _in_order(self._history)), None)
             where = "the end of its record" if key is None else label_of(key)
             text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
-            return [Finding("timeout", where, text, key)]
+            return [Difference("timeout", where, text, key)]
         if isinstance(self._replayed.error, CannotCheck):
-            return [Finding("unchecked", "body", str(self._replayed.error))]
+            return [Difference("unchecked", "body", str(self._replayed.error))]
         return self._undo_findings() if self._run.claim.ending is not None else self._compare(self._replayed)
 
     # Replaying
@@ -218,42 +216,44 @@ class OneReplay:
 
     # Comparing
 
-    def _undo_findings(self) -> list[Finding]:
+    def _undo_findings(self) -> list[Difference]:
         """A run that undoes only needs its compensations."""
         text = "it is to be undone, but its compensation isn't in the code any more"
-        return [Finding("undo", label_of(key), text, key) for key in missing_undos(self._plans)]
+        return [Difference("undo", label_of(key), text, key) for key in missing_undos(self._plans)]
 
-    def _compare(self, replayed: ReplayOutcome) -> list[Finding]:
+    def _compare(self, replayed: ReplayOutcome) -> list[Difference]:
         unasked = _in_order(self._history)
         lost_waits = [key for key in self._waits if key not in self._unrecorded]
         if replayed.error is not None and (unasked or lost_waits):
             key = unasked[0].key if unasked else lost_waits[0]
             what = "is on record" if unasked else "is waited for"
-            return [Finding("raised", label_of(key), f"{what}, but the code raises {_told(replayed.error)}", key)]
+            return [
+                Difference("raised", label_of(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
+            ]
         new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
         found = self._unasked(unasked, new)
         if not (found and new):  # else those may well be waited for behind what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
         if not found and self._run.state == "waiting" and not self._history.settled:
             text = "isn't on record, but the code would run it now, where the run only waits"
-            found = [Finding("added", label_of(key), text, key) for key in new]
+            found = [Difference("added", label_of(key), text, key) for key in new]
         return found + self._without_undo()
 
-    def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Finding]:
+    def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Difference]:
         """What is on record and wasn't asked for. What lies behind something new can't be seen."""
         drifted = {key for keys in self._history.drift().values() for key in keys}
         text = "the code asks for it with other arguments, so it would run again"
-        found = [Finding("drift", label_of(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
+        found = [Difference("drift", label_of(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
         others = [kept for kept in unasked if kept.key not in drifted]
         if new:
             return found or ([_instead(others, new)] if others else [])
         text = "is on record, but the code doesn't ask for it any more"
-        return found + [Finding("removed", label_of(kept.key), text, kept.key) for kept in others]
+        return found + [Difference("removed", label_of(kept.key), text, kept.key) for kept in others]
 
-    def _without_undo(self) -> list[Finding]:
+    def _without_undo(self) -> list[Difference]:
         text = "was recorded with a compensation, which isn't in the code any more"
         return [
-            Finding("undo", label_of(key), text, key)
+            Difference("undo", label_of(key), text, key)
             for n, key in self._plans.missing_undo
             if n not in self._history.undone
         ]
@@ -263,22 +263,142 @@ def _in_order(history: RecordedHistory) -> list[Checkpoint]:
     return sorted(history.unasked.values(), key=lambda kept: kept.n)
 
 
-def _instead(unasked: list[Checkpoint], new: list[str]) -> Finding:
+def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
     first = unasked[0]
     more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
-    text = f"is on record{more}, but the code asks for {_some(new)} first"
-    return Finding("instead", label_of(first.key), text, first.key)
+    text = f"is on record{more}, but the code asks for {_list_labels(new)} first"
+    return Difference("instead", label_of(first.key), text, first.key)
 
 
-def _lost(key: str, new: list[str], *, ended: bool) -> Finding:
-    instead = "would end instead" if ended else f"would go on with {_some(new)}" if new else "doesn't any more"
-    return Finding("wait", label_of(key), f"the run waits for it, but the code {instead}", key)
+def _lost(key: str, new: list[str], *, ended: bool) -> Difference:
+    instead = "would end instead" if ended else f"would go on with {_list_labels(new)}" if new else "doesn't any more"
+    return Difference("wait", label_of(key), f"the run waits for it, but the code {instead}", key)
 
 
-def _some(keys: list[str]) -> str:
+def _list_labels(keys: list[str]) -> str:
     named = ", ".join(map(label_of, keys[:3]))
     return f"{named}, …" if len(keys) > 3 else named
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe(error))).split())
+
+
+PAGE = 10_000
+BATCH = 50
+LOOKS = 3
+"""How often a run that moves meanwhile is looked at before its difference is believed."""
+
+
+class CheckedRun(msgspec.Struct, frozen=True):
+    """A run, and where the code of now parts from it."""
+
+    id: UUID
+    task: str
+    state: str
+    findings: list[Difference]
+
+
+class CheckReport(msgspec.Struct):
+    """What came of a check."""
+
+    checked: int = 0
+    """How many runs were replayed."""
+    same: int = 0
+    different: list[CheckedRun] = msgspec.field(default_factory=list)
+    unchecked: list[CheckedRun] = msgspec.field(default_factory=list)
+    """Runs that could only be replayed in part."""
+    unknown: dict[str, int] = msgspec.field(default_factory=dict)
+    """Tasks that this app doesn't have, and how many open runs they have. Others may know them."""
+
+
+class ReplayChecker:
+    """Replays open runs of durable functions, without running any step. Code outside steps does run."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+        self._services = ReadOnlyServices(store, ReadOnlyRunFactory(registry, store.payloads))
+
+    def run(
+        self,
+        *,
+        task: str | None = None,
+        limit: int | None = None,
+        timeout: Duration = 10,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> CheckReport:
+        """Replay the unfinished runs that were begun, the oldest first, each for at most `timeout`; `progress` is told
+        how many of how many are done."""
+        seconds = to_micros(timeout, "timeout") / SECOND
+        self._registry.load()
+        report = CheckReport()
+        if task is not None:
+            self._registry.get(task)  # raises when there is no such task
+        todo = self._choose(report, task, limit)
+        for at in range(0, len(todo), BATCH):
+            for id, run, kept in self._load(todo[at : at + BATCH]):
+                self._judge(report, id, run, kept, seconds)
+                progress(report.checked, len(todo))
+        return report
+
+    def _choose(self, report: CheckReport, task: str | None, limit: int | None) -> list[str]:
+        """The runs to be replayed; those of tasks that aren't known are counted."""
+        todo: list[str] = []
+        known = self._registry.names()
+        for row in self._open(task):
+            mine = known.get(row.task)
+            if mine is None:
+                if row.past:
+                    report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
+            elif (mine.durable or row.past) and (limit is None or len(todo) < limit):
+                todo.append(row.id)
+        return todo
+
+    def _open(self, task: str | None) -> Iterator[OpenRow]:
+        after: str | None = None
+        while True:
+            page = self._store.views.open_runs(task, PAGE, after)
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
+
+    def _load(self, runs: Sequence[str]) -> list[tuple[str, OpenClaim, Kept]]:
+        """What is kept of runs; those that have ended meanwhile are left out."""
+        found = self._store.views.open_claims(runs)
+        kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
+        return [(id, found[id], kept[id]) for id in runs if id in found]
+
+    def _judge(self, report: CheckReport, id: str, run: OpenClaim, kept: Kept, timeout: float) -> None:
+        findings = self._findings(run, kept, timeout)
+        for _ in range(LOOKS):  # its parts are not read in one moment, and a worker may be at it
+            if not findings or findings[0].kind == "timeout":
+                break
+            again = self._load([id])
+            if not again:
+                findings = []  # it has ended
+                break
+            if _as_it_was(run, kept, *again[0][1:]):
+                break
+            _, run, kept = again[0]
+            findings = self._findings(run, kept, timeout)
+        report.checked += 1
+        if not findings:
+            report.same += 1
+            return
+        state = "undoing" if run.claim.ending is not None else run.state
+        checked = CheckedRun(UUID(id), run.task, state, findings)
+        (report.unchecked if findings[0].kind == "unchecked" else report.different).append(checked)
+
+    def _findings(self, run: OpenClaim, kept: Kept, timeout: float) -> list[Difference]:
+        task = self._registry.get(run.task)
+        if not task.durable:
+            text = f"{len(kept.checkpoints)} steps are on record, but it is no durable function any more"
+            return [Difference("not_durable", "task", text)]
+        return RunReplay(self._services, task, run, kept, timeout).findings()
+
+
+def _as_it_was(run: OpenClaim, kept: Kept, run_now: OpenClaim, kept_now: Kept) -> bool:
+    waits, waits_now = ([(wait.key, wait.outcome) for wait in some.waits] for some in (kept, kept_now))
+    return run == run_now and kept.checkpoints == kept_now.checkpoints and waits == waits_now

@@ -12,7 +12,7 @@ State = Literal["starting", "working", "killed", "stopped"]
 
 
 @dataclass(slots=True)
-class Figure:
+class WorkerView:
     """A worker as it is seen."""
 
     number: int
@@ -23,12 +23,12 @@ class Figure:
 
 
 @dataclass(slots=True)
-class Scene:
+class DemoState:
     """Everything that is seen. Times are seconds since the curtain rose."""
 
     jobs: int
     database: str
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[WorkerView] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
     events: list[tuple[float, str]] = field(default_factory=list)
     taken_from_the_dead: frozenset[int] = frozenset()
@@ -80,7 +80,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class WorkerKill:
     """The one that was killed: when, what it had in hand, and what was finished by then."""
 
     worker: int
@@ -90,11 +90,11 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoResult:
     """What the demo came to, counted from the ledger and from the database."""
 
     jobs: int
-    kill: Kill
+    kill: WorkerKill
     lease: float
     takeover: float | None
     done_by_database: frozenset[int]

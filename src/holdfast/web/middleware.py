@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.web.answers import problem_answer
-from holdfast.web.problems import TITLES, Problem
+from holdfast.web.responses import TITLES, Problem, problem_response
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 POLICY = (
@@ -32,7 +31,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """Stands before the whole site."""
 
     def __init__(
@@ -49,7 +48,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._site(scope, receive, send)
             return
-        refused = self._refused(scope["method"], Headers(scope=scope))
+        error_response = self._refused(scope["method"], Headers(scope=scope))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,7 +58,9 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await (self._site if refused is None else problem_answer(refused))(scope, receive, send_with_headers)
+        await (self._site if error_response is None else problem_response(error_response))(
+            scope, receive, send_with_headers
+        )
 
     def _refused(self, method: str, headers: Headers) -> Problem | None:
         host = headers.get("host", "")

@@ -15,7 +15,7 @@ LONGEST_VALUE = 200_000
 """Of a text that is longer only the beginning is shown."""
 
 
-class Shown(NamedTuple):
+class JsonText(NamedTuple):
     """A value as text, and whether it is to be folded."""
 
     text: str
@@ -57,10 +57,10 @@ def exact(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"
 
 
-def shown(value: Any) -> Shown:
+def shown(value: Any) -> JsonText:
     """A value as indented JSON."""
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, ensure_ascii=False)
-    return Shown(text[:LONGEST_VALUE], len(text) > LONG_VALUE, len(text), len(text) > LONGEST_VALUE)
+    return JsonText(text[:LONGEST_VALUE], len(text) > LONG_VALUE, len(text), len(text) > LONGEST_VALUE)
 
 
 def brief(value: Any, longest: int = 80) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.demo.interrupt import Interrupt
-from holdfast.cli.demo.scene import Figure, Kill, Ledger, Scene, Verdict
+from holdfast.cli.demo import Interrupt
+from holdfast.cli.demo.state import DemoResult, DemoState, Ledger, WorkerKill, WorkerView
 from holdfast.engine.processes.supervisor import Child
 from holdfast.model.run import RunInfo
 
@@ -31,14 +31,14 @@ STOP_SECONDS = 10.0
 Draw = Callable[[], None]
 
 
-class Failed(click.ClickException):
+class DemoFailed(click.ClickException):
     """The demo couldn't be played to its end."""
 
 
-class Play:
+class Scenario:
     """One performance. `draw` is called after each change of the scene."""
 
-    def __init__(self, folder: Path, scene: Scene, draw: Draw, interrupt: Interrupt) -> None:
+    def __init__(self, folder: Path, scene: DemoState, draw: Draw, interrupt: Interrupt) -> None:
         from holdfast.cli.demo.app import app, invoice
 
         self._app = app
@@ -52,7 +52,7 @@ class Play:
         self._numbers: dict[Any, int] = {}
         self._infos: list[RunInfo[Any]] = []
 
-    def perform(self) -> Verdict:
+    def perform(self) -> DemoResult:
         """From the first job to the last; what it came to."""
         self._enqueue(self._scene.jobs)
         with self._working():
@@ -86,7 +86,7 @@ class Play:
                 with self._interrupt.held():  # so that none is started that we don't know of
                     child = Child(number, command, self._write_log)
                     self._children.append(child)
-                self._scene.figures.append(Figure(number, child.pid))
+                self._scene.figures.append(WorkerView(number, child.pid))
             yield
             self._stop()
         finally:
@@ -119,7 +119,7 @@ class Play:
             child.output.close()
         self._children = []
 
-    def _figure(self, child: Child) -> Figure:
+    def _figure(self, child: Child) -> WorkerView:
         return self._scene.figures[child.number - 1]
 
     def _read_output(self) -> None:
@@ -141,9 +141,9 @@ class Play:
         for child in self._children:
             if self._figure(child).state != "killed" and child.ended() is not None:
                 child.output.read_all()
-                raise Failed(f"worker {child.number} ended by itself: {self._last_words(child.number)}")
+                raise DemoFailed(f"worker {child.number} ended by itself: {self._last_words(child.number)}")
         if time.monotonic() > deadline:
-            raise Failed(f"the demo got stuck; worker 1 said last: {self._last_words(1)}")
+            raise DemoFailed(f"the demo got stuck; worker 1 said last: {self._last_words(1)}")
 
     def _last_words(self, number: int) -> str:
         log = self._folder / f"worker-{number}.log"
@@ -200,7 +200,7 @@ class Play:
         best = max(self._children, key=lambda child: held[child.number])
         return best if held[best.number] else None
 
-    def _kill(self, child: Child) -> Kill:
+    def _kill(self, child: Child) -> WorkerKill:
         os.kill(child.pid, signal.SIGKILL)
         at = time.monotonic()
         figure = self._figure(child)
@@ -214,9 +214,9 @@ class Play:
         finished = frozenset(self._numbers[info.id] for info in self._infos if info.state == "done")
         self._scene.tell(f"worker {child.number} killed (kill -9) holding {listed(held)}")
         self._draw()
-        return Kill(child.number, at, held, finished)
+        return WorkerKill(child.number, at, held, finished)
 
-    def _watch_takeover(self, kill: Kill) -> float | None:
+    def _watch_takeover(self, kill: WorkerKill) -> float | None:
         """Until nothing is in the hands of the dead, and others have done it; how long the first took. What the dead
         had sent off before it died isn't theirs to do: the database may take it in after the kill."""
         dead = self._children[kill.worker - 1]
@@ -237,9 +237,9 @@ class Play:
     def _done_by_others(self, dead: Child) -> set[int]:
         return {number for number, pid in self._ledger.done_last_by.items() if pid != dead.pid}
 
-    def _count(self, kill: Kill, takeover: float | None) -> Verdict:
+    def _count(self, kill: WorkerKill, takeover: float | None) -> DemoResult:
         self._look()
-        return Verdict(
+        return DemoResult(
             jobs=self._scene.jobs,
             kill=kill,
             lease=LEASE,

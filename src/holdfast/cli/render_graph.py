@@ -5,18 +5,19 @@ ones what isn't done, and counts of the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.cli.output import Branch, ago, span, timestamp
-from holdfast.cli.story import LONGEST_FAILURE, cut, one_line
+from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp
+from holdfast.cli.render_history import LONGEST_FAILURE, cut, one_line
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.control.graphs import GateInfo, GraphInfo, NodeInfo
+
 
 SMALL = 40
 """A graph with so many nodes is drawn whole."""
@@ -31,7 +32,7 @@ ORDER = ("failed", "cancelled", "undoing", "running", "waiting", "ready", "sched
 """What people want to see first."""
 
 
-def draw(graph: GraphInfo) -> list[Branch]:
+def graph_tree(graph: GraphInfo) -> list[TreeNode]:
     """The layers of a graph, as lines of a tree."""
     small = len(graph.nodes) <= SMALL
     gates = {gate.id: gate for gate in graph.gates}
@@ -46,11 +47,11 @@ def draw(graph: GraphInfo) -> list[Branch]:
         shown = nodes if small else _most_urgent(nodes) if len(group) == 1 else []
         below = [_node(node, width, gates, small=small) for node in shown]
         if 0 < len(shown) < len(nodes):
-            below.append(Branch([f"… and {_counted(_states(nodes) - _states(shown))}"]))
-        lines.append(Branch(_heading(group, nodes), below))
+            below.append(TreeNode([f"… and {_counted(_states(nodes) - _states(shown))}"]))
+        lines.append(TreeNode(_heading(group, nodes), below))
     if not small and len(lines) > MOST_LAYERS:
         left = len(lines) - MOST_LAYERS
-        lines = [*_first(lines), Branch([f"… and {left:,} more (--json has all)"])]
+        lines = [*_first(lines), TreeNode([f"… and {left:,} more (--json has all)"])]
     return lines
 
 
@@ -66,7 +67,7 @@ def _grouped(layers: Sequence[tuple[int, list[NodeInfo]]]) -> list[list[tuple[in
     return [list(group) for _, group in groupby(layers, same)]
 
 
-def _first(lines: Sequence[Branch]) -> list[Branch]:
+def _first(lines: Sequence[TreeNode]) -> list[TreeNode]:
     """Those with something to tell below them first, then in order."""
     kept = sorted(range(len(lines)), key=lambda at: (not lines[at].below, at))[:MOST_LAYERS]
     return [lines[at] for at in sorted(kept)]
@@ -102,10 +103,10 @@ def _counted(counts: Mapping[str, int]) -> str:
 # One node
 
 
-def _node(node: NodeInfo, width: int, gates: Mapping[UUID, GateInfo], *, small: bool) -> Branch:
+def _node(node: NodeInfo, width: int, gates: Mapping[UUID, GateInfo], *, small: bool) -> TreeNode:
     cells = [f"{node.name:<{width}}", f"{node.state:<9}"]
     cells += [cell for cell in (_kind(node), _time(node), _why(node, gates.get(node.id), small=small)) if cell]
-    return Branch(cells, [*_below(node), *_within(node, gates)])
+    return TreeNode(cells, [*_below(node), *_within(node, gates)])
 
 
 def _kind(node: NodeInfo) -> str:
@@ -120,7 +121,7 @@ def _time(node: NodeInfo) -> str:
     if node.started_at is None:
         return ""
     until = node.finished_at or datetime.now(UTC)
-    took = span(max((until - node.started_at).total_seconds(), 0))
+    took = format_duration(max((until - node.started_at).total_seconds(), 0))
     return took if node.attempt <= 1 else f"{took}, attempt {node.attempt}"
 
 
@@ -132,7 +133,7 @@ def _why(node: NodeInfo, gate: GateInfo | None, *, small: bool) -> str:
         early = f"; {_EARLY[gate.early]} when it opens" if gate is not None and gate.early is not None else ""
         return f"waits for {_names(node.waits_for)}{early}"
     if node.state == "scheduled" and node.due_at is not None:
-        return f"due {ago(node.due_at)}"
+        return f"due {format_ago(node.due_at)}"
     if node.state == "ready" and node.held is not None:
         return f"held: {node.held}"
     if node.state == "skipped" and node.error is not None:
@@ -157,26 +158,106 @@ def _names(names: Iterable[str]) -> str:
 
 def told_gate(gate: GateInfo) -> str:
     """Since when a gate is open, and until when."""
-    told = f"open since {timestamp(gate.since)[:-4]} ({ago(gate.since)})" if gate.since is not None else gate.state
+    told = (
+        f"open since {format_timestamp(gate.since)[:-4]} ({format_ago(gate.since)})"
+        if gate.since is not None
+        else gate.state
+    )
     if gate.until is not None:
         end = {"fail": "fails", "skip": "is skipped", "complete": "is complete"}[gate.on_timeout]
-        told += f", {end} {ago(gate.until)}"
+        told += f", {end} {format_ago(gate.until)}"
     return told
 
 
-def _below(node: NodeInfo) -> list[Branch]:
+def _below(node: NodeInfo) -> list[TreeNode]:
     lines = []
     if node.conditions is not None and node.state in ("blocked", "skipped"):
-        lines.append(Branch([f"only if {cut(node.conditions, LONGEST_CONDITION)}"], whole=True))
+        lines.append(TreeNode([f"only if {cut(node.conditions, LONGEST_CONDITION)}"], whole=True))
     if node.state in ("failed", "cancelled", "undoing") and node.error is not None:
-        lines.append(Branch([cut(one_line(str(node.error)), LONGEST_FAILURE)], whole=True))
+        lines.append(TreeNode([cut(one_line(str(node.error)), LONGEST_FAILURE)], whole=True))
     return lines
 
 
-def _within(node: NodeInfo, gates: Mapping[UUID, GateInfo]) -> list[Branch]:
+def _within(node: NodeInfo, gates: Mapping[UUID, GateInfo]) -> list[TreeNode]:
     """The nodes of a small graph within, without their layers."""
     if node.graph is None:
         return []
     nodes = sorted(node.graph.nodes, key=lambda each: each.layer)
     width = min(max(len(each.name) for each in nodes), WIDEST_NAME)
     return [_node(each, width, gates, small=True) for each in nodes]
+
+
+MOST_EDGES = 500
+"""So many Mermaid draws unless it is configured otherwise."""
+
+CLASSES = {
+    "blocked": "fill:#eeeeee,stroke:#999999,color:#333333",
+    "scheduled": "fill:#f3e5f5,stroke:#8e24aa,color:#333333",
+    "ready": "fill:#e0f7fa,stroke:#00838f,color:#333333",
+    "running": "fill:#bbdefb,stroke:#1565c0,color:#333333,stroke-width:3px",
+    "waiting": "fill:#e8eaf6,stroke:#3949ab,color:#333333,stroke-dasharray:4 3",
+    "undoing": "fill:#fff9c4,stroke:#f9a825,color:#333333",
+    "done": "fill:#c8e6c9,stroke:#2e7d32,color:#333333",
+    "failed": "fill:#ffcdd2,stroke:#c62828,color:#333333,stroke-width:3px",
+    "cancelled": "fill:#fff9c4,stroke:#f9a825,color:#333333",
+    "skipped": "fill:#fafafa,stroke:#bbbbbb,color:#777777,stroke-dasharray:2 2",
+}
+_SHAPES = {"task": ("[", "]"), "gate": ("{{", "}}"), "graph": ("[[", "]]")}
+_ARROWS = {"done": "-->", "failed": "-->|failed|", "finished": "-->|finished|", "condition": "-.->"}
+_HARMLESS = " _-.,/'"
+
+
+def flowchart(graph: GraphInfo) -> str:
+    """The text of the flowchart."""
+    lines = ["flowchart TD", *_nodes(graph, "n", "    "), *_edges(graph, "n")]
+    states = {node.state for node in _all(graph)}
+    lines += [f"    classDef {state} {style}" for state, style in CLASSES.items() if state in states]
+    return "\n".join(lines)
+
+
+def edges_of(graph: GraphInfo) -> int:
+    """How many arrows it has."""
+    return sum(len(node.needs) for node in _all(graph))
+
+
+def _all(graph: GraphInfo) -> Iterator[NodeInfo]:
+    for node in graph.nodes:
+        yield node
+        if node.graph is not None:
+            yield from _all(node.graph)
+
+
+def _nodes(graph: GraphInfo, prefix: str, indent: str) -> Iterator[str]:
+    for number, node in enumerate(graph.nodes, 1):
+        key = f"{prefix}{number}"
+        if node.graph is None:
+            before, after = _SHAPES[node.kind]
+            yield f'{indent}{key}{before}"{_label(node)}"{after}:::{node.state}'
+            continue
+        yield f'{indent}subgraph {key}["{_label(node)}"]'
+        yield from _nodes(node.graph, f"{key}_", indent + "    ")
+        yield f"{indent}end"
+        yield f"{indent}class {key} {node.state}"
+
+
+def _edges(graph: GraphInfo, prefix: str) -> Iterator[str]:
+    keys = {node.name: f"{prefix}{number}" for number, node in enumerate(graph.nodes, 1)}
+    for node in graph.nodes:
+        for name, mode in node.needs.items():
+            yield f"    {keys[name]} {_ARROWS[mode]} {keys[node.name]}"
+        if node.graph is not None:
+            yield from _edges(node.graph, f"{keys[node.name]}_")
+
+
+def _label(node: NodeInfo) -> str:
+    lines = [node.name, node.state]
+    if node.kind == "graph" and node.graph is None and node.counts:
+        lines.append(counted(node.counts))
+    if node.conditions is not None:
+        lines.append(f"if {cut(node.conditions, LONGEST_CONDITION)}")
+    return "<br/>".join(map(quoted, lines))
+
+
+def quoted(text: str) -> str:
+    """Text that stays text: all that Mermaid, Markdown or HTML could obey as its code."""
+    return "".join(c if c.isalnum() or c in _HARMLESS else f"#{ord(c)};" for c in text)

@@ -16,8 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.play import WORKERS, listed
-from holdfast.cli.demo.scene import Figure, Scene, Verdict
+from holdfast.cli.demo.scenario import WORKERS, listed
+from holdfast.cli.demo.state import DemoResult, DemoState, WorkerView
 
 STYLES = {"starting": "dim", "working": "green", "killed": "bold red", "stopped": "dim"}
 WIDEST = 100
@@ -44,7 +44,7 @@ def make_console() -> Console:
 
 
 @contextmanager
-def shown(console: Console, scene: Scene) -> Iterator[Callable[[], None]]:
+def shown(console: Console, scene: DemoState) -> Iterator[Callable[[], None]]:
     """What draws the scene, for the length of the block."""
     if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
@@ -57,7 +57,7 @@ def shown(console: Console, scene: Scene) -> Iterator[Callable[[], None]]:
 class _Plain:
     """Events as they come, and the progress at each quarter. No control characters, no wrapping."""
 
-    def __init__(self, console: Console, scene: Scene) -> None:
+    def __init__(self, console: Console, scene: DemoState) -> None:
         self._console = console
         self._scene = scene
         self._told = 0
@@ -82,7 +82,7 @@ class _Plain:
 # The picture
 
 
-def _picture(console: Console, scene: Scene) -> RenderableType:
+def _picture(console: Console, scene: DemoState) -> RenderableType:
     title = Text.assemble(("Holdfast demo", "bold"), f"   {scene.jobs} invoices, {WORKERS} workers, one gets killed")
     title.no_wrap, title.overflow = True, "ellipsis"
     place = Text(scene.database, style="dim", no_wrap=True, overflow="ellipsis")
@@ -98,7 +98,7 @@ def _grid(*columns: dict[str, Any]) -> Table:
     return grid
 
 
-def _workers(scene: Scene, width: int) -> Table:
+def _workers(scene: DemoState, width: int) -> Table:
     grid = _grid({}, {}, {"min_width": 8}, {"ratio": 1}, {"justify": "right", "min_width": 8})
     for figure in scene.figures:
         style = STYLES[figure.state]
@@ -110,7 +110,7 @@ def _workers(scene: Scene, width: int) -> Table:
     return grid
 
 
-def _doing(figure: Figure, scene: Scene, width: int) -> Text:
+def _doing(figure: WorkerView, scene: DemoState, width: int) -> Text:
     """The invoices in hand; those that the dead worker held are marked wherever they turn up."""
     text = Text()
     if figure.state == "killed" and not figure.in_hand:
@@ -123,7 +123,7 @@ def _doing(figure: Figure, scene: Scene, width: int) -> Text:
     return text
 
 
-def _bar(console: Console, scene: Scene) -> Text:
+def _bar(console: Console, scene: DemoState) -> Text:
     width = max(console.width - 4, 10)
     done = width * scene.states["done"] // scene.jobs
     running = min(max(width * scene.states["running"] // scene.jobs, bool(scene.states["running"])), width - done)
@@ -132,7 +132,7 @@ def _bar(console: Console, scene: Scene) -> Text:
     return Text.assemble((full * done, "green"), (half * running, "yellow"), (empty * ready, "dim"), no_wrap=True)
 
 
-def _counts(scene: Scene) -> Table:
+def _counts(scene: DemoState) -> Table:
     grid = _grid({}, {}, {}, {"ratio": 1, "justify": "right"})
     styles = {"done": "green", "running": "yellow", "ready": "dim"}
     counts = [Text(f"{scene.states[state]:>4} {state}", style=style) for state, style in styles.items()]
@@ -140,7 +140,7 @@ def _counts(scene: Scene) -> Table:
     return grid
 
 
-def _events(scene: Scene) -> Table:
+def _events(scene: DemoState) -> Table:
     """The last events; as many lines from the beginning as there will be, so that nothing jumps."""
     grid = _grid({"justify": "right", "min_width": 6}, {"ratio": 1})
     last = scene.events[-MOST_EVENTS:]
@@ -155,7 +155,7 @@ def _events(scene: Scene) -> Table:
 # The end
 
 
-def tell_verdict(console: Console, verdict: Verdict) -> None:
+def tell_verdict(console: Console, verdict: DemoResult) -> None:
     """What happened, counted."""
     kill = verdict.kill
     if verdict.good:

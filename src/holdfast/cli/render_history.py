@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.cli.output import Branch, ago, for_people, span, timestamp
+from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
 from holdfast.model.history import Entry
 from holdfast.model.labels import label_of
 
 if TYPE_CHECKING:
-    from holdfast.control.runs import RunDetails
-    from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo
+    from holdfast.control.runs import ChildInfo, RunDetails, StepInfo, WaitInfo
     from holdfast.errors import ErrorInfo
 
 LONGEST_ERROR = 80
@@ -23,15 +22,15 @@ WIDEST_LABEL = 28
 MOST_CHILDREN = 10
 BEGIN = ("enqueued", "forked", "started", "resumed")
 
-Lines: TypeAlias = list[tuple[list[str], list[Branch]]]
+Lines: TypeAlias = list[tuple[list[str], list[TreeNode]]]
 
 
-def story(details: RunDetails) -> list[Branch]:
+def history_tree(details: RunDetails) -> list[TreeNode]:
     """All that happened, in the order of time: steps hang below the attempt that made them, children below the call
     that made them, open waits at the end."""
-    drawn = Steps(details)
+    drawn = StepRenderer(details)
     lines: Lines = []
-    inherited: list[Branch] = []
+    inherited: list[TreeNode] = []
     for happened in _in_order(details):
         if isinstance(happened, Entry):
             lines.append((_told(happened), _failure(happened.data.get("error"))))
@@ -41,9 +40,9 @@ def story(details: RunDetails) -> list[Branch]:
             inherited.append(drawn.step(happened))
         else:
             lines[-1][1].append(drawn.step(happened))
-    lines[-1][1].extend(Branch([f"waits for {awaited(wait)}"], whole=True) for wait in details.waits)
+    lines[-1][1].extend(TreeNode([f"waits for {awaited(wait)}"], whole=True) for wait in details.waits)
     lines.extend(drawn.orphans())
-    return [Branch(cells, below) for cells, below in lines]
+    return [TreeNode(cells, below) for cells, below in lines]
 
 
 def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
@@ -59,7 +58,7 @@ def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
 
 def _told(entry: Entry) -> list[str]:
     """One entry of a history, in cells."""
-    cells = [timestamp(entry.at), f"{entry.kind:<11}"]
+    cells = [format_timestamp(entry.at), f"{entry.kind:<11}"]
     if entry.attempt:
         cells.append(f"attempt {entry.attempt}")
     cells.extend(_more(entry))
@@ -90,25 +89,27 @@ def _more(entry: Entry) -> Iterator[str]:
         yield f"by {data['by']}"
 
 
-def _failure(error: Any) -> list[Branch]:
+def _failure(error: Any) -> list[TreeNode]:
     """What went wrong, below the line that it belongs to."""
     if isinstance(error, dict):
         error = f"{error.get('type', 'error')}: {error.get('message', '')}".removesuffix(": ")
     if error is None:
         return []
-    return [Branch([cut(one_line(str(error)), LONGEST_FAILURE)], whole=True)]
+    return [TreeNode([cut(one_line(str(error)), LONGEST_FAILURE)], whole=True)]
 
 
 # Steps
 
 
-class Steps:
+class StepRenderer:
     """Draws the steps of one run, in columns."""
 
     def __init__(self, details: RunDetails) -> None:
         self._details = details
         self._width = min(max((len(step.label) for step in details.steps), default=0), WIDEST_LABEL)
-        self._took = max((len(span(step.took)) for step in details.steps if step.took is not None), default=0)
+        self._took = max(
+            (len(format_duration(step.took)) for step in details.steps if step.took is not None), default=0
+        )
         self._children: dict[str, list[ChildInfo]] = {}
         self._older: list[ChildInfo] = []
         for child in details.children:
@@ -117,8 +118,8 @@ class Steps:
             else:
                 self._older.append(child)
 
-    def step(self, step: StepInfo) -> Branch:
-        took = "" if step.took is None else span(step.took)
+    def step(self, step: StepInfo) -> TreeNode:
+        took = "" if step.took is None else format_duration(step.took)
         mark = "undone" if step.undone_at else "has undo" if step.undo and step.kind != "undo" else ""
         cells = [
             _clock(step.at, self._details.info.created_at),
@@ -128,30 +129,30 @@ class Steps:
         cells += [cell for cell in (mark, *_outcome(step)) if cell]
         below = self._family(self._children.pop(step.key, []), _count(step.value) if step.kind == "map" else 0)
         if step.kind == "enqueue":
-            below = [Branch([str(step.value)])]
-        return Branch(cells, _failure(step.error) or below)
+            below = [TreeNode([str(step.value)])]
+        return TreeNode(cells, _failure(step.error) or below)
 
-    def orphans(self) -> Iterator[tuple[list[str], list[Branch]]]:
+    def orphans(self) -> Iterator[tuple[list[str], list[TreeNode]]]:
         """Children whose calls aren't on record (any more)."""
         left = [*self._older, *(child for some in self._children.values() for child in some)]
         if left:
             yield ["children of calls that aren't on record any more"], self._family(left, len(left), named=True)
 
-    def _family(self, children: Sequence[ChildInfo], count: int, *, named: bool = False) -> list[Branch]:
+    def _family(self, children: Sequence[ChildInfo], count: int, *, named: bool = False) -> list[TreeNode]:
         """Some children, those that aren't done first when there are many; and how many more there are."""
         if not children and not self._details.more_children:  # a fork took over what came of them
             return []
         shown = list(children)
         if len(shown) > MOST_CHILDREN:
             shown = sorted(children, key=lambda child: child.state == "done")[:MOST_CHILDREN]
-        lines = [Branch(_child(child, named=named), _failure(child.error)) for child in shown]
+        lines = [TreeNode(_child(child, named=named), _failure(child.error)) for child in shown]
         left = max(count, len(children)) - len(shown)
-        return [*lines, Branch([f"… and {left:,} more"])] if left > 0 else lines
+        return [*lines, TreeNode([f"… and {left:,} more"])] if left > 0 else lines
 
 
 def _clock(at: datetime, made: datetime) -> str:
     """The time of day; the date too where it is another than that of the run."""
-    told = timestamp(at)
+    told = format_timestamp(at)
     return told if at.astimezone(UTC).date() != made.astimezone(UTC).date() else told.partition(" ")[2]
 
 
@@ -186,7 +187,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "joined": lambda _: "taken over",
     "emit": lambda first: "" if first else "it had been emitted before",
     "enqueue": _nothing,
-    "now": lambda time: timestamp(time) if isinstance(time, datetime) else str(time),
+    "now": lambda time: format_timestamp(time) if isinstance(time, datetime) else str(time),
     "uuid": str,
     "write": _nothing,
     "undo": _nothing,
@@ -196,7 +197,7 @@ _OUTCOMES: dict[str, Callable[[Any], str]] = {
 
 def _child(child: ChildInfo, *, named: bool) -> list[str]:
     until = child.finished_at or datetime.now(UTC)
-    took = "" if child.started_at is None else span(max((until - child.started_at).total_seconds(), 0))
+    took = "" if child.started_at is None else format_duration(max((until - child.started_at).total_seconds(), 0))
     cells = [str(child.id), f"{child.state:<9}", child.task if named else "", took]
     return [cell for cell in cells if cell]
 
@@ -209,8 +210,8 @@ def awaited(wait: WaitInfo) -> str:
     if wait.outcome is not None:
         return f"{_what(wait)}, which has come: the run is to go on"
     if wait.due_at is None:
-        return f"{_what(wait)}, since {timestamp(wait.since)[:-4]} ({ago(wait.since)})"
-    return f"{_what(wait)}, until {timestamp(wait.due_at)[:-4]} ({ago(wait.due_at)})"
+        return f"{_what(wait)}, since {format_timestamp(wait.since)[:-4]} ({format_ago(wait.since)})"
+    return f"{_what(wait)}, until {format_timestamp(wait.due_at)[:-4]} ({format_ago(wait.due_at)})"
 
 
 def _what(wait: WaitInfo) -> str:
@@ -229,7 +230,7 @@ def _what(wait: WaitInfo) -> str:
 def plain(value: Any) -> str:
     """A kept JSON value on one line, with its own letters; a very long one is cut where nothing else cuts it."""
     text = "" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if for_people() else cut(text, LONGEST_VALUE)
+    return text if is_interactive() else cut(text, LONGEST_VALUE)
 
 
 def one_line(text: str) -> str:

@@ -7,17 +7,16 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.gates import OpenGate
-from holdfast.control.graphs import GateInfo
+from holdfast.control.graphs import GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
 from holdfast.control.queues import QueueInfo
 from holdfast.control.schedules import ScheduleDetails, ScheduleInfo
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.errors import GraphError
+from holdfast.web.api.operation import ApiRequest, Operation
 from holdfast.web.api.runs import Changed, page_size, tenant_of
-from holdfast.web.api.table import Call, Operation
-from holdfast.web.problems import Refusal
+from holdfast.web.responses import RequestError
 
 # Gates
 
@@ -40,48 +39,48 @@ class Gates(msgspec.Struct):
     gates: list[GateInfo]
 
 
-class Completion(msgspec.Struct, forbid_unknown_fields=True):
+class GateCompletion(msgspec.Struct, forbid_unknown_fields=True):
     """The gate's output, which must fit its type."""
 
     output: Any = None
 
 
-class Failing(msgspec.Struct, forbid_unknown_fields=True):
+class GateRejection(msgspec.Struct, forbid_unknown_fields=True):
     """Why the gate fails."""
 
     error: str
 
 
-def _open_gates(call: Call) -> OpenGates:
-    return OpenGates(call.control.gates.open(call.visitor.tenant, page_size(call.query.limit)))
+def _open_gates(call: ApiRequest) -> OpenGates:
+    return OpenGates(call.control.gates.open(call.principal.tenant, page_size(call.query.limit)))
 
 
-def _gates(call: Call) -> Gates:
+def _gates(call: ApiRequest) -> Gates:
     return Gates(call.control.graphs.gates(call.run().id))
 
 
-def _gate(call: Call) -> UUID:
+def _gate(call: ApiRequest) -> UUID:
     """The graph whose gate it is, if there is such a gate."""
     graph = call.run().id
     try:
         call.control.graphs.node(graph, call.names["gate"])
     except GraphError as error:
-        raise Refusal(404, str(error), "gate_not_found") from None
+        raise RequestError(404, str(error), "gate_not_found") from None
     return graph
 
 
-def _complete(call: Call) -> Changed:
-    return Changed(call.control.graphs.complete(_gate(call), call.names["gate"], call.body.output, call.visitor.by))
+def _complete(call: ApiRequest) -> Changed:
+    return Changed(call.control.graphs.complete(_gate(call), call.names["gate"], call.body.output, call.principal.by))
 
 
-def _fail(call: Call) -> Changed:
-    return Changed(call.control.graphs.fail(_gate(call), call.names["gate"], call.body.error, call.visitor.by))
+def _fail(call: ApiRequest) -> Changed:
+    return Changed(call.control.graphs.fail(_gate(call), call.names["gate"], call.body.error, call.principal.by))
 
 
 # Events
 
 
-class Event(msgspec.Struct, forbid_unknown_fields=True):
+class EventRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A fact that durable functions wait for by name."""
 
     name: str
@@ -89,8 +88,8 @@ class Event(msgspec.Struct, forbid_unknown_fields=True):
     tenant: str | None = None
 
 
-def _emit(call: Call) -> Changed:
-    event: Event = call.body
+def _emit(call: ApiRequest) -> Changed:
+    event: EventRequest = call.body
     return Changed(call.control.events.emit(event.name, event.payload, tenant_of(call, event.tenant)))
 
 
@@ -103,15 +102,15 @@ class Queues(msgspec.Struct):
     queues: list[QueueInfo]
 
 
-def _queues(call: Call) -> Queues:
+def _queues(call: ApiRequest) -> Queues:
     return Queues(call.control.queues.list())
 
 
-def _pause_queue(call: Call) -> Changed:
+def _pause_queue(call: ApiRequest) -> Changed:
     return Changed(bool(call.control.queues.pause([call.names["queue"]])))
 
 
-def _resume_queue(call: Call) -> Changed:
+def _resume_queue(call: ApiRequest) -> Changed:
     return Changed(bool(call.control.queues.resume([call.names["queue"]])))
 
 
@@ -130,30 +129,30 @@ class Asked(msgspec.Struct):
     id: UUID | None
 
 
-def _schedules(call: Call) -> Schedules:
+def _schedules(call: ApiRequest) -> Schedules:
     return Schedules(call.control.schedules.list())
 
 
-def _schedule(call: Call) -> str:
+def _schedule(call: ApiRequest) -> str:
     name = call.names["schedule"]
     if name not in call.control.schedules.names():
-        raise Refusal(404, f"there is no schedule {name[:100]!r}", "schedule_not_found")
+        raise RequestError(404, f"there is no schedule {name[:100]!r}", "schedule_not_found")
     return name
 
 
-def _show_schedule(call: Call) -> ScheduleDetails:
+def _show_schedule(call: ApiRequest) -> ScheduleDetails:
     return call.control.schedules.show(_schedule(call))
 
 
-def _pause_schedule(call: Call) -> Changed:
+def _pause_schedule(call: ApiRequest) -> Changed:
     return Changed(bool(call.control.schedules.pause([_schedule(call)])))
 
 
-def _resume_schedule(call: Call) -> Changed:
+def _resume_schedule(call: ApiRequest) -> Changed:
     return Changed(bool(call.control.schedules.resume([_schedule(call)])))
 
 
-def _run_schedule(call: Call) -> Asked:
+def _run_schedule(call: ApiRequest) -> Asked:
     return Asked(call.control.schedules.run(_schedule(call)))
 
 
@@ -178,15 +177,15 @@ class Tasks(msgspec.Struct):
     tasks: list[TaskInfo]
 
 
-def _limits(call: Call) -> Limits:
+def _limits(call: ApiRequest) -> Limits:
     return Limits(call.control.limits.list())
 
 
-def _workers(call: Call) -> Workers:
+def _workers(call: ApiRequest) -> Workers:
     return Workers(call.control.workers.list())
 
 
-def _tasks(call: Call) -> Tasks:
+def _tasks(call: ApiRequest) -> Tasks:
     return Tasks(call.control.tasks.list())
 
 
@@ -201,60 +200,60 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/complete", name="complete_gate",
-        summary="Complete a gate with an output.", do=_complete, body=Completion, answer=Changed,
+        summary="Complete a gate with an output.", do=_complete, body=GateCompletion, answer=Changed,
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/fail", name="fail_gate", summary="Let a gate fail.",
-        do=_fail, body=Failing, answer=Changed,
+        do=_fail, body=GateRejection, answer=Changed,
     ),
     Operation(
         method="POST", path="/events", name="emit", summary="Emit an event; the first of a name counts.",
-        do=_emit, body=Event, answer=Changed,
+        do=_emit, body=EventRequest, answer=Changed,
     ),
     Operation(
         method="GET", path="/queues", name="list_queues", summary="Queues, and what waits in them.",
-        do=_queues, answer=Queues, whole=True,
+        do=_queues, answer=Queues, all_tenants=True,
     ),
     Operation(
         method="POST", path="/queues/{queue:path}/pause", name="pause_queue",
-        summary="Let no worker take runs of a queue.", do=_pause_queue, answer=Changed, whole=True,
+        summary="Let no worker take runs of a queue.", do=_pause_queue, answer=Changed, all_tenants=True,
     ),
     Operation(
         method="POST", path="/queues/{queue:path}/resume", name="resume_queue",
-        summary="Let workers take runs of a queue again.", do=_resume_queue, answer=Changed, whole=True,
+        summary="Let workers take runs of a queue again.", do=_resume_queue, answer=Changed, all_tenants=True,
     ),
     Operation(
         method="GET", path="/schedules", name="list_schedules", summary="Schedules and triggers.",
-        do=_schedules, answer=Schedules, whole=True,
+        do=_schedules, answer=Schedules, all_tenants=True,
     ),
     Operation(
         method="GET", path="/schedules/{schedule:path}", name="show_schedule",
         summary="A schedule, what it made lately, and its next slots.",
-        do=_show_schedule, answer=ScheduleDetails, whole=True,
+        do=_show_schedule, answer=ScheduleDetails, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/pause", name="pause_schedule",
-        summary="Let a schedule make nothing.", do=_pause_schedule, answer=Changed, whole=True,
+        summary="Let a schedule make nothing.", do=_pause_schedule, answer=Changed, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/resume", name="resume_schedule",
-        summary="Let a schedule go on with its next slots.", do=_resume_schedule, answer=Changed, whole=True,
+        summary="Let a schedule go on with its next slots.", do=_resume_schedule, answer=Changed, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/run", name="run_schedule",
-        summary="Make a run of a schedule now, beside its slots.", do=_run_schedule, answer=Asked, whole=True,
+        summary="Make a run of a schedule now, beside its slots.", do=_run_schedule, answer=Asked, all_tenants=True,
     ),
     Operation(
         method="GET", path="/limits", name="list_limits", summary="Limits, and what is in use of them.",
-        do=_limits, answer=Limits, whole=True,
+        do=_limits, answer=Limits, all_tenants=True,
     ),
     Operation(
         method="GET", path="/workers", name="list_workers", summary="Worker sessions.",
-        do=_workers, answer=Workers, whole=True,
+        do=_workers, answer=Workers, all_tenants=True,
     ),
     Operation(
         method="GET", path="/tasks", name="list_tasks", summary="The tasks whose code is known here.",
-        do=_tasks, answer=Tasks, whole=True,
+        do=_tasks, answer=Tasks, all_tenants=True,
     ),
 )  # fmt: skip
 """What can be asked about all else, and done to it."""

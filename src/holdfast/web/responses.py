@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from holdfast import errors
 from holdfast.database.faults import DataFault
+from holdfast.model.codec import MAX_PAYLOAD
 from holdfast.telemetry import log
 
 TITLES = {
@@ -39,7 +43,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass
-class Refusal(Exception):
+class RequestError(Exception):
     """A request that is answered with no more than this."""
 
     status: int
@@ -59,9 +63,9 @@ class Problem(msgspec.Struct, kw_only=True):
     """The error's kind, like `run_not_found`."""
 
 
-def problem_of(error: Exception, where: str) -> Problem:
+def problem_from(error: Exception, where: str) -> Problem:
     """What may be told of an error. Those that nobody foresaw are logged, and told without their words."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RequestError):
         return _problem(error.status, error.detail, error.code)
     if isinstance(error, DataFault):
         return _problem(422, "a value is of a kind or a size that can't be kept", "data_fault")
@@ -95,3 +99,32 @@ def _of_store(error: errors.StoreError) -> str:
 
 def _code(error: Exception) -> str:
     return _CAPITAL.sub("_", type(error).__name__).lower()
+
+
+LARGEST_BODY = 2 * MAX_PAYLOAD
+JSON = "application/json"
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(value), status, headers, JSON)
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(problem), problem.status, headers, "application/problem+json")
+
+
+async def read_body(request: Request, kind: str) -> bytes:
+    """The body, if it is of that kind and not too large."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != kind:
+        raise RequestError(
+            422, f"the body must be {kind}, not {given or 'without a content-type'}", "wrong_content_type"
+        )
+    body = bytearray()
+    async for some in request.stream():
+        body += some
+        if len(body) > LARGEST_BODY:
+            raise RequestError(413, f"the body may have {LARGEST_BODY:,} bytes", "too_large")
+    return bytes(body)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.completion import complete_gates, complete_runs
-from holdfast.cli.drawing import told_gate
-from holdfast.cli.output import Column, note, show_json, show_line, show_table
-from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.values import by_option, payload
+from holdfast.cli.options import by_option, payload
+from holdfast.cli.output import TableColumn, note, show_json, show_line, show_table
+from holdfast.cli.render_graph import told_gate
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.errors import GraphError
 
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from holdfast.control import Control
     from holdfast.control.graphs import GateInfo
 
-COLUMNS = (Column("GATE", whole=True), Column("STATE", whole=True), Column("GRAPH", whole=True), Column(""))
+COLUMNS = (
+    TableColumn("GATE", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("GRAPH", whole=True),
+    TableColumn(""),
+)
 NO_REASON = "no reason was given"
 
 
@@ -29,8 +34,10 @@ NO_REASON = "no reason was given"
 @click.argument("outcome", required=False, type=click.Choice(["complete", "fail"]), metavar="[complete|fail]")
 @click.argument("value", required=False, metavar="[OUTPUT|ERROR]")
 @by_option
-@pass_given
-def gate(given: Given, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None) -> None:
+@pass_shared
+def gate(
+    shared: SharedOptions, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None
+) -> None:
     """Complete a gate of a graph, or let it fail; or list the gates.
 
     OUTPUT is JSON, null if it is left out, and must fit the gate's type; ERROR is text. A gate that isn't open yet
@@ -44,20 +51,20 @@ def gate(given: Given, run: str, name: str | None, outcome: str | None, value: s
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
       holdfast gate 0199a3f2-6c1e approve fail "too dear"
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
     output = payload(value, "OUTPUT") if outcome == "complete" else None
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         if name is None or outcome is None:
-            _list(given, control, id, name)
+            _list(shared, control, id, name)
             return
         if outcome == "complete":
             changed = control.graphs.complete(id, name, output, by)
         else:
             changed = control.graphs.fail(id, name, NO_REASON if value is None else value, by)
         state = control.runs.info(control.graphs.node(id, name)).state
-    if given.json:
+    if shared.json:
         show_json({"run": id, "gate": name, "outcome": outcome, "changed": changed, "state": state})
         return
     _tell(name, outcome, changed=changed, state=state)
@@ -73,13 +80,13 @@ def _tell(name: str, outcome: str, *, changed: bool, state: str) -> None:
         show_line(f"{name}  {done}")
 
 
-def _list(given: Given, control: Control, id: UUID, name: str | None) -> None:
+def _list(shared: SharedOptions, control: Control, id: UUID, name: str | None) -> None:
     found = control.graphs.gates(id)
     if name is not None:
         found = [gate for gate in found if gate.name == name]
         if not found:
             raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists those that it has")
-    if given.json:
+    if shared.json:
         show_json(found)
         return
     show_table(COLUMNS, [_row(gate) for gate in found], "no gates")

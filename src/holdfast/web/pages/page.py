@@ -22,34 +22,32 @@ from holdfast.control import Control
 from holdfast.model.run import RunInfo
 from holdfast.store.reader import run_id
 from holdfast.telemetry import log
-from holdfast.web.answers import body_of
-from holdfast.web.api.table import admit
+from holdfast.web.api.operation import authorize
+from holdfast.web.auth import Principal, SiteContext, same_secret
 from holdfast.web.pages.render import page
-from holdfast.web.place import Place
-from holdfast.web.problems import Refusal, problem_of
-from holdfast.web.visitors import Visitor, same_secret
+from holdfast.web.responses import RequestError, problem_from, read_body
 
 FORM = "application/x-www-form-urlencoded"
 MOST_FIELDS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PageRequest:
     """Somebody at a page, or with a form."""
 
-    place: Place
-    visitor: Visitor
+    context: SiteContext
+    principal: Principal
     names: dict[str, str]
     query: QueryParams
     form: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def control(self) -> Control:
-        return self.place.control
+        return self.context.control
 
     def run(self) -> RunInfo[Any]:
         """The run in the path, if the visitor may see it."""
-        return self.visitor.run(self.control, self.id)
+        return self.principal.run(self.control, self.id)
 
     @property
     def id(self) -> UUID:
@@ -57,57 +55,59 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageSpec:
     """What is shown at an address. `do` gives the values for the template, or the address of another page."""
 
     path: str
     template: str
     section: str
-    do: Callable[[Visit], dict[str, Any] | str]
-    whole: bool = False
+    do: Callable[[PageRequest], dict[str, Any] | str]
+    all_tenants: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class FormAction:
     """What a form does. `do` gives the address of the page that follows."""
 
     path: str
-    do: Callable[[Visit], str]
-    whole: bool = False
+    do: Callable[[PageRequest], str]
+    all_tenants: bool = False
 
 
-def page_route(place: Place, shown: Page) -> Route:
+def page_route(context: SiteContext, shown: PageSpec) -> Route:
     async def handle(request: Request) -> Response:
-        visitor = None
+        principal = None
         try:
-            visitor = await asyncio.to_thread(place.visitors.of, request)
-            admit(visitor, "read", whole=shown.whole)
-            visit = Visit(place, visitor, dict(request.path_params), request.query_params)
+            principal = await asyncio.to_thread(context.authenticator.of, request)
+            authorize(principal, "read", all_tenants=shown.all_tenants)
+            visit = PageRequest(context, principal, dict(request.path_params), request.query_params)
             values = await asyncio.to_thread(shown.do, visit)
             if isinstance(values, str):
                 return RedirectResponse(request.scope.get("root_path", "") + values, 303)
-            return page(request, visitor, shown.template, **{"section": shown.section, **values})
+            return page(request, principal, shown.template, **{"section": shown.section, **values})
         except Exception as error:
-            return refused_page(error, request, visitor)
+            return error_page(error, request, principal)
 
     return Route(shown.path, handle, methods=["GET"])
 
 
-def action_route(place: Place, action: Action) -> Route:
+def action_route(context: SiteContext, action: FormAction) -> Route:
     async def handle(request: Request) -> Response:
-        visitor = None
+        principal = None
         try:
-            visitor = await asyncio.to_thread(place.visitors.of, request)
-            admit(visitor, "operate", whole=action.whole)
+            principal = await asyncio.to_thread(context.authenticator.of, request)
+            authorize(principal, "operate", all_tenants=action.all_tenants)
             form = await form_of(request)
-            if not same_secret(form.get("form_key", ""), visitor.form_key):
-                raise Refusal(403, "this form is out of date: go back, load the page anew, and try again", "form_key")
-            visit = Visit(place, visitor, dict(request.path_params), request.query_params, form)
+            if not same_secret(form.get("csrf_token", ""), principal.csrf_token):
+                raise RequestError(
+                    403, "this form is out of date: go back, load the page anew, and try again", "csrf_token"
+                )
+            visit = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
             following = await asyncio.to_thread(action.do, visit)
-            log.acted(f"{request.method} {request.url.path}", visitor.by)
+            log.acted(f"{request.method} {request.url.path}", principal.by)
             return RedirectResponse(request.scope.get("root_path", "") + following, 303)
         except Exception as error:
-            return refused_page(error, request, visitor)
+            return error_page(error, request, principal)
 
     return Route(action.path, handle, methods=["POST"])
 
@@ -115,12 +115,12 @@ def action_route(place: Place, action: Action) -> Route:
 async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form that one of our own pages sent. Browsers say where a form comes from."""
     if request.headers.get("origin") is None:
-        raise Refusal(403, "a form must come from this very site, and say so (Origin)", "no_origin")
-    text = (await body_of(request, FORM)).decode("utf-8", "replace")
+        raise RequestError(403, "a form must come from this very site, and say so (Origin)", "no_origin")
+    text = (await read_body(request, FORM)).decode("utf-8", "replace")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
     except ValueError:
-        raise Refusal(422, "the form can't be read", "invalid") from None
+        raise RequestError(422, "the form can't be read", "invalid") from None
 
 
 def _path(request: Request) -> str:
@@ -129,14 +129,14 @@ def _path(request: Request) -> str:
     return f"{path}?{request.url.query}" if request.url.query else path
 
 
-def refused_page(error: Exception, request: Request, visitor: Visitor | None) -> Response:
+def error_page(error: Exception, request: Request, principal: Principal | None) -> Response:
     """What is shown instead: the login to those who aren't known, else what went wrong."""
-    problem = problem_of(error, f"{request.method} {request.url.path}")
-    headers = error.headers if isinstance(error, Refusal) else {}
+    problem = problem_from(error, f"{request.method} {request.url.path}")
+    headers = error.headers if isinstance(error, RequestError) else {}
     if problem.status == 401:
         following = _path(request) if request.method == "GET" else "/"
         answer = page(request, None, "login.html", 401, following=following, wrong=False)
     else:
-        answer = page(request, visitor, "problem.html", problem.status, problem=problem)
+        answer = page(request, principal, "problem.html", problem.status, problem=problem)
     answer.headers.update(headers)
     return answer

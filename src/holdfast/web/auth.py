@@ -14,12 +14,13 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from holdfast.app import Holdfast
 from holdfast.control import Control
-from holdfast.control.tokens import May, id_of, kept_hash, pass_of
+from holdfast.control.tokens import Permission, id_of, kept_hash, pass_of
 from holdfast.errors import RunNotFound
 from holdfast.model.names import who
 from holdfast.model.run import RunInfo
-from holdfast.web.problems import Refusal
+from holdfast.web.responses import RequestError
 
 COOKIE = "holdfast_login"
 MASTER = "env"
@@ -28,27 +29,27 @@ LOGIN_SECONDS = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Principal:
     """Somebody who may come in. `by` is what history says of them."""
 
     by: str
-    may: May
+    may: Permission
     tenant: str | None
     came: Literal["bearer", "cookie", "open"]
-    form_key: str
+    csrf_token: str
     """What forms must bring along to be obeyed: nobody else's page can know it."""
 
     @property
-    def operates(self) -> bool:
+    def can_operate(self) -> bool:
         return self.may == "operate"
 
-    def sees(self, run: RunInfo[Any]) -> bool:
+    def can_see(self, run: RunInfo[Any]) -> bool:
         return self.tenant is None or run.tenant == self.tenant
 
     def run(self, control: Control, id: UUID) -> RunInfo[Any]:
         """A run that this visitor may see; for those of other tenants the answer is the same as for none."""
         info = control.runs.info(id)
-        if not self.sees(info):
+        if not self.can_see(info):
             raise RunNotFound.of(id)
         return info
 
@@ -62,7 +63,7 @@ class Visitor:
             raise RunNotFound(f"you have no run {given[:60]!r}") from error  # the error may name the runs of others
 
 
-class Visitors:
+class Authenticator:
     """Recognises who asks."""
 
     def __init__(self, control: Control, token: str | None, *, unlocked: bool) -> None:
@@ -70,7 +71,7 @@ class Visitors:
         self._master = None if token is None else kept_hash(pass_of(token))
         self._unlocked = unlocked
 
-    def of(self, request: Request) -> Visitor:
+    def of(self, request: Request) -> Principal:
         """Who asks; a refusal with status 401 when it can't be told. Reads the database."""
         bearer = _bearer(request)
         if bearer is not None:
@@ -81,9 +82,9 @@ class Visitors:
         else:
             found = None
         if found is None and bearer is None and self.is_open():
-            found = Visitor(who(None), "operate", None, "open", _form_key(self._control.identity))
+            found = Principal(who(None), "operate", None, "open", _form_key(self._control.identity))
         if found is None:
-            raise Refusal(
+            raise RequestError(
                 401,
                 "give a token as `Authorization: Bearer …`, or log in; `holdfast token create` makes one",
                 "no_token",
@@ -101,13 +102,13 @@ class Visitors:
         id = id_of(token) or MASTER
         return f"{id}.{given}" if self._known(id, given, "cookie") else None
 
-    def _known(self, id: str | None, given: str, came: Literal["bearer", "cookie"]) -> Visitor | None:
+    def _known(self, id: str | None, given: str, came: Literal["bearer", "cookie"]) -> Principal | None:
         if self._master is not None and hmac.compare_digest(kept_hash(given), self._master):
-            return Visitor("$HOLDFAST_TOKEN", "operate", None, came, _form_key(given))
+            return Principal("$HOLDFAST_TOKEN", "operate", None, came, _form_key(given))
         found = None if id is None else self._control.tokens.check(id, given)
         if found is None:
             return None
-        return Visitor(found.name, found.may, found.tenant, came, _form_key(given))
+        return Principal(found.name, found.may, found.tenant, came, _form_key(given))
 
 
 def _bearer(request: Request) -> str | None:
@@ -122,3 +123,12 @@ def _form_key(secret: str) -> str:
 def same_secret(given: str, ours: str) -> bool:
     """Whether two secrets are the same, in a time that tells nothing about them."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), ours.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class SiteContext:
+    """One app's database, seen from the web."""
+
+    app: Holdfast
+    control: Control
+    authenticator: Authenticator

@@ -7,17 +7,16 @@ from typing import Any
 
 import click
 
-from holdfast.cli.bulk import many
-from holdfast.cli.filters import filter_options
+from holdfast.cli.bulk import run_bulk
+from holdfast.cli.options import DURATION, ago_of, filter_options
 from holdfast.cli.output import note, show_json, show_line
-from holdfast.cli.root import FAILED, Given, holdfast, pass_given
-from holdfast.cli.values import DURATION, ago_of
+from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 
 
 @holdfast.command()
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 when the tables are behind the code.")
-@pass_given
-def migrate(given: Given, check: bool) -> int:
+@pass_shared
+def migrate(shared: SharedOptions, check: bool) -> int:
     """Make the tables, or bring them up to date.
 
     Apps do this by themselves on first use, unless they were made with migrate=False.
@@ -27,13 +26,13 @@ def migrate(given: Given, check: bool) -> int:
       holdfast migrate --url postgresql://host/shop
       holdfast migrate --check
     """
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
-    with opened(given, make=not check) as control:
+    with connect(shared, make=not check) as control:
         applied = [] if check else control.upkeep.migrate()
         tables = control.upkeep.tables()
         where = control.database
-    if given.json:
+    if shared.json:
         told = {"version": tables.version, "newest": tables.newest, "pending": tables.pending}
         show_json(told if check else told | {"applied": applied})
     elif tables.pending:
@@ -52,8 +51,8 @@ def migrate(given: Given, check: bool) -> int:
 @filter_options
 @click.option("--dry-run", is_flag=True, help="Only say how many.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@pass_given
-def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool, **flags: Any) -> int:
+@pass_shared
+def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: bool, **flags: Any) -> int:
     """Delete finished runs and their history.
 
     Those whose time to be kept is over, as workers do by themselves; or, with --older-than, all that ended so long ago.
@@ -71,18 +70,18 @@ def prune(given: Given, older_than: float | None, dry_run: bool, yes: bool, **fl
         flags |= {"dry_run": dry_run, "yes": yes}
         if older_than is not None:
             flags["finished_until"] = min(flags["finished_until"] or ago_of(older_than), ago_of(older_than))
-        return many(given, "prune", flags, lambda control, asked: control.bulk.prune(asked))
-    from holdfast.cli.connect import opened
+        return run_bulk(shared, "prune", flags, lambda control, asked: control.bulk.prune(asked))
+    from holdfast.cli.connect import connect
 
-    with opened(given) as control:
+    with connect(shared) as control:
         count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
         if dry_run:
-            show_json({"would_prune": count}) if given.json else show_line(f"{count} runs would be deleted")
+            show_json({"would_prune": count}) if shared.json else show_line(f"{count} runs would be deleted")
             return 0
         if count and not yes:
             _ask(count, control.database)
         pruned = control.upkeep.prune(older_than, _show_progress) if count or yes else 0
-    if given.json:
+    if shared.json:
         show_json({"pruned": pruned})
     else:
         show_line(f"{pruned} runs deleted")
@@ -100,3 +99,39 @@ def _show_progress(pruned: int) -> None:
         click.echo(f"\r{pruned} …\r", nl=False, err=True)
     elif pruned and pruned % 50_000 == 0:
         note(f"{pruned} …")
+
+
+@holdfast.command()
+@pass_shared
+def doctor(shared: SharedOptions) -> int:
+    """Look at the database and say what isn't well with it.
+
+    For each finding what it means and what to do. Looks at the schema, the workers, runs that are stuck, tasks that no
+    worker knows; on PostgreSQL also at clocks, settings, connections, listeners, old snapshots and dead rows, on SQLite
+    at the file; with the app also at the settings of its tasks. Changes nothing. The exit code is 1 when something is
+    wrong; notes alone are 0.
+
+    \b
+    Examples:
+      holdfast doctor
+      holdfast doctor --app shop.tasks:app
+      holdfast doctor --url postgresql://host/shop --json
+    """
+    from holdfast.cli.connect import connect
+
+    with connect(shared) as control:
+        examination = control.doctor.examine()
+        where = control.database
+    if shared.json:
+        show_json({"well": examination.well, "looked_at": examination.looked_at, "findings": examination.findings})
+        return 0 if examination.well else FAILED
+    for finding in examination.findings:
+        show_line(f"{finding.level}: {finding.what}")
+        show_line(f"  means: {finding.means}")
+        show_line(f"  do:    {finding.do}")
+        click.echo()
+    looked = ", ".join(examination.looked_at)
+    wrong = sum(finding.level == "wrong" for finding in examination.findings)
+    verdict = "all is well" if not examination.findings else f"{wrong} wrong, {len(examination.findings)} findings"
+    show_line(f"{where}: {verdict} (looked at: {looked})")
+    return 0 if examination.well else FAILED

@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.control.graphs import how_to_conclude
 from holdfast.control.limits import shown_key, shown_place
-from holdfast.control.steps import WaitInfo, waits_of
-from holdfast.control.workers import WorkerInfo, Workers
+from holdfast.control.runs import WaitInfo, waits_of
+from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
 from holdfast.model.clock import SECOND, to_datetime
 from holdfast.model.failure import from_json
@@ -36,27 +36,27 @@ class Reason(msgspec.Struct, frozen=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Why(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True):
     """A run, and why it isn't running; or who runs it."""
 
     run: RunInfo[Any]
     reasons: list[Reason]
 
 
-class Whys:
+class Explainer:
     """Looks for reasons; changes nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = Reader(store.views, store.graphs, store.listing)
 
-    def why(self, id: UUID, tenant: str | None = None) -> Why:
+    def why(self, id: UUID, tenant: str | None = None) -> Explanation:
         """Why a run isn't running. For one tenant: without naming runs of others."""
         row = self._reader.row(id)
         more = self._store.views.more(str(id))
         if more is None:
             raise RunNotFound.of(id)
-        return Why(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
+        return Explanation(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
 
     def _reasons(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
         if row.state in FINAL:
@@ -204,7 +204,7 @@ class Whys:
         return [each for each in in_processes if used[each.session] >= (each.process_slots or 0)]
 
     def _workers(self) -> list[WorkerInfo]:
-        return Workers(self._store).list()
+        return WorkerControl(self._store).list()
 
 
 def _taken_over(workers: list[WorkerInfo]) -> str:

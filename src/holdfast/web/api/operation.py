@@ -14,14 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.control import Control
-from holdfast.control.tokens import May
+from holdfast.control.tokens import Permission
 from holdfast.model.run import RunInfo
 from holdfast.store.reader import run_id
 from holdfast.telemetry import log
-from holdfast.web.answers import JSON, body_of, json_answer, problem_answer
-from holdfast.web.place import Place
-from holdfast.web.problems import Refusal, problem_of
-from holdfast.web.visitors import Visitor
+from holdfast.web.auth import Principal, SiteContext
+from holdfast.web.responses import JSON, RequestError, json_response, problem_from, problem_response, read_body
 
 PREFIX = "/api/v1"
 
@@ -33,11 +31,11 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiRequest:
     """A request that has passed every check: who asks, and for what."""
 
-    place: Place
-    visitor: Visitor
+    context: SiteContext
+    principal: Principal
     names: dict[str, str]
     """What stands in the path."""
     query: Any
@@ -45,7 +43,7 @@ class Call:
 
     @property
     def control(self) -> Control:
-        return self.place.control
+        return self.context.control
 
     @property
     def id(self) -> UUID:
@@ -53,7 +51,7 @@ class Call:
 
     def run(self) -> RunInfo[Any]:
         """The run in the path, if the visitor may see it."""
-        return self.visitor.run(self.control, self.id)
+        return self.principal.run(self.control, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,57 +62,57 @@ class Operation:
     path: str
     name: str
     summary: str
-    do: Callable[[Call], Any]
+    do: Callable[[ApiRequest], Any]
     answer: Any
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     status: int = 200
-    whole: bool = False
+    all_tenants: bool = False
 
     @property
-    def may(self) -> May:
+    def may(self) -> Permission:
         return "read" if self.method == "GET" else "operate"
 
 
-def route(place: Place, operation: Operation) -> Route:
+def route(context: SiteContext, operation: Operation) -> Route:
     """The route of an operation."""
 
     async def handle(request: Request) -> Response:
         try:
-            visitor = await asyncio.to_thread(place.visitors.of, request)
-            admit(visitor, operation.may, whole=operation.whole)
-            call = Call(place, visitor, dict(request.path_params), _query(request, operation), None)
+            principal = await asyncio.to_thread(context.authenticator.of, request)
+            authorize(principal, operation.may, all_tenants=operation.all_tenants)
+            call = ApiRequest(context, principal, dict(request.path_params), _query(request, operation), None)
             if operation.method == "POST":
-                _refuse_cookie(visitor)
-                call = Call(place, visitor, call.names, call.query, await _body(request, operation))
+                _refuse_cookie(principal)
+                call = ApiRequest(context, principal, call.names, call.query, await _body(request, operation))
             result = await asyncio.to_thread(operation.do, call)
             if operation.method == "POST":
-                log.acted(f"{operation.name} {request.url.path}", visitor.by)
-            return result if isinstance(result, Response) else json_answer(result, operation.status)
+                log.acted(f"{operation.name} {request.url.path}", principal.by)
+            return result if isinstance(result, Response) else json_response(result, operation.status)
         except Exception as error:
-            return refused(error, request)
+            return error_response(error, request)
 
     return Route(PREFIX + operation.path, handle, methods=[operation.method], name=operation.name)
 
 
-def admit(visitor: Visitor, may: May, *, whole: bool) -> None:
+def authorize(principal: Principal, may: Permission, *, all_tenants: bool) -> None:
     """Refuse what the visitor's token isn't for."""
-    if may == "operate" and not visitor.operates:
-        raise Refusal(403, "this token is for reading only", "read_only")
-    if whole and visitor.tenant is not None:
-        raise Refusal(403, f"this token is for the runs of tenant {visitor.tenant} only", "one_tenant")
+    if may == "operate" and not principal.can_operate:
+        raise RequestError(403, "this token is for reading only", "read_only")
+    if all_tenants and principal.tenant is not None:
+        raise RequestError(403, f"this token is for the runs of tenant {principal.tenant} only", "one_tenant")
 
 
-def refused(error: Exception, request: Request) -> Response:
+def error_response(error: Exception, request: Request) -> Response:
     """The answer to a request that failed."""
-    problem = problem_of(error, f"{request.method} {request.url.path}")
-    return problem_answer(problem, error.headers if isinstance(error, Refusal) else None)
+    problem = problem_from(error, f"{request.method} {request.url.path}")
+    return problem_response(problem, error.headers if isinstance(error, RequestError) else None)
 
 
-def _refuse_cookie(visitor: Visitor) -> None:
+def _refuse_cookie(principal: Principal) -> None:
     """The dashboard's own forms go elsewhere: a browser that is logged in has no business here."""
-    if visitor.came == "cookie":
-        raise Refusal(403, "the API takes changes with a bearer token only, not with a login", "no_bearer")
+    if principal.came == "cookie":
+        raise RequestError(403, "the API takes changes with a bearer token only, not with a login", "no_bearer")
 
 
 def _query(request: Request, operation: Operation) -> Any:
@@ -124,7 +122,7 @@ def _query(request: Request, operation: Operation) -> Any:
         if _takes_many(kinds.get(name)):
             given.setdefault(name, []).append(value)
         elif name in given:
-            raise Refusal(422, f"{name} is given twice", "invalid")
+            raise RequestError(422, f"{name} is given twice", "invalid")
         else:
             given[name] = value
     return msgspec.convert(given, operation.query, strict=False)
@@ -140,4 +138,4 @@ async def _body(request: Request, operation: Operation) -> Any:
     empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
     if empty and not any(field.required for field in msgspec.structs.fields(operation.body)):
         return operation.body()
-    return msgspec.json.decode(await body_of(request, JSON), type=operation.body)
+    return msgspec.json.decode(await read_body(request, JSON), type=operation.body)

@@ -12,7 +12,7 @@ from holdfast.store import Store
 from holdfast.store.upkeep import BEFORE_ALL
 
 
-class Tables(msgspec.Struct, frozen=True):
+class SchemaStatus(msgspec.Struct, frozen=True):
     """How the tables stand to this code. Version 0: there are none."""
 
     version: int
@@ -20,16 +20,16 @@ class Tables(msgspec.Struct, frozen=True):
     pending: list[str]
 
 
-class Upkeep:
+class Maintenance:
     """What is done now and then."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def tables(self) -> Tables:
+    def tables(self) -> SchemaStatus:
         """The version of the tables and what would be applied; changes nothing."""
         version = self._store.upkeep.version()
-        return Tables(version, newest(), [each.name for each in migrations() if each.number > version])
+        return SchemaStatus(version, newest(), [each.name for each in migrations() if each.number > version])
 
     def migrate(self) -> list[str]:
         """Make the tables, or bring them up to date; the migrations that were applied now."""

@@ -27,7 +27,7 @@ _WORST_FIRST = (
 
 
 @dataclass(slots=True)
-class Box:
+class NodeBox:
     """One node, or several that are alike."""
 
     nodes: list[NodeInfo]
@@ -77,7 +77,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrow:
+class EdgePath:
     """From a box to one that needs it."""
 
     path: str
@@ -85,50 +85,52 @@ class Arrow:
 
 
 @dataclass(slots=True)
-class Picture:
+class GraphLayout:
     """Everything placed."""
 
     width: int
     height: int
-    boxes: list[Box] = field(default_factory=list)
-    arrows: list[Arrow] = field(default_factory=list)
+    boxes: list[NodeBox] = field(default_factory=list)
+    arrows: list[EdgePath] = field(default_factory=list)
     left_out: int = 0
 
 
-def picture_of(graph: GraphInfo) -> Picture:
+def layout_graph(graph: GraphInfo) -> GraphLayout:
     """The picture of a graph."""
     boxes = _boxes(graph.nodes)
     left_out = sum(len(box.nodes) for box in boxes[MOST_BOXES:])
     boxes = boxes[:MOST_BOXES]
-    place = {node.name: box for box in boxes for node in box.nodes}
-    layers: dict[int, list[Box]] = {}
+    context = {node.name: box for box in boxes for node in box.nodes}
+    layers: dict[int, list[NodeBox]] = {}
     for box in boxes:
         layers.setdefault(box.layer, []).append(box)
     tallest = max((len(layer) for layer in layers.values()), default=1)
     height = tallest * (BOX[1] + GAP[1]) - GAP[1] + 2 * EDGE
     for column, layer in enumerate(layers[number] for number in sorted(layers)):
-        _stack(layer, column, height, place)
+        _stack(layer, column, height, context)
     width = len(layers) * (BOX[0] + GAP[0]) - GAP[0] + 2 * EDGE
-    return Picture(width, height, boxes, list(_arrows(boxes, place)), left_out)
+    return GraphLayout(width, height, boxes, list(_arrows(boxes, context)), left_out)
 
 
-def _boxes(nodes: Iterable[NodeInfo]) -> list[Box]:
+def _boxes(nodes: Iterable[NodeInfo]) -> list[NodeBox]:
     alike: dict[object, list[NodeInfo]] = {}
     for node in nodes:
         kind = (node.layer, node.task, tuple(sorted(node.needs.items())), node.conditions, node.kind)
         alike.setdefault(kind, []).append(node)
-    found: list[Box] = []
+    found: list[NodeBox] = []
     for some in alike.values():
         together = len(some) >= ALIKE and some[0].kind == "task"
-        found += [Box(each, each[0].layer, each[0].needs) for each in ([some] if together else [[one] for one in some])]
+        found += [
+            NodeBox(each, each[0].layer, each[0].needs) for each in ([some] if together else [[one] for one in some])
+        ]
     return sorted(found, key=lambda box: box.layer)
 
 
-def _stack(layer: list[Box], column: int, height: int, place: dict[str, Box]) -> None:
+def _stack(layer: list[NodeBox], column: int, height: int, context: dict[str, NodeBox]) -> None:
     """Place the boxes of a layer one above the other, each near those that it needs."""
 
-    def wanted(box: Box) -> float:
-        above = [place[name].y for name in box.needs if name in place]
+    def wanted(box: NodeBox) -> float:
+        above = [context[name].y for name in box.needs if name in context]
         return sum(above) / len(above) if above else 0.0
 
     if column:
@@ -139,15 +141,15 @@ def _stack(layer: list[Box], column: int, height: int, place: dict[str, Box]) ->
         box.y = top + row * (BOX[1] + GAP[1])
 
 
-def _arrows(boxes: Iterable[Box], place: dict[str, Box]) -> Iterable[Arrow]:
+def _arrows(boxes: Iterable[NodeBox], context: dict[str, NodeBox]) -> Iterable[EdgePath]:
     seen: set[tuple[int, int, str]] = set()
     for box in boxes:
         for name, mode in box.needs.items():
-            needed = place.get(name)
+            needed = context.get(name)
             if needed is None or (id(needed), id(box), mode) in seen:
                 continue
             seen.add((id(needed), id(box), mode))
             x1, y1 = needed.x + BOX[0], needed.y + BOX[1] // 2
             x2, y2 = box.x, box.y + BOX[1] // 2
             bend = max((x2 - x1) // 2, 20)
-            yield Arrow(f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2 - 2} {y2}", mode)
+            yield EdgePath(f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2 - 2} {y2}", mode)
