@@ -291,10 +291,13 @@ class Holdfast(Scheduling):
         `wait_for_database`: at the start, retry until the database can be reached. By default the worker raises
         StoreUnavailable at once.
         """
-        from holdfast.engine.crew import Crew, Settings  # those who only enqueue need none of it
+        from holdfast.engine.components import (  # those who only enqueue need none of it
+            WorkerComponents,
+            WorkerSettings,
+        )
         from holdfast.engine.worker import Worker
 
-        settings = Settings(
+        settings = WorkerSettings(
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
@@ -303,7 +306,7 @@ class Holdfast(Scheduling):
             wait_for_database=wait_for_database,
         )
         client = self._client
-        crew = Crew(
+        crew = WorkerComponents(
             self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
             self._timetable, self.telemetry,
         )  # fmt: skip

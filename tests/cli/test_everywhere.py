@@ -20,7 +20,7 @@ pytestmark = pytest.mark.no_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "bench", "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
+    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
     "emit", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
     "stats", "doctor",
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from holdfast.cli import (
     acting,
-    bench,
     check,
     completion,
     dashboard,
@@ -23,7 +22,6 @@ from holdfast.cli.root import holdfast
 
 __all__ = [
     "acting",
-    "bench",
     "check",
     "completion",
     "dashboard",

@@ -341,7 +341,7 @@ class Client:
         with self._telemetry.tracing.emit(name):
             return self.store.events.emit(tenant, name, text, self.trace())
 
-    # Following what a run writes
+    # VirtualTimeFollower what a run writes
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
         looks = Looks(id, None)

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from holdfast.database import Watch
 from holdfast.database.fork import watch_over
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.errors import StoreError
 from holdfast.model.clock import SECOND, database_clock
 from holdfast.model.ids import new_id_text
