@@ -46,11 +46,11 @@ def publish(names: list[str], files: Any, config: Any) -> list[str]:
 def site_link(match: re.Match[str]) -> str:
     """Rewrite a link of a top-level page for the site; links to files that are not in the site become plain text."""
     text, target = match.groups()
-    path, hash, heading = target.partition("#")
+    path, mark, heading = target.partition("#")
     if path.startswith("docs/") and (ROOT / path).is_file():
-        return f"[{text}]({path.removeprefix('docs/')}{hash}{heading})"
+        return f"[{text}]({path.removeprefix('docs/')}{mark}{heading})"
     if path in DESIGN + PROJECT and (ROOT / path).is_file():
-        return f"[{text}]({path.lower()}{hash}{heading})"
+        return f"[{text}]({path.lower()}{mark}{heading})"
     return text
 
 
