@@ -14,7 +14,7 @@ from holdfast.cli.filters import filter_options
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, Given, holdfast, pass_given
 from holdfast.errors import HoldfastError
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import GRAPH_QUEUE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def cancel(given: Given, run: tuple[str, ...], reason: str | None, **flags: Any)
       holdfast cancel 0199a3f2-6c1e 0199a3f4-11d0 --reason "ordered twice"
     """
 
-    by = who(flags.pop("by"))
+    by = actor_or_user(flags.pop("by"))
     if not run:
         return many(given, "cancel", flags, lambda control, asked: control.bulk.cancel(asked, reason=reason, by=by))
     refuse_filters(flags)
@@ -80,7 +80,7 @@ def retry(given: Given, run: tuple[str, ...], **flags: Any) -> int:
       holdfast retry --task shop.tasks.charge --error "no funds" --dry-run
     """
 
-    by = who(flags.pop("by"))
+    by = actor_or_user(flags.pop("by"))
     if not run:
         return many(given, "retry", flags, lambda control, asked: control.bulk.retry(asked, by=by))
     refuse_filters(flags)

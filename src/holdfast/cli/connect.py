@@ -52,7 +52,7 @@ def app_of(given: Given) -> Holdfast:
         os.environ["HOLDFAST_URL"] = given.url
     app = load_app(given.app)
     if given.url is not None and app.url != given.url:
-        shown = app.store.database.shown
+        shown = app.store.database.display_url
         raise ConfigError(
             f"the app names its own database, {shown}: leave --url out, or let the app read $HOLDFAST_URL"
         )

@@ -9,11 +9,11 @@ import click
 
 from holdfast.cli.completion import complete_queues, complete_runs
 from holdfast.cli.values import TIME
-from holdfast.model.run import STATES
+from holdfast.model.run import RUN_STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
-    from holdfast.model.filters import FilterAsked
+    from holdfast.model.filters import FilterOptions
 
 NAMES = {
     "state": "state", "task": "task", "queue": "queue", "tenant": "tenant", "tag": "tag", "error": "error",
@@ -24,8 +24,8 @@ NAMES = {
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
-        "--state", type=click.Choice(STATES), multiple=True, metavar="STATE",
-        help=f"Only runs in this state, or in one of several: {', '.join(STATES)}.",
+        "--state", type=click.Choice(RUN_STATES), multiple=True, metavar="STATE",
+        help=f"Only runs in this state, or in one of several: {', '.join(RUN_STATES)}.",
     ),
     click.option("--task", metavar="NAME", help="Only runs of this task."),
     click.option("--queue", metavar="NAME", help="Only runs of this queue.", shell_complete=complete_queues),
@@ -49,7 +49,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def filters_of(control: Control, flags: dict[str, Any]) -> FilterAsked:
+def filters_of(control: Control, flags: dict[str, Any]) -> FilterOptions:
     """What was given, as `control` takes it; runs are found by the beginning of their ids."""
     asked: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
     for name in ("parent", "family"):

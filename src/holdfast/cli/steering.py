@@ -8,7 +8,7 @@ from holdfast.cli.completion import complete_runs, complete_steps, complete_topi
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import Given, holdfast, pass_given
 from holdfast.cli.values import arguments, by_option, payload
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 
 
 @holdfast.command()
@@ -42,7 +42,7 @@ def fork(given: Given, run: str, from_step: str | None, given_args: str | None, 
     with opened_or_empty(given) as control:
         id = control.runs.find(run)
         info = control.runs.info(id)
-        made = control.runs.fork(id, from_step, args, who(by))
+        made = control.runs.fork(id, from_step, args, actor_or_user(by))
     if given.json:
         show_json({"id": made, "task": info.task, "forked": id, "from_step": from_step})
         return
@@ -74,7 +74,7 @@ def send(given: Given, run: str, topic: str, given_payload: str | None, by: str 
     with opened_or_empty(given) as control:
         id = control.runs.find(run)
         waits = control.runs.waits(id)
-        control.runs.send(id, topic, value, who(by))
+        control.runs.send(id, topic, value, actor_or_user(by))
     if given.json:
         show_json({"run": id, "topic": topic})
         return

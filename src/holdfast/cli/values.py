@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.model.clock import LONGEST, SECOND
+from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -27,7 +27,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
         if found is None:
             self.fail(f"{value!r} is no duration: write it like 90, 90s, 15m, 2h or 7d", param, ctx)
         seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
-        if seconds > LONGEST / SECOND:
+        if seconds > MAX_DURATION_MICROS / MICROS_PER_SECOND:
             self.fail(f"{value!r} is too long; the longest is 200 years", param, ctx)
         return seconds
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration
-from holdfast.policy.catch_up import CatchUp
+from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.takes import Takes0
 from holdfast.task.task import Request, Task
 from holdfast.task.timetable import Overlap, Poll, Timetable

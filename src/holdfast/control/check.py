@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.replaying import Finding, OneReplay, ReadingClerk, ReadingDesk
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.store import Store
 from holdfast.store.commands import Kept
 from holdfast.store.views import OpenClaim, OpenRow
@@ -60,7 +60,7 @@ class Check:
     ) -> Report:
         """Replay the unfinished runs that were begun, the oldest first, each for at most `timeout`; `progress` is told
         how many of how many are done."""
-        seconds = to_micros(timeout, "timeout") / SECOND
+        seconds = to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._registry.load()
         report = Report()
         if task is not None:

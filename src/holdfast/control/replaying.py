@@ -25,9 +25,9 @@ from holdfast.engine.playing import Arguments, Replayed, missing_undos, replay, 
 from holdfast.engine.score import Score
 from holdfast.engine.threads import ThreadCall, Threads
 from holdfast.errors import HoldfastError, TaskError
-from holdfast.model.failure import describe
-from holdfast.model.labels import label_of
+from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
+from holdfast.model.step_keys import key_label
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import Checkpoint, Held, Kept
 from holdfast.store.rows import NewGraph
@@ -187,7 +187,7 @@ class OneReplay:
             thread.join(min(left, SIGNAL_LOOK))
         if self._replayed is None:
             key = next((kept.key for kept in _in_order(self._past)), None)
-            where = "the end of its record" if key is None else label_of(key)
+            where = "the end of its record" if key is None else key_label(key)
             text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
             return [Finding("timeout", where, text, key)]
         if isinstance(self._replayed.error, CannotCheck):
@@ -221,7 +221,7 @@ class OneReplay:
     def _undo_findings(self) -> list[Finding]:
         """A run that undoes only needs its compensations."""
         text = "it is to be undone, but its compensation isn't in the code any more"
-        return [Finding("undo", label_of(key), text, key) for key in missing_undos(self._score)]
+        return [Finding("undo", key_label(key), text, key) for key in missing_undos(self._score)]
 
     def _compare(self, replayed: Replayed) -> list[Finding]:
         unasked = _in_order(self._past)
@@ -229,31 +229,31 @@ class OneReplay:
         if replayed.error is not None and (unasked or lost_waits):
             key = unasked[0].key if unasked else lost_waits[0]
             what = "is on record" if unasked else "is waited for"
-            return [Finding("raised", label_of(key), f"{what}, but the code raises {_told(replayed.error)}", key)]
+            return [Finding("raised", key_label(key), f"{what}, but the code raises {_told(replayed.error)}", key)]
         new = [key for key in dict.fromkeys(self._stuck) if key not in self._waits]
         found = self._unasked(unasked, new)
         if not (found and new):  # else those may well be waited for behind what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
         if not found and self._run.state == "waiting" and not self._past.settled:
             text = "isn't on record, but the code would run it now, where the run only waits"
-            found = [Finding("added", label_of(key), text, key) for key in new]
+            found = [Finding("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
 
     def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Finding]:
         """What is on record and wasn't asked for. What lies behind something new can't be seen."""
         drifted = {key for keys in self._past.drift().values() for key in keys}
         text = "the code asks for it with other arguments, so it would run again"
-        found = [Finding("drift", label_of(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
+        found = [Finding("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
         others = [kept for kept in unasked if kept.key not in drifted]
         if new:
             return found or ([_instead(others, new)] if others else [])
         text = "is on record, but the code doesn't ask for it any more"
-        return found + [Finding("removed", label_of(kept.key), text, kept.key) for kept in others]
+        return found + [Finding("removed", key_label(kept.key), text, kept.key) for kept in others]
 
     def _without_undo(self) -> list[Finding]:
         text = "was recorded with a compensation, which isn't in the code any more"
         return [
-            Finding("undo", label_of(key), text, key)
+            Finding("undo", key_label(key), text, key)
             for n, key in self._score.without_undo
             if n not in self._past.undone
         ]
@@ -267,18 +267,18 @@ def _instead(unasked: list[Checkpoint], new: list[str]) -> Finding:
     first = unasked[0]
     more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
     text = f"is on record{more}, but the code asks for {_some(new)} first"
-    return Finding("instead", label_of(first.key), text, first.key)
+    return Finding("instead", key_label(first.key), text, first.key)
 
 
 def _lost(key: str, new: list[str], *, ended: bool) -> Finding:
     instead = "would end instead" if ended else f"would go on with {_some(new)}" if new else "doesn't any more"
-    return Finding("wait", label_of(key), f"the run waits for it, but the code {instead}", key)
+    return Finding("wait", key_label(key), f"the run waits for it, but the code {instead}", key)
 
 
 def _some(keys: list[str]) -> str:
-    named = ", ".join(map(label_of, keys[:3]))
+    named = ", ".join(map(key_label, keys[:3]))
     return f"{named}, …" if len(keys) > 3 else named
 
 
 def _told(error: BaseException) -> str:
-    return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe(error))).split())
+    return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe_exception(error))).split())

@@ -11,11 +11,11 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
-from holdfast.model.codec import shown
-from holdfast.model.failure import from_json
-from holdfast.model.labels import label_of, name_of
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.codec import display_value
+from holdfast.model.failure import error_from_json
 from holdfast.model.run import RunState
+from holdfast.model.step_keys import key_label, key_name
 from holdfast.store.views import RunRow, StepRow, WaitRow
 
 
@@ -82,14 +82,14 @@ def _step(row: StepRow, undone_at: int | None) -> StepInfo:
     failed = row.kind == "failed"
     return StepInfo(
         n=row.n,
-        name=name_of(row.key),
-        label=label_of(row.key),
+        name=key_name(row.key),
+        label=key_label(row.key),
         kind=row.kind,
         key=row.key,
         at=to_datetime(row.at),
-        took=None if row.took is None else row.took / SECOND,
+        took=None if row.took is None else row.took / MICROS_PER_SECOND,
         value=None if failed else _value(row.kind, row.value),
-        error=from_json(row.value or "") if failed else None,
+        error=error_from_json(row.value or "") if failed else None,
         undo=row.undo == 1,
         undone_at=to_datetime_or_none(undone_at),
     )
@@ -104,7 +104,7 @@ def _value(kind: str, text: str | None) -> Any:
     if text is None:
         return None
     with suppress(PayloadError):
-        value = shown(text)
+        value = display_value(text)
         return to_datetime(value) if kind == "now" and isinstance(value, int) else value
     return text
 
@@ -128,8 +128,8 @@ def _awaited(row: WaitRow) -> str | None:
     if row.kind == "message":
         return row.target
     if row.kind == "children":
-        return label_of(row.key).rpartition(" ")[2]
-    return label_of(row.key).partition(" ")[2] or None
+        return key_label(row.key).rpartition(" ")[2]
+    return key_label(row.key).partition(" ")[2] or None
 
 
 def children_of(rows: Iterable[RunRow]) -> list[ChildInfo]:
@@ -148,5 +148,5 @@ def _child(run: RunRow) -> ChildInfo:
         attempt=run.attempt,
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),
-        error=None if run.error is None else from_json(run.error),
+        error=None if run.error is None else error_from_json(run.error),
     )

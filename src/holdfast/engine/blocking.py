@@ -22,7 +22,7 @@ from holdfast.engine.score import Score
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import StoreError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
@@ -150,7 +150,7 @@ class BlockingConductor(Player):
         came: Future[Outcome] = Future()
         self._open[key] = (kind, came)
         self._desk.watch(self)
-        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < LINGER)
+        soon = kind != "sleep" or (due_in is not None and due_in / MICROS_PER_SECOND < LINGER)
         try:
             outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._desk.has_room()))
             self._lingering.resumed()
@@ -198,7 +198,7 @@ class BlockingConductor(Player):
                 except BaseException as error:
                     tried = tries.failed(error)
                 if isinstance(tried, Tried):
-                    tried.took = int((time.monotonic() - started) * SECOND)
+                    tried.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
                     return tried
                 self._pause(real_seconds(self._desk.store.clock, tried))
                 self.wait_for_threads()
@@ -228,7 +228,7 @@ class BlockingConductor(Player):
 
         handle = self._desk.run_in_thread(work)
         try:
-            return _no_coroutine(done.result(timeout / SECOND))
+            return _no_coroutine(done.result(timeout / MICROS_PER_SECOND))
         except NotYet as error:
             if done.done():
                 return _no_coroutine(done.result())
@@ -252,7 +252,7 @@ class BlockingConductor(Player):
             tried = returned(call, value, self._desk.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
-            command.took = int((time.monotonic() - started) * SECOND)
+            command.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
             command.n = command.n or self.score.number()
             return tried.text or "null"
 

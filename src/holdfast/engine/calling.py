@@ -16,9 +16,9 @@ from holdfast.engine.past import Past
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.trying import TookTooLong, Tries, returned
 from holdfast.errors import ErrorInfo
-from holdfast.model.clock import SECOND
-from holdfast.model.labels import name_of
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.payloads import Payloads
+from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Step
@@ -76,7 +76,7 @@ class Calls:
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
         token = scope.set(self._scope(key))
-        watched = None if self._attempt.watched is None else self._attempt.watched.step(name_of(key), key)
+        watched = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
         tried: Tried | None = None
         try:
             value = await self.in_thread(call)
@@ -157,7 +157,7 @@ class Calls:
             coroutine = step.fn(*step.args, **step.kwargs)
         else:
             coroutine = self._in_thread_or_awaited(partial(step.fn, *step.args, **step.kwargs), under_way)
-        return coroutine if step.timeout is None else _within(step.timeout / SECOND, coroutine)
+        return coroutine if step.timeout is None else _within(step.timeout / MICROS_PER_SECOND, coroutine)
 
     async def _in_thread_or_awaited(self, call: Callable[[], Any], under_way: UnderWay) -> Any:
         value = await self.in_thread(call, under_way)

@@ -38,7 +38,7 @@ from holdfast.engine.tallier import Tallier
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.timekeeper import Timekeeper
 from holdfast.engine.watching import Watching
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
@@ -54,7 +54,7 @@ class Settings:
     concurrency: int = 100
     lease: float = 60.0
     grace: float = 30.0
-    keep_events: int = 30 * 24 * 3600 * SECOND
+    keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     wait_for_database: bool = False
 
 

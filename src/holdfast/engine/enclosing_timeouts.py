@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.engine import effects as fx
 from holdfast.engine.score import Score
 from holdfast.errors import Fatal
-from holdfast.model.labels import label_of
+from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Wait
 from holdfast.task.current import scope
 
@@ -84,7 +84,7 @@ timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts",
 
 def refusal(key: str) -> Fatal:
     return Fatal(
-        f"{label_of(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
+        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
         "event loop, which doesn't survive a suspension: give the wait itself a timeout=… (ctx.wait_for, ctx.receive), "
         "or let it race with ctx.sleep"
     )

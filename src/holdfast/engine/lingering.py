@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 
 QUIET_TURNS = 20  # turns of the loop without any movement before a run is suspended
 LINGER = 0.05  # how long it stays when something may come soon: most children, and many events, do
@@ -27,7 +27,7 @@ class Lingering:
     def opened(self, kind: str, due_in: int | None, now: float) -> None:
         """Another wait; `now` is the loop's time."""
         if due_in is not None:
-            self._due = min(self._due, now + due_in / SECOND)
+            self._due = min(self._due, now + due_in / MICROS_PER_SECOND)
         if kind != "sleep":
             self._others_move = True
 

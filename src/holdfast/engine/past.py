@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.model.labels import name_of
+from holdfast.model.step_keys import key_name
 from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Record
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Step
@@ -112,9 +112,9 @@ class Past:
         """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
         if not self.unasked:
             return {}
-        names = {name_of(key) for key in self._new if not key.startswith("$")}
+        names = {key_name(key) for key in self._new if not key.startswith("$")}
         found: dict[str, list[str]] = {}
         for key in self.unasked:
-            if not key.startswith("$") and (name := name_of(key)) in names:
+            if not key.startswith("$") and (name := key_name(key)) in names:
                 found.setdefault(name, []).append(key)
         return found

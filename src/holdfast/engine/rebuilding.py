@@ -11,14 +11,14 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, WaitTimeout
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import from_json, to_json
+from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
 from holdfast.store.commands import Outcome
 
 
 def failure_text(error: ErrorInfo, exception: BaseException | None) -> str:
     """What is kept of a step's failure: the error, and the exception's class and arguments where they can be kept."""
-    kept: dict[str, Any] = msgspec.json.decode(to_json(error))
+    kept: dict[str, Any] = msgspec.json.decode(error_to_json(error))
     if exception is not None:
         with suppress(Exception):
             kept["class"] = dotted_name(type(exception))
@@ -38,7 +38,7 @@ def fail_again(step: str, text: str, raises: tuple[type[Exception], ...]) -> NoR
     rebuilt = _rebuild(text, raises) if raises else None
     if rebuilt is not None:
         raise rebuilt
-    raise StepFailed(step, from_json(text))
+    raise StepFailed(step, error_from_json(text))
 
 
 def _rebuild(text: str, raises: tuple[type[Exception], ...]) -> Exception | None:
@@ -99,7 +99,7 @@ def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
 def failure_of_child(child: str, end: Sequence[Any]) -> RunFailed | RunCancelled:
     """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
-    info = from_json(error) if error else ErrorInfo("error", state, "")
+    info = error_from_json(error) if error else ErrorInfo("error", state, "")
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)

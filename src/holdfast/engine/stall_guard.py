@@ -26,9 +26,9 @@ from holdfast.engine.conductor import Conductor
 from holdfast.engine.loop_monitor import LoopMonitor
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Duty
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import working
+from holdfast.telemetry.log_format import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.store import End
@@ -112,7 +112,7 @@ class StallGuard:
             log.loop_stalled(self._monitor.lag, _label(blocker), len(released))
         limit = self._lease
         if blocker is not None and blocker.timeout is not None:
-            limit = max(limit, blocker.timeout / SECOND)
+            limit = max(limit, blocker.timeout / MICROS_PER_SECOND)
         if self._stalled_for < limit or self._gave_up:
             return
         self._gave_up = True
@@ -158,7 +158,7 @@ class StallGuard:
                 return attempt
         context = getattr(task, "get_context", None)  # Python 3.12 and later
         if context is not None:
-            described = context().get(working)
+            described = context().get(current_attempt)
             return None if described is None else by_run.get(described.run)
         return next((attempt for attempt in by_run.values() if _executes(self._frame(), attempt)), None)
 

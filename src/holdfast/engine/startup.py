@@ -13,12 +13,12 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from holdfast.database.faults import Refused
+from holdfast.database.faults import AccessDenied
 from holdfast.engine.crew import Crew
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import worker_here
+from holdfast.telemetry.log_format import current_worker
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 1.0
@@ -64,8 +64,8 @@ class Startup:
         self._when_available(self._open_session)
         session = crew.duty.session
         assert session is not None
-        log.worker_started(session.id, crew.store.database.shown, len(self._registry), crew.settings.concurrency)
-        token = worker_here.set(crew.duty.named)
+        log.worker_started(session.id, crew.store.database.display_url, len(self._registry), crew.settings.concurrency)
+        token = current_worker.set(crew.duty.named)
         if crew.watching is not None:
             crew.watching.start()
         crew.following.begin()
@@ -77,7 +77,7 @@ class Startup:
             if not (drain and loop in crew.clocks):
                 loop.start()
         crew.claimer.start()
-        worker_here.reset(token)
+        current_worker.reset(token)
 
     def _open_session(self) -> None:
         self._crew.lanes.refresh()
@@ -105,7 +105,7 @@ def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]
     while True:
         try:
             done = work()
-        except Refused:
+        except AccessDenied:
             raise
         except StoreUnavailable as error:
             tries += 1

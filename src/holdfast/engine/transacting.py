@@ -13,7 +13,7 @@ from holdfast.engine.effects import Tried
 from holdfast.engine.score import Score
 from holdfast.engine.trying import Tries, returned
 from holdfast.errors import StoreError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.commands import Record
 from holdfast.task.operations import Transaction
 
@@ -46,7 +46,7 @@ class Transacting:
         tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._calls.payloads)
         if tried.exception is not None:
             raise tried.exception
-        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
         if not self.record.n:
             self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
         return tried.text or "null"

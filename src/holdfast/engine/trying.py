@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast.engine.effects import Tried
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
-from holdfast.model.failure import describe
+from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
-from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
+from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.task.operations import Call
 
 ONCE = Retry(max_attempts=1)
@@ -28,7 +28,7 @@ def returned(call: Call, value: Any, payloads: Payloads) -> Tried:
         text = encode(value, "the result of step", call.name)
         return Tried(text, payloads.pack(text, "the result of step", call.name))
     except PayloadError as error:
-        return Tried(error=describe(error, payload_code(error)), exception=error)
+        return Tried(error=describe_exception(error, payload_error_code(error)), exception=error)
 
 
 class Tries:
@@ -45,20 +45,20 @@ class Tries:
     def failed(self, exception: BaseException) -> Tried | float:
         """Author code raised: how it ended, or the seconds until the next try."""
         if isinstance(exception, TookTooLong):
-            outcome = after_timeout(self._retry, self._failures, random.random)
-            seconds = (self._timeout or 0) / SECOND
+            outcome = decide_after_timeout(self._retry, self._failures, random.random)
+            seconds = (self._timeout or 0) / MICROS_PER_SECOND
             error = ErrorInfo("timeout", "TimeoutError", f"the step took longer than its timeout of {seconds:g} s")
         else:
             outcome, error = self._described(exception)
         self._failures += 1
         if outcome.retry_in is not None:
-            return outcome.retry_in / SECOND
+            return outcome.retry_in / MICROS_PER_SECOND
         return Tried(error=error, exception=TimeoutError(error.message) if error.code == "timeout" else exception)
 
-    def _described(self, exception: BaseException) -> tuple[Outcome, ErrorInfo]:
+    def _described(self, exception: BaseException) -> tuple[RetryDecision, ErrorInfo]:
         try:
-            outcome = after_failure(self._retry, self._failures, exception, random.random)
-            return outcome, describe(exception, outcome.code)
+            outcome = decide_after_failure(self._retry, self._failures, exception, random.random)
+            return outcome, describe_exception(exception, outcome.code)
         except BaseException as trouble:  # an exception that can't even be looked at
             message = f"it can't be described: looking at it raised {type(trouble).__name__}"
-            return Outcome("error"), ErrorInfo("error", type(exception).__name__, message)
+            return RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message)

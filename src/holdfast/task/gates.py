@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import GraphError, TaskError
-from holdfast.model.codec import is_model
-from holdfast.policy.schema import misfit
+from holdfast.model.codec import is_pydantic_model
+from holdfast.policy.json_schema import find_mismatch
 from holdfast.task.annotations import Unresolved, check
 
 
@@ -23,7 +23,7 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
         schema = msgspec.json.schema(kind, schema_hook=_schema_of_model)
     except (TaskError, Unresolved, TypeError, NotImplementedError) as error:
         raise GraphError(f"{where}: outputs of type {kind!r} can't be checked: {error}") from error
-    if nullable and misfit(None, schema) is not None:
+    if nullable and find_mismatch(None, schema) is not None:
         raise GraphError(
             f"{where}: at its timeout it is to be complete with None, which is no {kind!r}: let the type have None"
         )
@@ -31,7 +31,7 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
 
 
 def _schema_of_model(kind: type[Any]) -> dict[str, Any]:
-    if not is_model(kind):
+    if not is_pydantic_model(kind):
         raise NotImplementedError(f"{kind!r} has no schema")
     schema: dict[str, Any] = kind.model_json_schema()
     return schema

@@ -12,8 +12,8 @@ import msgspec
 from holdfast.errors import ConfigError, GraphError, NotSerializable
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
-from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.policy.frontier import NOTHING, Reference, Rule
+from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.policy.graph_rules import MISSING, Reference, Rule
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
 from holdfast.task.gates import schema_of
 from holdfast.task.options import some_time
@@ -79,7 +79,7 @@ class Graph:
 
     def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
         self.name = check_name(name, "the name of a graph")
-        self.key = None if key is None else check_name(key, "the key of a graph", LONGEST_KEY)
+        self.key = None if key is None else check_name(key, "the key of a graph", MAX_KEY_CHARS)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
         self.added: dict[str, Added] = {}
         self._numbers: dict[str, int] = {}  # where to go on looking for a free name
@@ -313,7 +313,7 @@ def _refuse_options(name: str, request: Request[Any]) -> None:
 
 
 def has_default(fill: Fill) -> bool:
-    return fill.reference.get("default", NOTHING) is not NOTHING
+    return fill.reference.get("default", MISSING) is not MISSING
 
 
 def done_rule(name: str) -> Rule:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
-from holdfast.model.names import check_name, check_queue, dotted_name, shown
+from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.limits import Limits
 from holdfast.task.signature import Signature
 from holdfast.task.task import Task
@@ -33,7 +33,7 @@ class Registry:
 
     def __init__(self, include: Sequence[str] = ()) -> None:
         if isinstance(include, str):
-            raise ConfigError(f"include must be a list of modules, not a str: write include=[{shown(include)}]")
+            raise ConfigError(f"include must be a list of modules, not a str: write include=[{quoted(include)}]")
         self._waiting = [check_name(module, "a module in include") for module in include]
         self.limits = Limits()
         self.fair: dict[str, dict[str, int]] = {}
@@ -81,7 +81,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(f"no task {shown(name)} in this app; {self._hint(name)}") from None
+            raise UnknownTask(f"no task {quoted(name)} in this app; {self._hint(name)}") from None
 
     def decode_result(self, task: str, text: str) -> Any:
         """A kept result, typed by the task's code where that is known, else plain JSON."""

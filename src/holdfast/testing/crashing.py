@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.database import Database
 from holdfast.errors import KeyConflict
-from holdfast.model.labels import label_of
 from holdfast.model.payloads import Payloads
-from holdfast.model.virtual_clock import Follower, VirtualClock
+from holdfast.model.step_keys import key_label
+from holdfast.model.virtual_clock import ClockFollower, VirtualClock
 from holdfast.store import End, Store
 from holdfast.store.attempts import Attempts
 from holdfast.store.commands import LOST, Command, Enqueue, Record, Reply
@@ -82,7 +82,7 @@ class Crashes:
         self._times: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def around(self, worker: Follower | None, said: Iterable[Said], write: Callable[[], T], lost: T) -> T:
+    def around(self, worker: ClockFollower | None, said: Iterable[Said], write: Callable[[], T], lost: T) -> T:
         """Write, or don't; `lost` is what a dead worker is answered."""
         if worker is None:
             return write()
@@ -99,7 +99,7 @@ class Crashes:
     def _at(self, *, recorded: bool) -> Place | None:
         return self.at if self.at is not None and self.at.recorded is recorded and self.where is None else None
 
-    def _note(self, worker: Follower, said: Iterable[Said]) -> dict[Place | None, str]:
+    def _note(self, worker: ClockFollower, said: Iterable[Said]) -> dict[Place | None, str]:
         """The places that this is, with their runs."""
         found: dict[Place | None, str] = {}
         with self._lock:
@@ -115,7 +115,7 @@ class Crashes:
                 found.update((place, run) for place in places)
         return found
 
-    def _crash(self, worker: Follower, run: str) -> None:
+    def _crash(self, worker: ClockFollower, run: str) -> None:
         self.where = line_of(worker.attempt(run))
         worker.die()
 
@@ -134,10 +134,10 @@ def said_by(commands: Sequence[Command]) -> list[Said]:
 def _said_by(command: Command) -> Said:
     if isinstance(command, Record):
         done = command.kind in DONE_BY_AUTHORS
-        what = label_of(command.key)
+        what = key_label(command.key)
         return Said(command.run, f"step {what}" if command.kind in DONE_BY_AUTHORS[:2] else what, done)
     key = getattr(command, "key", None)
-    what = type(command).__name__.lower() if key is None else label_of(key)
+    what = type(command).__name__.lower() if key is None else key_label(key)
     return Said(command.held.run, what, False)
 
 
@@ -204,7 +204,7 @@ class CrashingTransactions(Transactions):
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> str | None:
         write = partial(super().run, session, record, work, is_stopped)
-        said = [Said(record.run, f"transaction {label_of(record.key)}", False)]
+        said = [Said(record.run, f"transaction {key_label(record.key)}", False)]
         return self._crashes.around(self._clock.worker(session), said, write, None)
 
 

@@ -9,10 +9,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.model.codec import MAX_PAYLOAD
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.web.problems import Problem, Refusal
 
-LARGEST_BODY = 2 * MAX_PAYLOAD
+LARGEST_BODY = 2 * MAX_PAYLOAD_BYTES
 JSON = "application/json"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from holdfast.control import Control
 from holdfast.control.tokens import May, id_of, kept_hash, pass_of
 from holdfast.errors import RunNotFound
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.web.problems import Refusal
 
@@ -81,7 +81,7 @@ class Visitors:
         else:
             found = None
         if found is None and bearer is None and self.is_open():
-            found = Visitor(who(None), "operate", None, "open", _form_key(self._control.identity))
+            found = Visitor(actor_or_user(None), "operate", None, "open", _form_key(self._control.identity))
         if found is None:
             raise Refusal(
                 401,

@@ -9,7 +9,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.model.run import FINAL, STATES
+from holdfast.model.run import FINAL_STATES, RUN_STATES
 from holdfast.web.pages import words
 from holdfast.web.pages.files import address
 from holdfast.web.visitors import Visitor
@@ -49,7 +49,7 @@ _environment.filters.update(
     ago=words.ago, span=words.span, exact=words.exact, shown=words.shown, brief=words.brief,
     many=words.many, path=lambda text: quote(str(text), safe=""),
 )  # fmt: skip
-_environment.globals.update(SECTIONS=SECTIONS, STATES=STATES, FINAL=FINAL, asset=address)
+_environment.globals.update(SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES, asset=address)
 
 
 def page(request: Request, visitor: Visitor | None, template: str, status: int = 200, **values: Any) -> Response:

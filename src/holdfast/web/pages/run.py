@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, RunNotFound
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.web.pages.forms import fields_of
 from holdfast.web.pages.picture import picture_of
 from holdfast.web.pages.render import link
@@ -27,7 +27,7 @@ def _show(visit: Visit) -> dict[str, Any]:
     return {
         "run": details,
         "info": details.info,
-        "reasons": [] if info.state in FINAL else visit.control.whys.why(info.id, visit.visitor.tenant).reasons,
+        "reasons": [] if info.state in FINAL_STATES else visit.control.whys.why(info.id, visit.visitor.tenant).reasons,
         "timeline": timeline_of(details, now),
         "picture": None if details.graph is None else picture_of(details.graph),
         "gates": [] if details.graph is None else _open_gates(details.graph.gates),
@@ -35,7 +35,7 @@ def _show(visit: Visit) -> dict[str, Any]:
         "more_steps": max(len(steps) - SHOWN_STEPS, 0),
         "history": details.history[-SHOWN_ENTRIES:],
         "more_history": max(len(details.history) - SHOWN_ENTRIES, 0),
-        "live": None if info.state in FINAL else f"/api/v1/runs/{info.id}/live",
+        "live": None if info.state in FINAL_STATES else f"/api/v1/runs/{info.id}/live",
     }
 
 
