@@ -14,12 +14,12 @@ import msgspec
 from holdfast.database.base import DatabaseConnection, Row
 from holdfast.database.faults import AccessDenied, Conflict, ConnectionLost, DataFault, Expired, transaction_ended
 from holdfast.database.file_guard import FileGuard
-from holdfast.database.sqlite import POLL_INTERVAL_S
 from holdfast.database.statements import Statement
 from holdfast.database.write_queue import WriteQueue
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
 BUSY_TIMEOUT_S = 5.0
+ROLLBACK_RETRY_S = 0.005
 BUSY_MIN_POLL_S, BUSY_MAX_POLL_S = 0.0002, 0.005
 CHECK_INTERVAL_S = 1.0
 """How often a connection that only reads checks that the file wasn't replaced. Writes check it with each commit."""
@@ -298,7 +298,7 @@ class SqliteConnection(DatabaseConnection):
             with suppress(apsw.ThreadingViolationError):  # its own thread is at it, and will be interrupted
                 self.rollback()
                 return
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(ROLLBACK_RETRY_S)
 
     def leave_queue(self) -> None:
         """Write no more: another connection takes this one's place in the queue of writers."""
