@@ -294,14 +294,14 @@ def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
 
 
 def test_each_purpose_has_its_own_line_on_postgres_but_reading_shares_the_clients(postgres):
-    line = postgres.store.database.line
+    line = postgres.store.database.connection
     assert line("client") is line("client") is line("read")
     assert len({line(name) for name in ("client", "claim", "commit", "heartbeat")}) == 4
 
 
 def test_one_line_writes_on_sqlite_and_the_heartbeat_and_reading_have_their_own(sqlite_url):
     world = World(sqlite_url)
-    line = world.store.database.line
+    line = world.store.database.connection
     assert line("client") is line("claim") is line("commit")
     assert len({line(name) for name in ("client", "heartbeat", "read")}) == 3
     world.close()

@@ -191,7 +191,7 @@ def test_a_watch_looks_less_often_while_its_own_process_writes_without_a_pause()
 
     paused: list[float] = []
     writes = 2
-    writer = SimpleNamespace(uses=0)
+    writer = SimpleNamespace(use_count=0)
     line = SimpleNamespace(run=lambda work: (None, 1))
     watch, stop = DataVersionPoller(line, writer), Stop()
     assert watch.wait(60, stop)  # the first look only begins to watch
