@@ -15,9 +15,9 @@ from holdfast.client.handle import Run
 from holdfast.client.scheduling import Scheduling
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
-from holdfast.model.event_loop import reject_in_event_loop, run_in_thread
 from holdfast.model.names import check_name, check_queue, import_name
 from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
@@ -291,10 +291,13 @@ class Holdfast(Scheduling):
         `wait_for_database`: at the start, retry until the database can be reached. By default the worker raises
         StoreUnavailable at once.
         """
-        from holdfast.engine.crew import Crew, Settings  # those who only enqueue need none of it
+        from holdfast.engine.components import (  # those who only enqueue need none of it
+            WorkerComponents,
+            WorkerSettings,
+        )
         from holdfast.engine.worker import Worker
 
-        settings = Settings(
+        settings = WorkerSettings(
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
@@ -303,7 +306,7 @@ class Holdfast(Scheduling):
             wait_for_database=wait_for_database,
         )
         client = self._client
-        crew = Crew(
+        crew = WorkerComponents(
             self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
             self._timetable, self.telemetry,
         )  # fmt: skip

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from holdfast import Context, Retry
-from holdfast.engine.committer import Committer
+from holdfast.engine.loops.committer import Committer
 from holdfast.store.commands import Withdraw
 from tests.support.durable import drain, state
 from tests.support.waiting import wait_until

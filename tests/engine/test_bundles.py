@@ -10,10 +10,10 @@ import pytest
 
 from holdfast import Context
 from holdfast.database import DataFault
-from holdfast.engine.committer import Committer
-from holdfast.engine.desk import Ask
-from holdfast.engine.gathering import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
-from holdfast.engine.session import Duty, Session
+from holdfast.engine.loops.committer import Committer
+from holdfast.engine.services import Ask
+from holdfast.engine.session import Session, WorkerState
+from holdfast.engine.write_queue import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import Held, StepRecord, Withdraw
 from tests.support.losing import FirstAnswerLost
@@ -43,18 +43,18 @@ def bundles(app, ledger):
     with app.worker(lease=20, concurrency=RUNS) as worker:
         runs = work.enqueue_many([(n,) for n in range(RUNS)])
         wait_until(lambda: len(ledger.lines()) == RUNS)
-        committer = worker._crew.committer
+        committer = worker._components.committer
         committer.stop()
-        worker._crew.runner.loop.call_soon_threadsafe(go.set)
+        worker._components.runner.loop.call_soon_threadsafe(go.set)
         wait_until(lambda: committer.backlog == RUNS)
         wait_until(lambda: committer._waiting)
         assert [(type(task), task.number) for task in committer._waiting] == [(Bundle, RUNS)]
-        yield worker._crew, runs
+        yield worker._components, runs
 
 
-def finish(crew, runs):
+def finish(components, runs):
     """Write all there is, until no run is in hand."""
-    wait_until(lambda: crew.committer.tick() and not crew.committer.backlog and not len(crew.duty))
+    wait_until(lambda: components.committer.tick() and not components.committer.backlog and not len(components.state))
     return [run.info().state for run in runs]
 
 
@@ -63,38 +63,38 @@ def kept(app):
 
 
 def test_all_of_them_are_written_at_once(app, bundles, monkeypatch):
-    crew, runs = bundles
-    monkeypatch.setattr(crew.store.journal, "record", None)
-    assert finish(crew, runs) == ["done"] * RUNS
+    components, runs = bundles
+    monkeypatch.setattr(components.store.journal, "record", None)
+    assert finish(components, runs) == ["done"] * RUNS
     assert [run.result(timeout=5) for run in runs] == list(range(RUNS))
     assert kept(app) == sorted(str(n) for n in range(RUNS))
 
 
 def test_one_that_lost_its_run_fails_alone(bundles, ledger):
-    crew, runs = bundles
+    components, runs = bundles
     runs[7].cancel()
-    states = finish(crew, runs)
+    states = finish(components, runs)
     assert {n for n in range(RUNS) if f"behind {n}" not in ledger.lines()} == {7}, "it doesn't go on"
     assert [at for at, state in enumerate(states) if state != "done"] == [7]
     assert states[7] == "cancelled"
 
 
 def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch, ledger):
-    crew, runs = bundles
-    losing = FirstAnswerLost(crew.store.journal.record_steps)
-    monkeypatch.setattr(crew.store.journal, "record_steps", losing)
+    components, runs = bundles
+    losing = FirstAnswerLost(components.store.journal.record_steps)
+    monkeypatch.setattr(components.store.journal, "record_steps", losing)
     with pytest.raises(StoreUnavailable):
-        crew.committer.tick()
-    assert crew.committer.backlog == RUNS
-    assert finish(crew, runs) == ["done"] * RUNS
+        components.committer.tick()
+    assert components.committer.backlog == RUNS
+    assert finish(components, runs) == ["done"] * RUNS
     assert losing.answers == [True], "all were written, and then they went the long way"
     assert kept(app) == sorted(str(n) for n in range(RUNS))
     assert set(ledger.counts().values()) == {1}
 
 
 def test_one_that_the_database_refuses_does_not_hurt_the_others(bundles, monkeypatch):
-    crew, runs = bundles
-    real, bad = crew.store.journal.record, str(runs[13].id)
+    components, runs = bundles
+    real, bad = components.store.journal.record, str(runs[13].id)
 
     def refuse(*_):
         raise DataFault("poison")
@@ -102,16 +102,16 @@ def test_one_that_the_database_refuses_does_not_hurt_the_others(bundles, monkeyp
     def record(session, records):
         return refuse() if bad in [record.run for record in records] else real(session, records)
 
-    monkeypatch.setattr(crew.store.journal, "record_steps", refuse)
-    monkeypatch.setattr(crew.store.journal, "record", record)
-    states = finish(crew, runs)
+    monkeypatch.setattr(components.store.journal, "record_steps", refuse)
+    monkeypatch.setattr(components.store.journal, "record", record)
+    states = finish(components, runs)
     assert [at for at, state in enumerate(states) if state != "done"] == [13]
     assert "poison" in runs[13].info().error.message
 
 
 def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monkeypatch):
-    crew, runs = bundles
-    real, sizes = crew.store.journal.record, []
+    components, runs = bundles
+    real, sizes = components.store.journal.record, []
 
     def record(session, records):
         sizes.append(len(records))
@@ -121,14 +121,14 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
             raise StoreUnavailable("gone")
         return real(session, records)
 
-    monkeypatch.setattr(crew.store.journal, "record_steps", lambda *_: False)
-    monkeypatch.setattr(crew.store.journal, "record", record)
+    monkeypatch.setattr(components.store.journal, "record_steps", lambda *_: False)
+    monkeypatch.setattr(components.store.journal, "record", record)
     with pytest.raises(StoreUnavailable):
-        crew.committer.tick()
+        components.committer.tick()
     assert sizes == [RUNS, RUNS // 2, RUNS // 2]
-    left = [task for task in crew.committer._waiting if isinstance(task, Ask)]
+    left = [task for task in components.committer._waiting if isinstance(task, Ask)]
     assert [task.command.run for task in left] == [str(run.id) for run in runs[RUNS // 2 :]]
-    assert finish(crew, runs) == ["done"] * RUNS
+    assert finish(components, runs) == ["done"] * RUNS
 
 
 def ask(session: str = "s", size: int = 1) -> Ask:
@@ -149,7 +149,7 @@ def test_only_small_ones_of_one_session_are_bundled():
 @pytest.fixture
 def alone():
     """A committer, its session, and what it asked of the store."""
-    duty, asked = Duty(), []
+    duty, asked = WorkerState(), []
 
     def end(*_given):
         raise StoreUnavailable("gone")
@@ -220,7 +220,7 @@ def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
         seen.append(committer.backlog)
         return group
 
-    monkeypatch.setattr("holdfast.engine.committer.take_group", take)
+    monkeypatch.setattr("holdfast.engine.loops.committer.take_group", take)
     with pytest.raises(StoreUnavailable):
         committer.tick()
     assert seen == [1]

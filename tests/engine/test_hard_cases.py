@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Retry, RetryAfter, RunFailed
 from holdfast.database import Statement
-from holdfast.engine.aside import aside
+from holdfast.engine.threads import aside
 from holdfast.errors import ConfigError
 from tests.processes import tasks
 from tests.support.waiting import wait_until

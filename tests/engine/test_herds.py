@@ -80,7 +80,7 @@ def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_
 
     clock.forward(10 * DELAY)
     worker = app.worker()
-    timekeeper, lanes = worker._crew.timekeeper, list(app.store.lanes.refresh())
+    timekeeper, lanes = worker._components.timers, list(app.store.lanes.refresh())
     app.store.workers.open("s", "w", 60 * MICROS_PER_SECOND, "{}")
     ticks = started = 0
     while timekeeper.tick() == 0.0:

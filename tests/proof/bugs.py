@@ -15,11 +15,11 @@ import msgspec
 from greenlet import getcurrent
 
 from holdfast.database import statements
-from holdfast.engine import frames, processes
-from holdfast.engine.claimer import Claimer
-from holdfast.engine.committer import Committer
-from holdfast.engine.heartbeat import Heartbeat
-from holdfast.engine.stall_guard import StallGuard
+from holdfast.engine.event_loop import StallHandler
+from holdfast.engine.loops.claimer import Claimer
+from holdfast.engine.loops.committer import Committer
+from holdfast.engine.loops.heartbeat import Heartbeat
+from holdfast.engine.processes import framing, pool
 from holdfast.policy.admission import LimitCounter
 from holdfast.store import group
 from holdfast.store.attempts import Attempts
@@ -132,8 +132,8 @@ def _as_long_as_it_takes(policy: ScanPolicy, head_scan_s: float, *, crowded: boo
 
 
 def _any_answer(file: int, more: Callable[[], bool], mark: bytes) -> bytes | None:
-    header = frames._read(file, len(mark) + 4, more)
-    return None if header is None else frames._read(file, int.from_bytes(header[len(mark) :]), more)
+    header = framing._read(file, len(mark) + 4, more)
+    return None if header is None else framing._read(file, int.from_bytes(header[len(mark) :]), more)
 
 
 ALIVE = "lease_until > {clock}"
@@ -267,7 +267,7 @@ BUGS = (
     ),
     code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),
     code(
-        "renew-stalled", "a worker whose event loop is blocked keeps its runs for ever", StallGuard,
+        "renew-stalled", "a worker whose event loop is blocked keeps its runs for ever", StallHandler,
         "_free_runs", lambda *_: None,
     ),
     code(
@@ -276,7 +276,7 @@ BUGS = (
         test="tests/store/test_going_on.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
     ),
     code(
-        "answer-unmarked", "an answer of any process counts, whichever call it is for", processes,
+        "answer-unmarked", "an answer of any process counts, whichever call it is for", pool,
         "read_frame", _any_answer, test="tests/processes/test_forked_copies.py",
     ),
 )  # fmt: skip

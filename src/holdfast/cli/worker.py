@@ -88,12 +88,12 @@ def worker(
         return _supervise(command_of, processes, grace, verbose, log_format)
 
     from holdfast.cli.connect import app_of
-    from holdfast.engine.leash import Leash
+    from holdfast.engine.processes.supervisor_link import SupervisorLink
     from holdfast.telemetry.log_format import configure_console_log
 
     configure_console_log(verbose, style=log_format)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
-    leash = None if supervised is None else Leash(supervised)  # first: the supervisor may end while we import
+    leash = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may end while we import
     app = app_of(given)
     if shown_at is not None:
         _show_metrics(app, *shown_at)
@@ -133,7 +133,7 @@ def _show_metrics(app: Holdfast, host: str, port: int) -> None:
 def _supervise(
     command: Callable[[int], list[str]], processes: int, grace: float, verbose: bool, log_format: LogFormat
 ) -> int:
-    from holdfast.engine.supervisor import Supervisor
+    from holdfast.engine.processes.supervisor import Supervisor
     from holdfast.telemetry.log_format import configure_console_log, use_color
 
     width = len(f"worker {processes}")

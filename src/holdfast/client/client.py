@@ -20,9 +20,9 @@ from holdfast.client.hearing import Hearing
 from holdfast.database import Row
 from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
 from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
-from holdfast.model.event_loop import reject_in_event_loop, run_in_thread
 from holdfast.model.failure import cancellation_json, error_from_json
 from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
@@ -341,7 +341,7 @@ class Client:
         with self._telemetry.tracing.emit(name):
             return self.store.events.emit(tenant, name, text, self.trace())
 
-    # Following what a run writes
+    # VirtualTimeFollower what a run writes
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
         looks = Looks(id, None)

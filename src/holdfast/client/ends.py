@@ -23,8 +23,8 @@ from holdfast.database import Row
 from holdfast.database.faults import AccessDenied
 from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ResultTimeout, StoreUnavailable
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
-from holdfast.model.event_loop import run_in_thread
 from holdfast.model.run import FINAL_STATES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import StoreUnavailable
-from holdfast.model.event_loop import run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
 

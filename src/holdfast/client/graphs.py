@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import ConfigError, GraphError
-from holdfast.model.event_loop import reject_in_event_loop, run_in_thread
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from holdfast.database import ChangeListener
 from holdfast.database.fork_safety import register_fork_hooks
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from holdfast.errors import StoreError
 from holdfast.model.clock import MICROS_PER_SECOND, database_clock
 from holdfast.model.ids import new_id_text

@@ -48,7 +48,7 @@ class Check:
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
-        self._desk = ReadingDesk(store, ReadingClerk(registry, store.payloads))
+        self._services = ReadingDesk(store, ReadingClerk(registry, store.payloads))
 
     def run(
         self,
@@ -126,7 +126,7 @@ class Check:
         if not task.durable:
             text = f"{len(kept.checkpoints)} steps are on record, but it is no durable function any more"
             return [Finding("not_durable", "task", text)]
-        return OneReplay(self._desk, task, run, kept, timeout).findings()
+        return OneReplay(self._services, task, run, kept, timeout).findings()
 
 
 def _as_it_was(run: OpenClaim, kept: Kept, run_now: OpenClaim, kept_now: Kept) -> bool:

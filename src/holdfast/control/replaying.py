@@ -17,12 +17,12 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.blocking import BlockingConductor
-from holdfast.engine.clerk import Clerk
-from holdfast.engine.conductor import Conductor
-from holdfast.engine.past import Past
-from holdfast.engine.playing import Arguments, Replayed, missing_undos, replay, replay_plainly
-from holdfast.engine.score import Score
+from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.engine.durable.history import RecordedHistory
+from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.replay import Arguments, ReplayOutcome, missing_undos, replay_async, replay_sync
+from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, Threads
 from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.failure import describe_exception
@@ -126,9 +126,9 @@ class ReadingClerk:
 class ReadingDesk:
     """A worker that does nothing but read."""
 
-    def __init__(self, store: Store, clerk: Clerk) -> None:
+    def __init__(self, store: Store, client: ClientServices) -> None:
         self.store = store
-        self.clerk = clerk
+        self.client = client
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         """Run a call that reads the ends of children. Its thread ends with the call."""
@@ -162,17 +162,17 @@ def _refusal(what: str) -> TaskError:
 class OneReplay:
     """The replay of one run."""
 
-    def __init__(self, desk: ReadingDesk, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float) -> None:
+    def __init__(self, services: ReadingDesk, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float) -> None:
         claim = run.claim
-        self._desk = desk
+        self._services = services
         self._run = run
         self._timeout = timeout
-        self._past = Past(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
-        self._waits = list(self._past.open)
-        self._score = Score(claim, self._past, desk.clerk, desk.store.journal, dry=True)
+        self._history = RecordedHistory(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        self._waits = list(self._history.open)
+        self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
         self._attempt = Attempt(claim, task, "check", kept)
-        self._stuck: list[str] = []
-        self._replayed: Replayed | None = None
+        self._unrecorded: list[str] = []
+        self._replayed: ReplayOutcome | None = None
 
     def findings(self) -> list[Finding]:
         """Where the run and the code part; empty when the run would go on as it did."""
@@ -186,7 +186,7 @@ class OneReplay:
         while thread.is_alive() and (left := until - time.monotonic()) > 0:
             thread.join(min(left, SIGNAL_LOOK))
         if self._replayed is None:
-            key = next((kept.key for kept in _in_order(self._past)), None)
+            key = next((kept.key for kept in _in_order(self._history)), None)
             where = "the end of its record" if key is None else key_label(key)
             text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
             return [Finding("timeout", where, text, key)]
@@ -203,45 +203,45 @@ class OneReplay:
                     runner.get_loop().set_exception_handler(lambda *_: None)
                     self._replayed = runner.run(asyncio.wait_for(self._on_loop(arguments), self._timeout))
             else:
-                conductor = BlockingConductor(self._attempt, self._score, self._desk)
-                self._stuck = conductor.stuck
-                self._replayed = replay_plainly(conductor, arguments)
+                executor = SyncExecutor(self._attempt, self._plans, self._services)
+                self._unrecorded = executor.unrecorded
+                self._replayed = replay_sync(executor, arguments)
         except TimeoutError:
             pass  # said by there being no outcome
         except BaseException as error:
-            self._replayed = Replayed(True, error)
+            self._replayed = ReplayOutcome(True, error)
 
-    async def _on_loop(self, arguments: Arguments) -> Replayed:
-        conductor = Conductor(self._attempt, self._score, self._desk, asyncio.get_running_loop())
-        self._stuck = conductor.stuck
-        return await replay(conductor, arguments)
+    async def _on_loop(self, arguments: Arguments) -> ReplayOutcome:
+        executor = AsyncExecutor(self._attempt, self._plans, self._services, asyncio.get_running_loop())
+        self._unrecorded = executor.unrecorded
+        return await replay_async(executor, arguments)
 
     # Comparing
 
     def _undo_findings(self) -> list[Finding]:
         """A run that undoes only needs its compensations."""
         text = "it is to be undone, but its compensation isn't in the code any more"
-        return [Finding("undo", key_label(key), text, key) for key in missing_undos(self._score)]
+        return [Finding("undo", key_label(key), text, key) for key in missing_undos(self._plans)]
 
-    def _compare(self, replayed: Replayed) -> list[Finding]:
-        unasked = _in_order(self._past)
-        lost_waits = [key for key in self._waits if key not in self._stuck]
+    def _compare(self, replayed: ReplayOutcome) -> list[Finding]:
+        unasked = _in_order(self._history)
+        lost_waits = [key for key in self._waits if key not in self._unrecorded]
         if replayed.error is not None and (unasked or lost_waits):
             key = unasked[0].key if unasked else lost_waits[0]
             what = "is on record" if unasked else "is waited for"
             return [Finding("raised", key_label(key), f"{what}, but the code raises {_told(replayed.error)}", key)]
-        new = [key for key in dict.fromkeys(self._stuck) if key not in self._waits]
+        new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
         found = self._unasked(unasked, new)
         if not (found and new):  # else those may well be waited for behind what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
-        if not found and self._run.state == "waiting" and not self._past.settled:
+        if not found and self._run.state == "waiting" and not self._history.settled:
             text = "isn't on record, but the code would run it now, where the run only waits"
             found = [Finding("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
 
     def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Finding]:
         """What is on record and wasn't asked for. What lies behind something new can't be seen."""
-        drifted = {key for keys in self._past.drift().values() for key in keys}
+        drifted = {key for keys in self._history.drift().values() for key in keys}
         text = "the code asks for it with other arguments, so it would run again"
         found = [Finding("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
         others = [kept for kept in unasked if kept.key not in drifted]
@@ -254,13 +254,13 @@ class OneReplay:
         text = "was recorded with a compensation, which isn't in the code any more"
         return [
             Finding("undo", key_label(key), text, key)
-            for n, key in self._score.without_undo
-            if n not in self._past.undone
+            for n, key in self._plans.missing_undo
+            if n not in self._history.undone
         ]
 
 
-def _in_order(past: Past) -> list[Checkpoint]:
-    return sorted(past.unasked.values(), key=lambda kept: kept.n)
+def _in_order(history: RecordedHistory) -> list[Checkpoint]:
+    return sorted(history.unasked.values(), key=lambda kept: kept.n)
 
 
 def _instead(unasked: list[Checkpoint], new: list[str]) -> Finding:

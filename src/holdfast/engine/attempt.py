@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.engine.trying import ONCE
 from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.codec import decode, encode
@@ -31,10 +30,12 @@ from holdfast.telemetry import log
 from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
 
 if TYPE_CHECKING:
-    from holdfast.engine.score import Score
+    from holdfast.engine.durable.plans import OperationPlans
+    from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.threads import ThreadCall
-    from holdfast.engine.watching import Watched
     from holdfast.task.options import Place
+
+NO_RETRY = Retry(max_attempts=1)
 
 Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
 """Why author code is told to stop. The last two it brought about itself: it waits, or asked to begin anew."""
@@ -60,7 +61,7 @@ class Attempt(msgspec.Struct, eq=False):
     session: str
     kept: Kept | None = None
     signature: Any = None
-    retry: Retry = ONCE
+    retry: Retry = NO_RETRY
     timeout: int | None = None
     place: Place | None = None
     """Where its author code runs."""
@@ -84,14 +85,14 @@ class Attempt(msgspec.Struct, eq=False):
     """The thread that runs its code, or waits for its process; None on the event loop."""
     isolated: bool = False
     """It runs without other runs in the process, because processes that ran it have died."""
-    score: Score | None = None
+    plans: OperationPlans | None = None
     """Of a durable function that has begun."""
     waits_for: Sequence[str] = ()
     restart_args: str | None = None
     threads_over: Callable[[], None] | None = None
     """Called when the last thread of its steps has ended, or was abandoned."""
     scheduled_for: datetime | None = None
-    watched: Watched | None = None
+    watched: AttemptTelemetry | None = None
     """Where telemetry is on."""
 
     def __post_init__(self) -> None:
@@ -257,11 +258,11 @@ class Attempt(msgspec.Struct, eq=False):
             end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
-        alone = claim.parent is None and (self.score is None or not self.score.waited)
+        alone = claim.parent is None and (self.plans is None or not self.plans.waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.family = True
-        undos = self.score.undos if self.score is not None else bool(self.claim.undos)
+        undos = self.plans.undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end

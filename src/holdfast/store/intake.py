@@ -21,7 +21,7 @@ import msgspec
 from holdfast.database import Duplicate, Row, Statement
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
-from holdfast.model.event_loop import run_in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch, bounded

@@ -1,8 +1,8 @@
 """`context()` and `sync_context()`: contexts without a store, for calling durable functions like plain ones.
 
-The plans of operations are the engine's own (`engine/score.py`); what they ask for is carried out here, in memory:
-steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs and
-undoing, there is the kit.
+The plans of operations are the engine's own (`engine/durable/plans.py`); what they ask for is carried out here, in
+memory: steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs
+and undoing, there is the kit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.engine import effects as fx
-from holdfast.engine.past import Past
-from holdfast.engine.score import Score
-from holdfast.engine.trying import Tries, returned
+from holdfast.engine.durable import plans as fx
+from holdfast.engine.durable.history import RecordedHistory
+from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.steps import StepRetries, returned
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
@@ -76,10 +76,10 @@ class DirectConductor:
         self.task: Task[..., Any] = declare_remote("a-direct-call", enqueuer=None)  # type: ignore[arg-type]
         self.around = around
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
-        self._clerk = DirectClerk()
+        self._client = DirectClerk()
         self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
-        self._score = Score(claim, Past(Kept(), Held(claim.id, 0, 1, 0)), self._clerk, self)
+        self._plans = OperationPlans(claim, RecordedHistory(Kept(), Held(claim.id, 0, 1, 0)), self._client, self)
 
     def check(self) -> None:
         """It is never cancelled."""
@@ -95,7 +95,7 @@ class DirectConductor:
     # Carrying out
 
     def play(self, operation: Operation) -> Calls:
-        plan = self._score.plan(operation)
+        plan = self._plans.plan(operation)
         try:
             effect = next(plan)
             while True:
@@ -105,42 +105,42 @@ class DirectConductor:
 
     def _carry_out(self, effect: fx.Effect) -> Calls:
         match effect:
-            case fx.Try():
+            case fx.StepEffect():
                 return (yield from self._try(effect))
-            case fx.Transact():
+            case fx.TransactionEffect():
                 return (yield from self._transact(effect))
-            case fx.Await():
+            case fx.WaitEffect():
                 return (yield from self._wait(effect))
-            case fx.Submit():
+            case fx.WriteEffect():
                 return self._write(effect.command)
-            case fx.Restart():
+            case fx.RestartEffect():
                 raise Restarted(tuple(decode(effect.args).get("*", ())))
         raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
 
-    def _try(self, effect: fx.Try) -> Calls:
+    def _try(self, effect: fx.StepEffect) -> Calls:
         """A step with its retries, without pauses between them."""
         step = effect.step
         self.around.steps.append(step.name)
-        tries = Tries(step, step.retry, step.timeout)
+        tries = StepRetries(step, step.retry, step.timeout)
         while True:
             try:
                 value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.Tried | float = returned(step, value, PLAINLY)
+                tried: fx.StepResult | float = returned(step, value, PLAINLY)
             except Exception as error:
                 tried = tries.failed(error)
-            if isinstance(tried, fx.Tried):
+            if isinstance(tried, fx.StepResult):
                 return tried
 
-    def _transact(self, effect: fx.Transact) -> Calls:
+    def _transact(self, effect: fx.TransactionEffect) -> Calls:
         call = effect.operation
         if self.around.connection is None:
             raise TaskError(f"ctx.transaction({call.name}) needs a connection: give it one, context(connection=…)")
         self.around.steps.append(call.name)
         try:
             value = yield self._call(effect.key, call.fn, self.around.connection, *call.args, **call.kwargs)
-            tried: fx.Tried | float = returned(call, value, PLAINLY)
+            tried: fx.StepResult | float = returned(call, value, PLAINLY)
         except Exception as error:
-            tried = Tries(call, None, None).failed(error)
+            tried = StepRetries(call, None, None).failed(error)
         return tried
 
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
@@ -173,10 +173,10 @@ class DirectConductor:
                 return "true" if first else "false"
             case write.Spawn():
                 self._ends[spawn_key(0, command.key)] = [run.id for run in command.children]
-                around.enqueued += [self._clerk.requests[run.id] for run in command.children]
+                around.enqueued += [self._client.requests[run.id] for run in command.children]
                 return command.value
             case write.Enqueue():
-                around.enqueued.append(self._clerk.requests[command.request.id])
+                around.enqueued.append(self._client.requests[command.request.id])
                 return f'"{command.request.id}"'
             case write.Write():
                 around.written.append(decode(command.data))
@@ -184,14 +184,14 @@ class DirectConductor:
 
     # Waiting
 
-    def _wait(self, effect: fx.Await) -> Calls:
+    def _wait(self, effect: fx.WaitEffect) -> Calls:
         wait = effect.wait
         if wait.kind == "children":
             yield from self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
             outcome = Outcome("failed", failed[0]) if failed and wait.eager else Outcome("children", None)
-            return fx.Came(wait.n, outcome, None if effect.read is None else effect.read())
-        return fx.Came(wait.n, self._come(wait))
+            return fx.WaitResult(wait.n, outcome, None if effect.read is None else effect.read())
+        return fx.WaitResult(wait.n, self._come(wait))
 
     def _come(self, wait: write.Wait) -> Outcome:
         """What a wait comes to, now: what is there already, else its time passes."""
@@ -212,7 +212,7 @@ class DirectConductor:
                 self._ends[spawn][place] = yield from self._run_child(made, place)
 
     def _run_child(self, id: str, place: int) -> Calls:
-        request = self._clerk.requests[id]
+        request = self._client.requests[id]
         signature = request.signature
         if not isinstance(signature, Signature):
             raise TaskError(f"{request.task} can't be called here: its code lives elsewhere, or it is a machine")

@@ -6,7 +6,7 @@ python hasty.py PROCESSES GRACE
 import sys
 
 from holdfast.cli.worker import show_lines
-from holdfast.engine.supervisor import Pace, Supervisor
+from holdfast.engine.processes.supervisor import Pace, Supervisor
 from holdfast.telemetry.log_format import configure_console_log
 
 processes, grace = int(sys.argv[1]), float(sys.argv[2])

@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.demo.interrupt import Interrupt
 from holdfast.cli.demo.scene import Figure, Kill, Ledger, Scene, Verdict
-from holdfast.engine.child import Child
+from holdfast.engine.processes.supervisor import Child
 from holdfast.model.run import RunInfo
 
 WORKERS = 3
