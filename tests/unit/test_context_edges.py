@@ -17,7 +17,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.retry import Retry
 from holdfast.task import operations as op
 from holdfast.task.context import Context
-from holdfast.task.identity import NO_ARGUMENTS, arguments_digest
+from holdfast.task.operation_factory import NO_ARGUMENTS, arguments_digest
 from holdfast.task.sync_context import SyncContext
 from tests.support.contexts import DURABLE, NOON, PAY, REMOTE, RUN, Recorder, apay, asking, pay
 

@@ -17,7 +17,7 @@ from msgspec import Meta
 from pydantic import BaseModel, Field, ValidationError
 
 from holdfast.policy.json_schema import find_mismatch
-from holdfast.task.gates import schema_of
+from holdfast.task.graph import schema_of
 
 
 @dataclass

@@ -12,11 +12,11 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.client.ends import LONGEST_LOOK, Ends, Looks
-from holdfast.client.gathering import Gathering, can_wait_for_others
-from holdfast.client.graphs import Graphs
+from holdfast.client.completion_listener import CompletionListener
+from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
+from holdfast.client.graphs import GraphClient
 from holdfast.client.handle import Run
-from holdfast.client.hearing import Hearing
+from holdfast.client.result_waiter import MAX_POLL_INTERVAL_S, PollBackoff, ResultWaiter
 from holdfast.database import Row
 from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
 from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
@@ -34,12 +34,12 @@ from holdfast.store.permits import place_of
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.rows import NewGraph
 from holdfast.task.conditions import Node
-from holdfast.task.current import refuse_in_body
+from holdfast.task.declared_limits import DeclaredLimit
 from holdfast.task.graph import Graph
-from holdfast.task.graph_plan import GraphPlan
-from holdfast.task.limits import Limit
+from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
+from holdfast.task.scope import refuse_in_body
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
 
@@ -62,23 +62,23 @@ class Client:
 
     def bind(self, store: Store) -> None:
         """Go on with this store, for tasks and handles too. Not while calls are under way."""
-        self._ends.close()
+        self._results.close()
         self._use(store)
 
     def close(self) -> None:
         """Close the connections. They are opened again when they are needed."""
         try:
-            self._ends.close()
+            self._results.close()
         finally:
             self.store.close()
 
     def _use(self, store: Store) -> None:
         self.store = store
-        self._declared: set[Limit] = set()
+        self._declared: set[DeclaredLimit] = set()
         self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
-        self.graphs = Graphs(store, self._reader, self._keep, self.new_run)
-        self._gathering = Gathering(self._add)
-        self._ends = Ends(store.views.ends, Hearing(store))
+        self.graphs = GraphClient(store, self._reader, self._keep, self.new_run)
+        self._batcher = EnqueueBatcher(self._add)
+        self._results = ResultWaiter(store.views.ends, CompletionListener(store))
 
     # Making runs
 
@@ -98,7 +98,7 @@ class Client:
         borrowed = self._borrowed(requests)
         if borrowed is None:
             new = self._new_runs(requests)
-            ids = await (self._gathering.add(new) if can_wait_for_others(new) else run_in_thread(self._add, new))
+            ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._add, new))
             return self._handles(ids, requests)
         if isinstance(borrowed, CallerConnection):
             raise ConfigError(
@@ -243,7 +243,7 @@ class Client:
             if not self.store.database.in_user_transaction():  # which may be taken back
                 self._declared.update(new)
 
-    def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
+    def new_child_graph(self, plan: CompiledGraph, result: str | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a durable function makes, with ids of their own."""
         return self.graphs.graph_run(plan, result), self.graphs.new_graph(plan)
 
@@ -269,7 +269,7 @@ class Client:
     # Waiting for the end
 
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        with self._ends.sleeping(id, timeout) as sleeper:
+        with self._results.sleeping(id, timeout) as sleeper:
             while True:
                 try:
                     end = self.look(id, task)
@@ -282,13 +282,13 @@ class Client:
                 sleeper.sleep(end)
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        row = await self._ends.wait(id, timeout)
+        row = await self._results.wait(id, timeout)
         end = await run_in_thread(self._seen, id, task, row)
         assert isinstance(end, Finished)
         return end.result
 
     def ended(self) -> None:
-        self._ends.hurry()
+        self._results.hurry()
 
     def look(self, id: UUID, task: str) -> Finished | str:
         """The result, if the run has one by now, else its state; raises when it ended otherwise."""
@@ -344,7 +344,7 @@ class Client:
     # VirtualTimeFollower what a run writes
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
-        looks = Looks(id, None)
+        looks = PollBackoff(id, None)
         while True:
             chunks, over = self.look_at_chunks(id, after)
             yield from chunks
@@ -352,15 +352,15 @@ class Client:
                 return
             if chunks:
                 after = chunks[-1].seq
-                looks = Looks(id, None)
+                looks = PollBackoff(id, None)
             else:
                 self.store.database.reject_wait_in_transaction(f"run {id}")
-                time.sleep(looks.pause("", LONGEST_LOOK))
+                time.sleep(looks.pause("", MAX_POLL_INTERVAL_S))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
         import asyncio
 
-        looks = Looks(id, None)
+        looks = PollBackoff(id, None)
         while True:
             chunks, over = await run_in_thread(self.look_at_chunks, id, after)
             for chunk in chunks:
@@ -369,9 +369,9 @@ class Client:
                 return
             if chunks:
                 after = chunks[-1].seq
-                looks = Looks(id, None)
+                looks = PollBackoff(id, None)
             else:
-                await asyncio.sleep(looks.pause("", LONGEST_LOOK))
+                await asyncio.sleep(looks.pause("", MAX_POLL_INTERVAL_S))
 
     def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
         """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a

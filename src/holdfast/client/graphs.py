@@ -1,4 +1,4 @@
-"""Graphs for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
+"""GraphClient for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from holdfast.store.gates import completed, failed
 from holdfast.store.reader import Reader
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.task.conditions import Node
-from holdfast.task.current import refuse_in_body
 from holdfast.task.graph import Graph
-from holdfast.task.graph_plan import GraphPlan, NodePlan, graph_digests, plan_graph, result_name
+from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
+from holdfast.task.scope import refuse_in_body
 from holdfast.task.task import Request
 
 GATE = "gate"
@@ -33,7 +33,7 @@ class Gate:
 
     __slots__ = ("_graphs", "_run", "name")
 
-    def __init__(self, run: UUID, name: str, graphs: Graphs) -> None:
+    def __init__(self, run: UUID, name: str, graphs: GraphClient) -> None:
         self._run = run
         self.name = name
         self._graphs = graphs
@@ -61,7 +61,7 @@ class Gate:
         return f"<gate {self.name} of run {self._run}>"
 
 
-class Graphs:
+class GraphClient:
     """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Graphs:
     def checked(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a caller submits."""
         refuse_in_body("submit", INSTEAD_OF_SUBMIT)
-        plan = plan_graph(graph)
+        plan = compile_graph(graph)
         named = result_name(plan, result)
         run = self.graph_run(plan, named)
         if graph.key is not None:
@@ -105,7 +105,7 @@ class Graphs:
             run.digest, run.old_digest = graph_digests(plan, named)
         return run, self.new_graph(plan)
 
-    def graph_run(self, plan: GraphPlan, result: str | None = None) -> NewRun:
+    def graph_run(self, plan: CompiledGraph, result: str | None = None) -> NewRun:
         """The row of a graph itself."""
         run = self._row(plan.graph.name)
         run.tenant = plan.graph.tenant
@@ -115,21 +115,21 @@ class Graphs:
             run.options = msgspec.json.encode(kept).decode()
         return run
 
-    def new_graph(self, plan: GraphPlan) -> NewGraph:
+    def new_graph(self, plan: CompiledGraph) -> NewGraph:
         """The rows of its nodes."""
         return NewGraph([self._node(node) for node in plan.nodes])
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
         check_name(key, "the key of append", MAX_KEY_CHARS)
-        plan = plan_graph(graph, appended=True)
+        plan = compile_graph(graph, appended=True)
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:
                 raise GraphError(f"graph {graph.name} is appended to a run, which has its own {what}: leave it out")
         new = self.new_graph(plan)
         self._store.graphs.append(str(id), key, graph_digests(plan, None), new, sorted(plan.outside))
 
-    def _node(self, node: NodePlan) -> NewNode:
+    def _node(self, node: CompiledNode) -> NewNode:
         added = node.added
         if added.request is not None:
             run = self._new_run(added.request, {str(fill.at[0]) for fill in added.fills})

@@ -89,7 +89,7 @@ class GraphInfo(msgspec.Struct, frozen=True):
     """Its gates, and those of graphs within it."""
 
 
-class Graphs:
+class GraphControl:
     """Runs whose nodes are runs."""
 
     def __init__(self, store: Store) -> None:
@@ -226,3 +226,47 @@ def _gate_name(name: str) -> str:
 def how_to_conclude(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
     """The command that completes a gate."""
     return f"holdfast gate {graph} {shlex.quote(gate)} complete{' OUTPUT' if typed else ''}"
+
+
+MOST = 1000
+
+
+class OpenGate(msgspec.Struct, frozen=True):
+    """A gate that somebody has to complete."""
+
+    id: UUID
+    name: str
+    graph: UUID
+    """The run whose gate it is,"""
+    task: str
+    """and the name of that graph."""
+    tenant: str | None
+    created_at: datetime
+    until: datetime | None
+    """When it times out."""
+    schema: dict[str, Any] | None
+    """What its output must be like, as JSON Schema."""
+
+
+class GateControl:
+    """What waits for people. How a gate is completed is in `graphs.py`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
+        """Gates that wait, of one tenant's graphs or all, the oldest first, but no more than that."""
+        rows = self._store.views.open_gates(tenant, min(limit, MOST))
+        return [
+            OpenGate(
+                id=UUID(str(id)),
+                name=node,
+                graph=UUID(str(graph)),
+                task=task,
+                tenant=of,
+                created_at=to_datetime(created_at),
+                until=to_datetime_or_none(deadline),
+                schema=msgspec.json.decode(plan).get("schema"),
+            )
+            for id, node, graph, task, of, created_at, deadline, plan in rows
+        ]

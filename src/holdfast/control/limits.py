@@ -39,7 +39,7 @@ class LimitInfo(msgspec.Struct, frozen=True):
     """Those in use or waited for, the busiest first."""
 
 
-class Limits:
+class LimitControl:
     """Limits and their counters."""
 
     def __init__(self, store: Store) -> None:

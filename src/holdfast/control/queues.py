@@ -26,7 +26,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     """Seconds since the oldest ready run was made."""
 
 
-class Queues:
+class QueueControl:
     """A queue exists as soon as someone names it: pausing one before its first run is allowed."""
 
     def __init__(self, store: Store) -> None:

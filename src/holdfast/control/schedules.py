@@ -75,7 +75,7 @@ class ScheduleDetails(msgspec.Struct, frozen=True):
     polls: list[PollInfo]
 
 
-class Schedules:
+class ScheduleControl:
     """What makes runs by the clock and by polling. They are declared in code: here they are only steered."""
 
     def __init__(self, store: Store) -> None:

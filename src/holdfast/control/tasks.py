@@ -28,7 +28,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
     """File and line."""
 
 
-class Tasks:
+class TaskControl:
     """What the code says."""
 
     def __init__(self, registry: Registry) -> None:

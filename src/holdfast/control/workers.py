@@ -42,7 +42,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     """Its tasks with `run_in="process"`."""
 
 
-class Workers:
+class WorkerControl:
     """Who works on the database, or did until just now."""
 
     def __init__(self, store: Store) -> None:

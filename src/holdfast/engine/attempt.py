@@ -23,8 +23,8 @@ from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, 
 from holdfast.store import Claim, End
 from holdfast.store.commands import Kept
 from holdfast.store.rows import EndKind, EndState
-from holdfast.task.current import StopSignal
-from holdfast.task.machine import Machine, Move
+from holdfast.task.machine import Machine, Transition
+from holdfast.task.scope import StopSignal
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.engine.durable.plans import OperationPlans
     from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.threads import ThreadCall
-    from holdfast.task.options import Place
+    from holdfast.task.options import RunIn
 
 NO_RETRY = Retry(max_attempts=1)
 
@@ -63,7 +63,7 @@ class Attempt(msgspec.Struct, eq=False):
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None
-    place: Place | None = None
+    place: RunIn | None = None
     """Where its author code runs."""
     durable: bool = False
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -98,7 +98,7 @@ class Attempt(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
         self.durable = task.durable
-        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
+        self.signature, self.retry, self.timeout, self.place = task.execution_spec(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -153,7 +153,7 @@ class Attempt(msgspec.Struct, eq=False):
         """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
         try:
             if isinstance(self.task, Machine):
-                return self._moved(self.task, self.signature.following(value))
+                return self._moved(self.task, self.signature.next_transition(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
             return self._end(
@@ -166,7 +166,7 @@ class Attempt(msgspec.Struct, eq=False):
     def _done(self, result: str) -> End:
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
-    def _moved(self, machine: Machine[Any], following: Move | str) -> End:
+    def _moved(self, machine: Machine[Any], following: Transition | str) -> End:
         """A state of a machine returned: the next one begins with new budgets, now or later; or it is done."""
         if isinstance(following, str):
             return self._done(following)

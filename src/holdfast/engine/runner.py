@@ -25,7 +25,7 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
-from holdfast.task.current import Scope, scope
+from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
 MAX_LEFTOVER = 20
@@ -181,7 +181,7 @@ class Runner:
             except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
                 end = attempt.failed(error)
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -227,7 +227,7 @@ class Runner:
                 self._report(attempt, end)
                 executor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:

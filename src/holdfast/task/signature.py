@@ -34,7 +34,7 @@ _RESULT = "the result"
 _MISFIT = "the kept arguments don't fit: "
 
 
-class Parameters(Protocol):
+class SignatureProtocol(Protocol):
     """How the arguments and the result of a task are kept, whatever kind of task it is."""
 
     task_name: str

@@ -25,8 +25,8 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import scope
 from holdfast.task.operations import Operation, Step, Transaction
+from holdfast.task.scope import current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -141,7 +141,7 @@ def _watched(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.
     def watched(when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> asyncio.TimerHandle:
         handle = call(when, callback, *args, **context)
         if getattr(callback, "__name__", None) in CALLBACKS and callback.__module__.partition(".")[0] in PACKAGES:
-            known, now = timeouts.get(), scope.get()
+            known, now = timeouts.get(), current_scope.get()
             if known is not None and now is not None and now.in_body:
                 known.add(Timer(handle, callback, args))
         return handle
@@ -291,7 +291,7 @@ class AsyncExecutor(Executor):
             await future
         finally:
             self._settle(future)
-        return operation.callee.decode(tried.text)
+        return operation.function_info.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:

@@ -25,8 +25,8 @@ from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
-from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Call, Step
+from holdfast.task.scope import Scope, current_scope
 
 
 class StepTimedOut(Exception):
@@ -126,7 +126,7 @@ class StepCalls:
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         watched = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
         tried: StepResult | None = None
         try:
@@ -139,16 +139,16 @@ class StepCalls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def run(self, caller: Caller, step: Step, key: str) -> StepResult:
         """A step with its retries."""
         started = monotonic_ns()
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
         tried: StepResult | None = None
         try:
-            if step.timeout is None and step.callee.awaited:
+            if step.timeout is None and step.function_info.is_async:
                 try:
                     tried = returned(step, await step.fn(*step.args, **step.kwargs), self.payloads)
                 except BaseException as error:
@@ -162,12 +162,12 @@ class StepCalls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def _try_again(self, caller: Caller, step: Step, key: str, error: BaseException | None = None) -> StepResult:
         """The tries of a step, behind the first where that raised an error."""
         tries = StepRetries(step, step.retry, step.timeout)
-        under_way = None if step.callee.awaited else StepThreads()
+        under_way = None if step.function_info.is_async else StepThreads()
         try:
             while True:
                 if error is None:

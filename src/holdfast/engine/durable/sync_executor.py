@@ -36,8 +36,8 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Operation
+from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
@@ -196,7 +196,7 @@ class SyncExecutor(Executor):
         step = effect.step
         tries = StepRetries(step, step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
-        token = scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
         tried: StepResult | float | None = None
         watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
@@ -216,7 +216,7 @@ class SyncExecutor(Executor):
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     def _pause(self, seconds: float) -> None:
         """Between two tries of a step: as long as author code hasn't got to end."""
@@ -255,7 +255,7 @@ class SyncExecutor(Executor):
         call = effect.operation
         command = Record(*self.plans.run_token, 0, effect.key, "step")
         tries = StepRetries(call, None, None)
-        token = scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
 
         def work(connection: Any) -> str:
@@ -287,7 +287,7 @@ class SyncExecutor(Executor):
         finally:
             if watched is not None:
                 watched.end(ended)
-            scope.reset(token)
+            current_scope.reset(token)
         if text is None:
             raise Unwind
         return ended

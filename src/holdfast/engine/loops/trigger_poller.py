@@ -23,8 +23,8 @@ from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.store import Store
 from holdfast.store.rows import NewRun
 from holdfast.store.triggers import Result
+from holdfast.task.schedule_registry import ScheduleRegistry, Trigger
 from holdfast.task.task import Request
-from holdfast.task.timetable import Timetable, Trigger
 from holdfast.telemetry import log
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class TriggerPoller(Loop):
     def __init__(
         self,
         store: Store,
-        timetable: Timetable,
+        schedule_registry: ScheduleRegistry,
         client: ClientServices,
         made: Callable[[], None],
         run_in_thread: Callable[[Callable[[], None]], object],
@@ -96,7 +96,7 @@ class TriggerPoller(Loop):
     ) -> None:
         super().__init__()
         self._store = store
-        self._triggers = timetable.triggers
+        self._triggers = schedule_registry.triggers
         self._client = client
         self._made = made
         self._run_in_thread = run_in_thread

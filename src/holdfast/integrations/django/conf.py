@@ -21,7 +21,7 @@ from django.db import connections
 from django.utils.module_loading import module_has_submodule
 
 from holdfast.app import Holdfast
-from holdfast.cli.apps import load_app
+from holdfast.cli.connect import load_app
 from holdfast.database import Database
 from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
