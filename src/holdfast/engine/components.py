@@ -31,11 +31,11 @@ from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while
 from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
-from holdfast.task.timetable import Timetable
+from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
 
 
@@ -47,7 +47,7 @@ class WorkerSettings:
     concurrency: int = 100
     lease: float = 60.0
     grace: float = 30.0
-    keep_events: int = 30 * 24 * 3600 * SECOND
+    keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     wait_for_database: bool = False
 
 
@@ -66,12 +66,12 @@ class WorkerComponents:
         settings: WorkerSettings,
         read_info: Callable[[str], Any],
         client: ClientServices,
-        timetable: Timetable,
+        schedule_registry: ScheduleRegistry,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
         self.telemetry: WorkerTelemetry | None = None
-        self._timetable = timetable
+        self._schedule_registry = schedule_registry
         self.client = client
         self.settings = settings
         self.state = WorkerState()
@@ -111,9 +111,9 @@ class WorkerComponents:
         self.lease_guard = LeaseGuard(store, self.state, lease, freezes, self.lose, self.stall_handler)
         self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
         self.timers = TimerLoop(store, self._promoted, self.failures.notify)
-        self.scheduler = Scheduler(store, timetable, client, self._promoted)
+        self.scheduler = Scheduler(store, schedule_registry, client, self._promoted)
         self.trigger_poller = TriggerPoller(
-            store, timetable, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+            store, schedule_registry, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.stats = StatsAggregator(store)
@@ -142,7 +142,10 @@ class WorkerComponents:
     @property
     def clocks(self) -> list[Loop]:
         """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
-        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.trigger_poller))
+        by_need = (
+            (self._schedule_registry.schedules, self.scheduler),
+            (self._schedule_registry.triggers, self.trigger_poller),
+        )
         return [self.timers, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:

@@ -21,12 +21,12 @@ from holdfast.engine.durable.plans import OperationPlans, StepResult
 from holdfast.engine.durable.steps import StepCalls, StepRetries, returned
 from holdfast.engine.services import Answer, Ask, WorkerServices
 from holdfast.errors import Fatal, StoreError
-from holdfast.model.clock import SECOND
-from holdfast.model.labels import label_of
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import scope
 from holdfast.task.operations import Operation, Step, Transaction
+from holdfast.task.scope import current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -111,7 +111,7 @@ timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts",
 
 def refusal(key: str) -> Fatal:
     return Fatal(
-        f"{label_of(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
+        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
         "event loop, which doesn't survive a suspension: give the wait itself a timeout=… (ctx.wait_for, ctx.receive), "
         "or let it race with ctx.sleep"
     )
@@ -141,7 +141,7 @@ def _watched(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.
     def watched(when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> asyncio.TimerHandle:
         handle = call(when, callback, *args, **context)
         if getattr(callback, "__name__", None) in CALLBACKS and callback.__module__.partition(".")[0] in PACKAGES:
-            known, now = timeouts.get(), scope.get()
+            known, now = timeouts.get(), current_scope.get()
             if known is not None and now is not None and now.in_body:
                 known.add(Timer(handle, callback, args))
         return handle
@@ -177,7 +177,7 @@ class TransactionCall:
         tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._calls.payloads)
         if tried.exception is not None:
             raise tried.exception
-        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
         if not self.record.n:
             self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
         return tried.text or "null"
@@ -291,7 +291,7 @@ class AsyncExecutor(Executor):
             await future
         finally:
             self._settle(future)
-        return operation.callee.decode(tried.text)
+        return operation.function_info.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:

@@ -32,9 +32,9 @@ from holdfast.engine.services import Answer, Ask
 from holdfast.engine.session import WorkerState
 from holdfast.engine.write_queue import Bundle, Over, Task, bundled, loose, sessions_of, take_group
 from holdfast.errors import ConfigError, StoreError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
-from holdfast.model.failure import describe, from_json, to_json
+from holdfast.model.failure import describe_exception, error_from_json, error_to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
 from holdfast.store.rows import Counted
@@ -318,7 +318,7 @@ class Committer(Loop):
                 self._refused(attempt)
                 continue
             self.ended += 1
-            error = from_json(end.error or "")
+            error = error_from_json(end.error or "")
             log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
         self._state.remove(attempt for attempt, _ in ends)
 
@@ -335,17 +335,17 @@ class Committer(Loop):
 
     def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: Exception) -> None:
         """The database takes everything but this: the run fails, with what was said of it."""
-        error = describe(fault)
+        error = describe_exception(fault)
         log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, error)
         plain = replace(
-            end, kind="failed", state="failed", result=None, error=to_json(error), args=None, delay=None, failed=1
+            end, kind="failed", state="failed", result=None, error=error_to_json(error), args=None, delay=None, failed=1
         )
         try:
             counted = self._store.attempts.end(session, [plain])
         except Exception as again:
             if not is_of_the_data(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe(again))
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
             # then the heartbeat hands it back
             counted = Counted()
         self._told.add(id(attempt))
@@ -376,7 +376,7 @@ class Committer(Loop):
         elif end.kind in ("waiting", "restarted", "moved"):
             log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""))
+            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
             log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
@@ -384,7 +384,7 @@ class Committer(Loop):
         elif end.kind == "handed_back":
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
-            retry_in = None if end.delay is None else end.delay / SECOND
-            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
+            retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
             if end.kind == "failed":
                 self._failed(claim.id)
