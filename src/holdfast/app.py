@@ -15,14 +15,14 @@ from uuid import UUID
 from holdfast.client.handle import Run
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
-from holdfast.model.blocking import in_thread, refuse_in_loop
-from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
-from holdfast.model.codec import MAX_PAYLOAD
-from holdfast.model.names import check_name, check_queue, module_named
-from holdfast.model.payloads import COMPRESS_ABOVE, WARN_ABOVE, Codec, Payloads
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.names import check_name, check_queue, import_name
+from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
-from holdfast.policy.catch_up import CatchUp
+from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
@@ -73,9 +73,9 @@ class Holdfast:
         clock: Clock = database_clock,
         name: str | None = None,
         telemetry: str | Sequence[str] | None = None,
-        warn_above: int | None = WARN_ABOVE,
-        refuse_above: int = MAX_PAYLOAD,
-        compress_above: int | None = COMPRESS_ABOVE,
+        warn_above: int | None = WARN_ABOVE_BYTES,
+        refuse_above: int = MAX_PAYLOAD_BYTES,
+        compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
     ) -> None:
         from holdfast.client.client import Client  # here, with all that reaches a database: the import of Holdfast,
@@ -95,7 +95,7 @@ class Holdfast:
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
-        made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
+        made_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         self._schedule_registry = ScheduleRegistry(made_in if name is None else check_name(name, "the name of an app"))
 
     def _bind(self, store: Store, url: str) -> None:
@@ -276,7 +276,7 @@ class Holdfast:
     def submit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
         """Make a run of a graph and of each of its nodes, all or none. Its result is `{name: output}`, or the output of
         the node given as `result`. `connection`: inside a transaction of yours, as with `options(connection=…)`."""
-        refuse_in_loop("submit")
+        reject_in_event_loop("submit")
         return self._client.submit(graph, result, connection)
 
     @overload
@@ -290,21 +290,21 @@ class Holdfast:
     def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;
         True when it was this one."""
-        refuse_in_loop("emit")
+        reject_in_event_loop("emit")
         return self._client.emit(event, payload, tenant)
 
     async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen; True when it was the first one of its name."""
-        return await in_thread(self._client.emit, event, payload, tenant)
+        return await run_in_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        refuse_in_loop("get_run")
+        reject_in_event_loop("get_run")
         return self._client.find(run_id)
 
     async def aget_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        return await in_thread(self._client.find, run_id)
+        return await run_in_thread(self._client.find, run_id)
 
     def runs(
         self,
@@ -318,7 +318,7 @@ class Holdfast:
         after: str | None = None,
     ) -> Page:
         """Runs, newest first, a page at a time: give the page's `after` for the next one."""
-        refuse_in_loop("runs")
+        reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )  # fmt: skip
@@ -335,7 +335,7 @@ class Holdfast:
         after: str | None = None,
     ) -> Page:
         """Runs, newest first, a page at a time: give the page's `after` for the next one."""
-        return await in_thread(
+        return await run_in_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
 
@@ -343,7 +343,7 @@ class Holdfast:
         """On SQLite: `with app.transaction() as connection:` is one transaction for your tables in the same file
         (`connection.execute`) and for the verbs called inside it on the same thread. It holds the only writer of all
         processes: after 5 s it is interrupted. On PostgreSQL give your own connection: `options(connection=…)`."""
-        refuse_in_loop("transaction", "call what needs it with asyncio.to_thread(…)")
+        reject_in_event_loop("transaction", "call what needs it with asyncio.to_thread(…)")
         self.store.prepare()
         return self.store.database.transaction()
 
@@ -372,7 +372,7 @@ class Holdfast:
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
-            grace=to_micros(grace, "grace") / SECOND,
+            grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
             keep_events=self._keep,
             wait_for_database=wait_for_database,
         )
@@ -407,12 +407,12 @@ class Holdfast:
 
     def close(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        refuse_in_loop("close")
+        reject_in_event_loop("close")
         self._client.close()
 
     async def aclose(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        await in_thread(self._client.close)
+        await run_in_thread(self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -427,7 +427,7 @@ class Holdfast:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<Holdfast {self.store.database.shown}, {len(self.registry)} tasks>"
+        return f"<Holdfast {self.store.database.display_url}, {len(self.registry)} tasks>"
 
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
@@ -457,7 +457,7 @@ def _checked_concurrency(concurrency: int) -> int:
 
 
 def _checked_lease(lease: Duration) -> float:
-    seconds = to_micros(lease, "lease") / SECOND
+    seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
     if seconds < MIN_LEASE_S:
         raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, but is {seconds:g}")
     return seconds

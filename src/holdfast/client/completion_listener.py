@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.database import Watch
-from holdfast.database.fork import watch_over
+from holdfast.database import ChangeListener
+from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.engine.loops.base import Loop
 from holdfast.errors import StoreError
-from holdfast.model.clock import SECOND, database_clock
+from holdfast.model.clock import MICROS_PER_SECOND, database_clock
 from holdfast.model.ids import new_id_text
 from holdfast.store import Store
 
@@ -44,7 +44,11 @@ class CompletionListenerLoop(Loop):
     name = "ends"
 
     def __init__(
-        self, store: Store, watch: Watch, heard: Callable[[], None], wanted: Callable[[CompletionListenerLoop], bool]
+        self,
+        store: Store,
+        watch: ChangeListener,
+        heard: Callable[[], None],
+        wanted: Callable[[CompletionListenerLoop], bool],
     ) -> None:
         super().__init__()
         self._watchers = store.watchers
@@ -58,7 +62,7 @@ class CompletionListenerLoop(Loop):
 
     @property
     def deaf(self) -> bool:
-        return self._watch.deaf
+        return self._watch.polling_only
 
     def tick(self) -> float:
         if not self._wanted(self):
@@ -76,7 +80,7 @@ class CompletionListenerLoop(Loop):
     def _listen(self) -> float:
         """What ended before both the listening and the word in the database is found by the look behind them."""
         heard = self._watch.wait(MAX_WAIT_S, self._stopping)
-        if self._watch.deaf or self._stopping.is_set():
+        if self._watch.polling_only or self._stopping.is_set():
             return 0.0
         heard = self._register() or heard
         self.listens = True
@@ -88,7 +92,7 @@ class CompletionListenerLoop(Loop):
 
     def _register(self) -> bool:
         """Let the database know that we want to be told; whether it didn't."""
-        now, lasts = time.monotonic(), round(WATCHER_TTL_S * SECOND)
+        now, lasts = time.monotonic(), round(WATCHER_TTL_S * MICROS_PER_SECOND)
         new = self._registered_at is None
         if self._registered_at is None:
             self._watchers.add(self._id, lasts)
@@ -105,7 +109,7 @@ class CompletionListenerLoop(Loop):
 
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
-        self._watch.ring()
+        self._watch.interrupt()
         super().stop(timeout)
         if not self.running:
             self._unregister()
@@ -128,7 +132,7 @@ class CompletionListener:
         self._lock = threading.Lock()
         self._listener: CompletionListenerLoop | None = None
         self._wanted_until = 0.0
-        watch_over(self)
+        register_fork_hooks(self)
 
     @property
     def listens(self) -> bool:
@@ -145,8 +149,8 @@ class CompletionListener:
                 self._begin(heard)
 
     def _begin(self, heard: Callable[[], None]) -> None:
-        watch = self._store.database.watch("ends")
-        if watch.deaf:
+        watch = self._store.database.change_listener("completions")
+        if watch.polling_only:
             self._deaf = True
             return
         self._listener = CompletionListenerLoop(self._store, watch, heard, self._is_wanted)

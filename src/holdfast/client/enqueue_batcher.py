@@ -14,7 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import StoreUnavailable
-from holdfast.model.blocking import in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
 
@@ -85,7 +85,7 @@ class EnqueueBatcher:
 
     async def _write(self, group: list[PendingEnqueue]) -> None:
         try:
-            ids = await in_thread(self._add, [run for call in group for run in call.runs])
+            ids = await run_in_thread(self._add, [run for call in group for run in call.runs])
         except StoreUnavailable as error:
             for call in group:
                 call.fail(_another(error))

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import ConfigError, GraphError
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.gates import completed, failed
@@ -41,21 +41,21 @@ class Gate:
     def complete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Finish the gate with an output of its type; `by` says who did it. False when it was complete with the same
         output before; KeyConflict when with another. One that isn't open yet keeps it until it is."""
-        refuse_in_loop("complete")
+        reject_in_event_loop("complete")
         return self._graphs.complete(self._run, self.name, output, by)
 
     async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Finish the gate with an output of its type."""
-        return await in_thread(self._graphs.complete, self._run, self.name, output, by)
+        return await run_in_thread(self._graphs.complete, self._run, self.name, output, by)
 
     def fail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message; `by` says who did it."""
-        refuse_in_loop("fail")
+        reject_in_event_loop("fail")
         return self._graphs.fail(self._run, self.name, error, by)
 
     async def afail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message."""
-        return await in_thread(self._graphs.fail, self._run, self.name, error, by)
+        return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
@@ -74,19 +74,21 @@ class GraphClient:
 
     # Making them
 
-    def submit(self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None) -> UUID:
+    def submit(
+        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
+    ) -> UUID:
         run, new = self.checked(graph, result)
-        if isinstance(connection, BorrowedAsync):
+        if isinstance(connection, AsyncCallerConnection):
             raise ConfigError("the connection given as connection= is asynchronous: use `await app.asubmit(…)` with it")
         graphs = self._store.graphs
         return UUID(graphs.submit(run, new) if connection is None else graphs.submit_on(connection, run, new))
 
     async def asubmit(
-        self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None
+        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
     ) -> UUID:
         if connection is None:
-            return await in_thread(self.submit, graph, result, None)
-        if isinstance(connection, Borrowed):
+            return await run_in_thread(self.submit, graph, result, None)
+        if isinstance(connection, CallerConnection):
             raise ConfigError(
                 "the connection given as connection= blocks: use submit() with it, or an async connection"
             )
@@ -119,7 +121,7 @@ class GraphClient:
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
-        check_name(key, "the key of append", LONGEST_KEY)
+        check_name(key, "the key of append", MAX_KEY_CHARS)
         plan = compile_graph(graph, appended=True)
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:

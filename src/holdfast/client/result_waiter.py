@@ -20,12 +20,12 @@ from uuid import UUID
 
 from holdfast.client.completion_listener import CompletionListener, rest_after
 from holdfast.database import Row
-from holdfast.database.faults import Refused
-from holdfast.database.fork import watch_over
+from holdfast.database.faults import AccessDenied
+from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ResultTimeout, StoreUnavailable
-from holdfast.model.blocking import in_thread
-from holdfast.model.clock import SECOND, Duration, to_micros
-from holdfast.model.run import FINAL
+from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.run import FINAL_STATES
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +48,7 @@ class PollBackoff:
 
     def __init__(self, id: UUID, timeout: Duration | None) -> None:
         self._id = id
-        self._seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        self._seconds = None if timeout is None else to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
         self._pause = FIRST_POLL_INTERVAL_S
         self._seen = False
@@ -59,7 +59,7 @@ class PollBackoff:
         only somebody can help, or the outage takes too long; ResultTimeout when there is no time left."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        if not self._seen or isinstance(error, Refused) or now - self._away_since > MAX_OUTAGE_S:
+        if not self._seen or isinstance(error, AccessDenied) or now - self._away_since > MAX_OUTAGE_S:
             raise error
         if self._deadline is not None and self._deadline <= now:
             raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s: {error}") from error
@@ -92,7 +92,7 @@ class PendingResult:
         """Look at what is there: the seconds until the next look, at most `longest`; None when there is none."""
         if self.end.done():  # cancelled
             return None
-        if row is None or row[0] in FINAL:
+        if row is None or row[0] in FINAL_STATES:
             self.end.set_result(row)
             return None
         try:
@@ -161,7 +161,7 @@ class LoopPoller:
         looked, self.waiters = self.waiters, []
         longest = self._ends.longest()
         try:
-            rows = await in_thread(self._ends.look, {waiter.id for waiter in looked})
+            rows = await run_in_thread(self._ends.look, {waiter.id for waiter in looked})
         except Exception as error:
             seen = [(waiter, waiter.miss(error, longest)) for waiter in looked]
         except BaseException:
@@ -213,7 +213,7 @@ class ResultWaiter:
         self._sleepers: set[WaitingThread] = set()
         self._watches: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
-        watch_over(self)
+        register_fork_hooks(self)
 
     async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
         """How a run ended; None when there is no such run."""
@@ -272,7 +272,7 @@ class ResultWaiter:
             rows = self.look({sleeper.id for sleeper in sleepers})
             for sleeper in sleepers:
                 row = rows.get(sleeper.id)
-                if row is None or row[0] in FINAL:
+                if row is None or row[0] in FINAL_STATES:
                     sleeper.wake()
 
     def before_fork(self) -> None:

@@ -32,7 +32,7 @@ from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import AttemptEnd
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
@@ -48,7 +48,7 @@ class WorkerSettings:
     concurrency: int = 100
     lease: float = 60.0
     grace: float = 30.0
-    keep_events: int = 30 * 24 * 3600 * SECOND
+    keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     wait_for_database: bool = False
 
 

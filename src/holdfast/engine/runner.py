@@ -21,7 +21,7 @@ from holdfast.engine.processes.pool import Processes
 from holdfast.engine.services import RetryingChildReader, WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
@@ -163,7 +163,7 @@ class Runner:
         if attempt.timeout is None and attempt.claim.deadline_in is None:
             return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        seconds, order = min((micros / MICROS_PER_SECOND, order) for micros, order in limits if micros is not None)
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:

@@ -28,7 +28,7 @@ from holdfast.engine.startup import StartAborted, Startup, await_or_abort, own_p
 from holdfast.engine.threads import aside, beside, to_the_end
 from holdfast.engine.write_queue import AttemptEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
@@ -445,4 +445,4 @@ def _never() -> bool:
 
 
 def _deadline(timeout: Duration | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND
+    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / MICROS_PER_SECOND

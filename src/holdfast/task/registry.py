@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
-from holdfast.model.names import check_name, check_queue, dotted_name, shown
+from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
 from holdfast.task.declared_limits import DeclaredLimits
@@ -40,7 +40,7 @@ class Registry:
 
     def __init__(self, include: Sequence[str] = ()) -> None:
         if isinstance(include, str):
-            raise ConfigError(f"include must be a list of modules, not a str: write include=[{shown(include)}]")
+            raise ConfigError(f"include must be a list of modules, not a str: write include=[{quoted(include)}]")
         self._waiting = [check_name(module, "a module in include") for module in include]
         self.limits = DeclaredLimits()
         self.fair: dict[str, dict[str, int]] = {}
@@ -88,7 +88,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(f"no task {shown(name)} in this app; {self._hint(name)}") from None
+            raise UnknownTask(f"no task {quoted(name)} in this app; {self._hint(name)}") from None
 
     def decode_result(self, task: str, text: str) -> Any:
         """A kept result, typed by the task's code where that is known, else plain JSON."""
@@ -239,17 +239,17 @@ def remote_task(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> Rem
 
 
 def _check_function(fn: Any) -> None:
-    shown = getattr(fn, "__qualname__", None) or repr(fn)
+    quoted = getattr(fn, "__qualname__", None) or repr(fn)
     if isinstance(fn, Task):
         raise TaskError(f"{fn.name} is a task already; to register it twice, register its function: task.fn")
     if inspect.ismethod(fn):
-        raise TaskError(f"{shown} is a bound method, and its object can't be kept; make the task a plain function")
+        raise TaskError(f"{quoted} is a bound method, and its object can't be kept; make the task a plain function")
     if not inspect.isfunction(fn):
         hint = "; wrap it in a def" if isinstance(fn, functools.partial) or callable(fn) else ""
-        raise TaskError(f"a task must be a function, but {shown} is a {type(fn).__name__}{hint}")
+        raise TaskError(f"a task must be a function, but {quoted} is a {type(fn).__name__}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TaskError(f"{shown} is a generator function; a task returns its result: return a list instead")
-    _check_is_no_method(fn, shown)
+        raise TaskError(f"{quoted} is a generator function; a task returns its result: return a list instead")
+    _check_is_no_method(fn, quoted)
 
 
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
@@ -263,27 +263,27 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     return durable
 
 
-def _check_context(shown: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
+def _check_context(quoted: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
     if at > 0 or parameter.kind not in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD):
         raise TaskError(
-            f"{shown}: the {kind.__name__} must be the first parameter, and only that, but it is {parameter}; "
+            f"{quoted}: the {kind.__name__} must be the first parameter, and only that, but it is {parameter}; "
             "move it to the front"
         )
     if kind is Context and not is_async:
         raise TaskError(
-            f"{shown} is a plain def, which can't await: write async def, or annotate {parameter.name} as SyncContext"
+            f"{quoted} is a plain def, which can't await: write async def, or annotate {parameter.name} as SyncContext"
         )
     if kind is SyncContext and is_async:
         raise TaskError(
-            f"{shown} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
+            f"{quoted} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
         )
 
 
-def _check_is_no_method(fn: Any, shown: str) -> None:
+def _check_is_no_method(fn: Any, quoted: str) -> None:
     owner = fn.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(fn).parameters), None)
     if owner and not owner.endswith("<locals>") and first in ("self", "cls"):
         raise TaskError(
-            f"{shown} is a method: a task is called without an object, so its parameter {first} can't be filled; "
+            f"{quoted} is a method: a task is called without an object, so its parameter {first} can't be filled; "
             f"move it out of the class, or drop {first} and write @staticmethod above @app.task"
         )

@@ -23,7 +23,7 @@ from holdfast.engine.durable.steps import StepRetries, returned
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import describe, to_json
+from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
 from holdfast.store import Claim, NewRun
@@ -278,7 +278,7 @@ class InMemoryExecutor:
         try:
             result = signature.encode_result((yield partial(fn, *args, **kwargs)))
         except Exception as error:
-            return (id, place, "failed", None, to_json(describe(error)))
+            return (id, place, "failed", None, error_to_json(describe_exception(error)))
         return (id, place, "done", result, None)
 
 

@@ -22,8 +22,8 @@ from holdfast.engine.durable.steps import StepCalls, StepRetries, returned
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
-from holdfast.model.clock import SECOND
-from holdfast.model.labels import label_of
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Operation, Step, Transaction
@@ -112,7 +112,7 @@ timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts",
 
 def refusal(key: str) -> Fatal:
     return Fatal(
-        f"{label_of(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
+        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
         "event loop, which doesn't survive a suspension: give the wait itself a timeout=… (ctx.wait_for, ctx.receive), "
         "or let it race with ctx.sleep"
     )
@@ -178,7 +178,7 @@ class TransactionCall:
         tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._calls.payloads)
         if tried.exception is not None:
             raise tried.exception
-        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
         if not self.record.n:
             self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
         return tried.text or "null"

@@ -33,7 +33,7 @@ from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
@@ -162,7 +162,7 @@ class SyncExecutor(Executor):
         came: Future[Outcome] = Future()
         self._open[key] = (kind, came)
         self._services.watch(self)
-        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < SUSPEND_DELAY_S)
+        soon = kind != "sleep" or (due_in is not None and due_in / MICROS_PER_SECOND < SUSPEND_DELAY_S)
         try:
             outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._services.has_room()))
             self._lingering.resumed()
@@ -210,7 +210,7 @@ class SyncExecutor(Executor):
                 except BaseException as error:
                     tried = tries.failed(error)
                 if isinstance(tried, StepResult):
-                    tried.took = int((time.monotonic() - started) * SECOND)
+                    tried.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
                     return tried
                 self._pause(real_seconds(self._services.store.clock, tried))
                 self.wait_for_threads()
@@ -240,7 +240,7 @@ class SyncExecutor(Executor):
 
         handle = self._services.run_in_thread(work)
         try:
-            return _no_coroutine(done.result(timeout / SECOND))
+            return _no_coroutine(done.result(timeout / MICROS_PER_SECOND))
         except NotYet as error:
             if done.done():
                 return _no_coroutine(done.result())
@@ -264,7 +264,7 @@ class SyncExecutor(Executor):
             tried = returned(call, value, self._services.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
-            command.took = int((time.monotonic() - started) * SECOND)
+            command.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
             command.n = command.n or self.plans.number()
             return tried.text or "null"
 

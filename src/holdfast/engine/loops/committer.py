@@ -38,9 +38,9 @@ from holdfast.engine.write_queue import (
     single_writes,
 )
 from holdfast.errors import ConfigError, StoreError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
-from holdfast.model.failure import describe, from_json, to_json
+from holdfast.model.failure import describe_exception, error_from_json, error_to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
 from holdfast.store.rows import Counted
@@ -256,7 +256,7 @@ class Committer(Loop):
                 self._rejected(attempt)
                 continue
             self.ended_attempts += 1
-            info = from_json(end.error or "")
+            info = error_from_json(end.error or "")
             log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, info, final=end.id in failed)
         self._state.remove(attempt for attempt, _ in ends)
 
@@ -275,17 +275,17 @@ class Committer(Loop):
 
     def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
-        info = describe(error)
+        info = describe_exception(error)
         log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
         failed = replace(
-            end, kind="failed", state="failed", result=None, error=to_json(info), args=None, delay=None, failed=1
+            end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
         try:
             counted = self._store.attempts.end(session, [failed])
         except Exception as again:
             if not is_data_error(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe(again))
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
             counted = Counted()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.lingers else [attempt])
@@ -319,7 +319,7 @@ class Committer(Loop):
         elif end.kind in ("waiting", "restarted", "moved"):
             log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""))
+            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
             log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
@@ -327,7 +327,7 @@ class Committer(Loop):
         elif end.kind == "handed_back":
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
-            retry_in = None if end.delay is None else end.delay / SECOND
-            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
+            retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
             if end.kind == "failed":
                 self._on_failed(claim.id)

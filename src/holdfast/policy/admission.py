@@ -10,13 +10,13 @@ import msgspec
 
 from holdfast.errors import ConfigError
 
-Place: TypeAlias = str
+CounterKey: TypeAlias = str
 """What tells a counter from others: the name of its limit, and its key."""
 
 MOST_PER_PERIOD = 10_000
-LOOK_AGAIN = 10_000_000
+RECHECK_MICROS = 10_000_000
 """Microseconds after which those that wait for a permit are looked at, should nobody have told them."""
-LOOK_SOON = 100_000
+RECHECK_SOON_MICROS = 100_000
 """The same for those that couldn't be told because someone else was at their rows for a moment."""
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})\s*(s|sec|second|m|min|minute|h|hour|d|day)s?\s*")
@@ -54,7 +54,7 @@ def parse_rate(text: object, what: str) -> Rate:
     return Rate(count, number * _SECONDS[unit] * 1_000_000)
 
 
-class Counter(msgspec.Struct):
+class LimitCounter(msgspec.Struct):
     """A counter and its caps. `log`: when how many were started, oldest first, within the last period."""
 
     used: int = 0
@@ -91,23 +91,25 @@ class Counter(msgspec.Struct):
         """When it is worth looking again, as some wait: what room there is now is given away already, so when the
         window leaves the oldest start behind. Permits that return tell by themselves."""
         if self.rate is None or (self.concurrency is not None and self.used >= self.concurrency):
-            return now + LOOK_AGAIN
+            return now + RECHECK_MICROS
         oldest = self.log[0][0] if self.log else now
-        return min(oldest + self.rate.period, now + LOOK_AGAIN)
+        return min(oldest + self.rate.period, now + RECHECK_MICROS)
 
 
 class Admission(NamedTuple):
     """Which of the candidates start, and on which counter each of the others waits."""
 
     admitted: list[str]
-    parked: dict[str, Place]
+    parked: dict[str, CounterKey]
 
 
-def admit(candidates: Iterable[tuple[str, Sequence[Place]]], counters: Mapping[Place, Counter], now: int) -> Admission:
+def admit(
+    candidates: Iterable[tuple[str, Sequence[CounterKey]]], counters: Mapping[CounterKey, LimitCounter], now: int
+) -> Admission:
     """Let runs start in their order as far as all their counters have room; the others wait for the first that is full.
     Counters are changed."""
     admitted: list[str] = []
-    parked: dict[str, Place] = {}
+    parked: dict[str, CounterKey] = {}
     left = {place: counter.free(now) for place, counter in counters.items()}
     for id, places in candidates:
         full = next((place for place in places if left[place] == 0), None)

@@ -11,15 +11,16 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, to_datetime
-from holdfast.model.names import check_name, shown
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.model.names import check_name, quoted
 
 LONGEST_EXPRESSION = 500
-LEAST_INTERVAL = 1 * SECOND
+MIN_INTERVAL_MICROS = 1 * MICROS_PER_SECOND
 NICKNAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -83,8 +84,8 @@ class Timing(msgspec.Struct, frozen=True):
         if self.every is not None:
             base = self.start or 0
             return base + ((moment - base) // self.every + 1) * self.every
-        zone = zone_of(self.tz)
-        local = to_datetime(moment - moment % SECOND).astimezone(zone).replace(tzinfo=None, fold=0)
+        zone = load_zone(self.tz)
+        local = to_datetime(moment - moment % MICROS_PER_SECOND).astimezone(zone).replace(tzinfo=None, fold=0)
         for at in _local_times(str(self.cron), local):
             slot = moment_of(at, zone)
             if slot > moment:  # not in the second pass of an hour that comes twice, nor where a gap has ended
@@ -99,7 +100,7 @@ class Timing(msgspec.Struct, frozen=True):
             while True:
                 yield slot
                 slot -= self.every
-        zone = zone_of(self.tz)
+        zone = load_zone(self.tz)
         last = None
         for at in _local_times(str(self.cron), _latest_local(until, zone) + _A_SECOND, reverse=True):
             slot = moment_of(at, zone)
@@ -108,7 +109,35 @@ class Timing(msgspec.Struct, frozen=True):
                 last = slot
 
 
-def delay_within(jitter: int, name: str, slot: int) -> int:
+CatchUp: TypeAlias = Literal["skip", "latest", "all"]
+
+MISSED_AFTER = 60 * MICROS_PER_SECOND
+"""A slot that nobody has looked at for so long was missed. Less than that is only late."""
+MAX_MISSED_SLOTS = 1000
+"""Of more missed slots than these the oldest are passed over, also with `all`."""
+AT_ONCE = 100
+"""So many are made in one transaction."""
+
+
+class DueSlots(NamedTuple):
+    """Slots to be made now, and the next one; None when there is none any more."""
+
+    slots: list[int]
+    next: int | None
+
+
+def due_slots(timing: Timing, catch_up: CatchUp, next_at: int, now: int) -> DueSlots:
+    """What is due of a schedule whose next slot was to be at `next_at`."""
+    if catch_up == "all":
+        slots = timing.newest(next_at - 1, now, MAX_MISSED_SLOTS)[:AT_ONCE]
+        return DueSlots(slots, timing.next_after(slots[-1] if slots else now))
+    slots = timing.newest(next_at - 1, now, 1)
+    if catch_up == "skip":
+        slots = [slot for slot in slots if now - slot <= MISSED_AFTER]
+    return DueSlots(slots, timing.next_after(now))
+
+
+def jitter_delay(jitter: int, name: str, slot: int) -> int:
     """How much later than its slot a run begins: chance, but the same whoever asks."""
     if jitter <= 0:
         return 0
@@ -122,21 +151,21 @@ def check_cron(cron: object, where: str) -> str:
         raise ConfigError(f"{where}: cron must be a str like '0 3 * * *', not {type(cron).__name__}")
     if len(cron) > LONGEST_EXPRESSION:
         raise ConfigError(
-            f"{where}: cron may have {LONGEST_EXPRESSION} characters, but {shown(cron)} has {len(cron):,}"
+            f"{where}: cron may have {LONGEST_EXPRESSION} characters, but {quoted(cron)} has {len(cron):,}"
         )
     text = _plain(cron)
     if text.startswith("@"):
-        raise ConfigError(f"{where}: there is no {shown(cron.strip())}; there are {', '.join(NICKNAMES)}")
+        raise ConfigError(f"{where}: there is no {quoted(cron.strip())}; there are {', '.join(NICKNAMES)}")
     from cronsim import CronSim, CronSimError
 
     try:
         found = next(CronSim(text, _ANY_DAY), None)
     except CronSimError as error:
-        raise ConfigError(f"{where}: cron {shown(cron)} {_fault(text, str(error))}") from None
+        raise ConfigError(f"{where}: cron {quoted(cron)} {_fault(text, str(error))}") from None
     except Exception:  # what its parser didn't foresee
-        raise ConfigError(f"{where}: cron {shown(cron)} can't be read") from None
+        raise ConfigError(f"{where}: cron {quoted(cron)} can't be read") from None
     if found is None:
-        raise ConfigError(f"{where}: cron {shown(cron)} never comes true: there is no such day")
+        raise ConfigError(f"{where}: cron {quoted(cron)} never comes true: there is no such day")
     return " ".join(cron.split())
 
 
@@ -144,17 +173,17 @@ def check_zone(tz: object, where: str) -> str:
     """The name itself, if it is one of the IANA database."""
     name = check_name(tz, f"{where}: tz")
     try:
-        if name.startswith(_NOT_EVERYWHERE) or not isinstance(zone_of(name), tzinfo):
+        if name.startswith(_NOT_EVERYWHERE) or not isinstance(load_zone(name), tzinfo):
             raise KeyError(name)
     except (KeyError, ValueError, OSError):
         close = _close_zones(name)
         hint = f"did you mean {' or '.join(close)}?" if close else "names look like Europe/London, Asia/Tokyo or UTC"
-        raise ConfigError(f"{where}: there is no time zone {shown(name)}; {hint}") from None
+        raise ConfigError(f"{where}: there is no time zone {quoted(name)}; {hint}") from None
     return name
 
 
 @lru_cache(maxsize=256)
-def zone_of(name: str) -> tzinfo:
+def load_zone(name: str) -> tzinfo:
     from zoneinfo import ZoneInfo
 
     return UTC if name == "UTC" else ZoneInfo(name)
@@ -179,10 +208,10 @@ def moment_of(local: datetime, zone: tzinfo) -> int:
 
 def _latest_local(moment: int, zone: tzinfo) -> datetime:
     """The last local time that can have its slot by then: beyond what clocks show while an hour comes again."""
-    there = to_datetime(moment - moment % SECOND).astimezone(zone)
+    there = to_datetime(moment - moment % MICROS_PER_SECOND).astimezone(zone)
     offset = there.replace(fold=0).utcoffset()
     assert offset is not None
-    return max(there.replace(tzinfo=None, fold=0), _EPOCH + timedelta(seconds=moment // SECOND) + offset)
+    return max(there.replace(tzinfo=None, fold=0), _EPOCH + timedelta(seconds=moment // MICROS_PER_SECOND) + offset)
 
 
 def _local_times(cron: str, from_: datetime, *, reverse: bool = False) -> Iterator[datetime]:
@@ -216,8 +245,8 @@ def _fault(text: str, message: str) -> str:
         return f"can't be read: {message}"
     value = fields[FIELDS.index(name) - (6 - len(fields))] if len(fields) == 6 or name != "second" else ""
     if name == "day-of-month" and _is_list_of_numbers(value):
-        return f"never comes true: no such month has a day {shown(value)}"
-    return f"can't be read: {shown(value)} is no {name}"
+        return f"never comes true: no such month has a day {quoted(value)}"
+    return f"can't be read: {quoted(value)} is no {name}"
 
 
 def _is_list_of_numbers(value: str) -> bool:
@@ -239,7 +268,7 @@ def _close_zones(name: str) -> list[str]:
 def _span(micros: int) -> str:
     whole, parts = micros, []
     for unit, size in _UNITS:
-        count, whole = divmod(whole, size * SECOND)
+        count, whole = divmod(whole, size * MICROS_PER_SECOND)
         if count:
             parts.append(f"{count} {unit}")
-    return " ".join(parts) if not whole else f"{micros / SECOND:g} s"
+    return " ".join(parts) if not whole else f"{micros / MICROS_PER_SECOND:g} s"

@@ -16,14 +16,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def refuse_in_loop(verb: str, instead: str | None = None) -> None:
+def reject_in_event_loop(verb: str, instead: str | None = None) -> None:
     """A blocking verb would stop the whole event loop for as long as the database takes."""
     asyncio = sys.modules.get("asyncio.events")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         raise BlockingCall(f"{verb}() would block the running event loop; {instead or f'write `await …a{verb}(…)`'}")
 
 
-async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Await a blocking call, which a thread of the running loop makes."""
     import asyncio
 

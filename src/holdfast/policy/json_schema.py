@@ -35,12 +35,12 @@ _NAMES = {
 }
 
 
-def misfit(value: Any, schema: Schema) -> str | None:
+def find_mismatch(value: Any, schema: Schema) -> str | None:
     """What is wrong with a value, and where; None when it fits."""
     return next(_faults(value, schema, "the output", {}), None)
 
 
-def with_defaults(value: Any, schema: Schema) -> Any:
+def apply_defaults(value: Any, schema: Schema) -> Any:
     """A value that fits, with the defaults of its schema filled in where it says nothing."""
     return _completed(value, schema, {})
 

@@ -19,7 +19,7 @@ from holdfast.model.names import type_name
 MAX_DEPTH = 200
 MAX_DIGITS = 4000  # Python reads 4300 by default, the sign of a negative one included
 
-ASTERISKS = "**********"
+PYDANTIC_MASK = "**********"
 """What pydantic writes for the secrets in a model."""
 
 _TOO_DEEP = f"nesting deeper than {MAX_DEPTH} levels"
@@ -29,7 +29,7 @@ _ATOMS = (str, int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class Problem:
     """What is wrong in a value, and where."""
 
     path: str
@@ -62,7 +62,7 @@ class _Place:
         return path if len(path) <= _LONGEST_PATH else path[:_LONGEST_PATH] + "…"
 
 
-def find_flaw(value: Any, replace: Callable[[Any], Any]) -> Flaw | None:
+def find_problem(value: Any, replace: Callable[[Any], Any]) -> Problem | None:
     """The first flaw of a value, or None. `replace` gives what stands for an object of an unknown type."""
     places = [_Place(value, None, "$")]
     while places:
@@ -70,21 +70,21 @@ def find_flaw(value: Any, replace: Callable[[Any], Any]) -> Flaw | None:
         inner: list[_Place] = []
         problem = _TOO_DEEP if place.depth > MAX_DEPTH + 1 else _look(place, inner, replace)
         if problem is not None:
-            return Flaw(place.path(), problem)
+            return Problem(place.path(), problem)
         places.extend(reversed(inner))
     return None
 
 
-def find_secret(value: Any, path: str = "$") -> Flaw | None:
+def find_pydantic_secret(value: Any, path: str = "$") -> Problem | None:
     """The first of pydantic's secrets in a value, which isn't written as it is, or None."""
     if hasattr(type(value), "get_secret_value"):
-        return Flaw(path, "a secret, which would be kept as asterisks: pass where it can be found,")
+        return Problem(path, "a secret, which would be kept as asterisks: pass where it can be found,")
     if isinstance(value, dict) or hasattr(type(value), "model_fields"):
         named = value if isinstance(value, dict) else vars(value)
         inner = [(f".{name}", item) for name, item in named.items()]
     else:
         inner = list(_items(value))
-    return next((found for step, item in inner if (found := find_secret(item, path + step)) is not None), None)
+    return next((found for step, item in inner if (found := find_pydantic_secret(item, path + step)) is not None), None)
 
 
 def _look(place: _Place, inner: list[_Place], replace: Callable[[Any], Any]) -> str | None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.telemetry.metrics import Meters
-    from holdfast.telemetry.tracing import Tracing
+    from holdfast.telemetry.metrics import MetricBackend
+    from holdfast.telemetry.otel import Tracing
 
 VARIABLE = "HOLDFAST_TELEMETRY"
 KINDS = {"otel": "OpenTelemetry", "prometheus": "the Prometheus client"}
@@ -24,7 +24,7 @@ class Telemetry:
 
     def __init__(self, asked: str | Sequence[str] | None = None) -> None:
         self.tracing: Tracing | None = None
-        self.meters: tuple[Meters, ...] = ()
+        self.meters: tuple[MetricBackend, ...] = ()
         self._kinds: set[str] = set()
         for kind in _kinds(asked):
             self.add(kind)
@@ -43,15 +43,14 @@ class Telemetry:
 
     def _import(self, kind: str) -> None:
         if kind == "otel":
-            from holdfast.telemetry.otel import otel_meters
-            from holdfast.telemetry.tracing import Tracing
+            from holdfast.telemetry.otel import Tracing, otel_metrics
 
             self.tracing = Tracing()
-            self.meters += (otel_meters(),)
+            self.meters += (otel_metrics(),)
         else:
-            from holdfast.telemetry.prometheus import prometheus_meters
+            from holdfast.telemetry.prometheus import prometheus_metrics
 
-            self.meters += (prometheus_meters(),)
+            self.meters += (prometheus_metrics(),)
 
     @property
     def on(self) -> bool:

@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Protocol
 
 
-class Forking(Protocol):
+class ForkAware(Protocol):
     """Something with connections, or with locks that a thread may hold."""
 
     def before_fork(self) -> None: ...
@@ -25,12 +25,12 @@ _known: weakref.WeakSet[Any] = weakref.WeakSet()
 _abandoned: list[Any] = []  # kept for ever, so that nothing closes them
 
 
-def watch_over(thing: Forking) -> None:
+def register_fork_hooks(thing: ForkAware) -> None:
     """Tell it of forks, for as long as it lives."""
     _known.add(thing)
 
 
-def abandon(thing: object) -> None:
+def never_close(thing: object) -> None:
     """Leave it alone for ever, unclosed."""
     _abandoned.append(thing)
 

@@ -44,21 +44,21 @@ class _Lent(ABC):
         return self._connection
 
 
-class Borrowed(_Lent):
+class CallerConnection(_Lent):
     """A caller's connection whose verbs block."""
 
     @abstractmethod
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
 
 
-class BorrowedAsync(_Lent):
+class AsyncCallerConnection(_Lent):
     """A caller's connection whose verbs are awaited."""
 
     @abstractmethod
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
 
 
-def borrow(connection: object) -> Borrowed | BorrowedAsync:
+def wrap_connection(connection: object) -> CallerConnection | AsyncCallerConnection:
     """The caller's connection, whatever library it is of."""
     kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__}
     if connection == "django" or kinds & {"django.BaseDatabaseWrapper", "django.ConnectionProxy"}:
@@ -81,7 +81,7 @@ def _check_psycopg(connection: Any) -> None:
         raise ConfigError(NO_TRANSACTION.format("it is in autocommit mode; write `with connection.transaction():`"))
 
 
-class _Psycopg(Borrowed):
+class _Psycopg(CallerConnection):
     def check(self) -> None:
         _check_psycopg(self._connection)
 
@@ -93,7 +93,7 @@ class _Psycopg(Borrowed):
             return cursor.fetchall() if cursor.description else []
 
 
-class _AsyncPsycopg(BorrowedAsync):
+class _AsyncPsycopg(AsyncCallerConnection):
     def check(self) -> None:
         _check_psycopg(self._connection)
 
@@ -105,7 +105,7 @@ class _AsyncPsycopg(BorrowedAsync):
             return await cursor.fetchall() if cursor.description else []
 
 
-class _Asyncpg(BorrowedAsync):
+class _Asyncpg(AsyncCallerConnection):
     def check(self) -> None:
         if self._connection.is_closed():
             raise ConfigError(CLOSED)
@@ -138,7 +138,7 @@ def _check_sqlalchemy(connection: Any) -> None:
         raise ConfigError(NO_TRANSACTION.format("its isolation level is AUTOCOMMIT"))
 
 
-class _SqlAlchemy(Borrowed):
+class _SqlAlchemy(CallerConnection):
     def check(self) -> None:
         _check_sqlalchemy(self._connection)
 
@@ -153,7 +153,7 @@ class _SqlAlchemy(Borrowed):
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
-class _AsyncSqlAlchemy(BorrowedAsync):
+class _AsyncSqlAlchemy(AsyncCallerConnection):
     def check(self) -> None:
         _check_sqlalchemy(self._connection)
 
@@ -168,7 +168,7 @@ class _AsyncSqlAlchemy(BorrowedAsync):
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
-class _Django(Borrowed):
+class _Django(CallerConnection):
     """A connection of Django, or the default one."""
 
     def __init__(self, connection: Any) -> None:
@@ -197,7 +197,7 @@ def pyformat(statement: Statement) -> str:
     return PARAMETER.sub(r"%(\1)s", re.sub("%", "%%", statement.named))
 
 
-_KNOWN: dict[str, type[Borrowed] | type[BorrowedAsync]] = {
+_KNOWN: dict[str, type[CallerConnection] | type[AsyncCallerConnection]] = {
     "psycopg.Connection": _Psycopg,
     "psycopg.AsyncConnection": _AsyncPsycopg,
     "asyncpg.Connection": _Asyncpg,

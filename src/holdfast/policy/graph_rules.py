@@ -27,7 +27,7 @@ from holdfast.model.codec import decode
 Rule: TypeAlias = list[Any]
 Reference: TypeAlias = dict[str, Any]
 
-NOTHING = msgspec.UNSET
+MISSING = msgspec.UNSET
 """What is found where there is nothing: not the same as a null."""
 
 _MODES = {
@@ -43,32 +43,32 @@ _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class NodeEnd(msgspec.Struct):
+class NodeOutcome(msgspec.Struct):
     """How a node ended. `output` is JSON text where it was asked for; `cause` says why it was skipped, as JSON text."""
 
     state: str
     output: str | None = None
     cause: str | None = None
-    _value: Any = NOTHING
+    _value: Any = MISSING
 
     def value(self) -> Any:
         if self.state != "done":
-            return NOTHING
-        if self._value is NOTHING:
+            return MISSING
+        if self._value is MISSING:
             self._value = decode(self.output or "null")
         return self._value
 
 
-Ends: TypeAlias = Mapping[str, NodeEnd]
+Ends: TypeAlias = Mapping[str, NodeOutcome]
 
 
-class Go(msgspec.Struct, frozen=True):
+class RunNode(msgspec.Struct, frozen=True):
     """The node runs; with these arguments where it has any to be filled in."""
 
     args: Any = None
 
 
-class Skip(msgspec.Struct, frozen=True):
+class SkipNode(msgspec.Struct, frozen=True):
     """The node can't run any more: a node before it failed, or a condition is false. `node` is the one to blame."""
 
     failure: bool
@@ -77,61 +77,61 @@ class Skip(msgspec.Struct, frozen=True):
     """The cause of the skipped node that it follows, where there is one."""
 
 
-class Fail(msgspec.Struct, frozen=True):
+class FailNode(msgspec.Struct, frozen=True):
     """The node can't be given what it was to be given."""
 
     message: str
 
 
-Decision: TypeAlias = Go | Skip | Fail
+Decision: TypeAlias = RunNode | SkipNode | FailNode
 
 
-class Uncomparable(Exception):
+class NotComparable(Exception):
     """A condition compares what can't be compared."""
 
 
-def decide(plan: Mapping[str, Any], ends: Ends) -> Decision:
+def decide_node(plan: Mapping[str, Any], ends: Ends) -> Decision:
     """What becomes of a node when all that it depends on is final. `plan` has its `rule`, and what is to be filled into
     its `args`: `fills`, each with the place `at` and a reference."""
     try:
         rule = plan.get("rule")
-        if rule is not None and not holds(rule, ends):
+        if rule is not None and not is_satisfied(rule, ends):
             return _blame(rule, ends)
         return _filled(plan, ends)
-    except (Uncomparable, PayloadError) as error:
-        return Fail(str(error))
+    except (NotComparable, PayloadError) as error:
+        return FailNode(str(error))
     except RecursionError:
-        return Fail("its condition or its arguments are nested too deep")
+        return FailNode("its condition or its arguments are nested too deep")
 
 
-def holds(rule: Rule, ends: Ends) -> bool:
+def is_satisfied(rule: Rule, ends: Ends) -> bool:
     """Whether a rule is true."""
     kind = rule[0]
     if kind in _MODES:
         return ends[rule[1]].state in _MODES[kind]
     if kind == "all":
-        return all(holds(each, ends) for each in rule[1])
+        return all(is_satisfied(each, ends) for each in rule[1])
     if kind == "any":
-        return any(holds(each, ends) for each in rule[1])
+        return any(is_satisfied(each, ends) for each in rule[1])
     if kind == "none":
-        return not any(holds(each, ends) for each in rule[1])
+        return not any(is_satisfied(each, ends) for each in rule[1])
     if kind == "exists":
-        return look_up(rule[1], ends) is not NOTHING
-    return _compares(kind, look_up(rule[1], ends), _operand(rule[2], ends))
+        return resolve_reference(rule[1], ends) is not MISSING
+    return _compares(kind, resolve_reference(rule[1], ends), _operand(rule[2], ends))
 
 
-def references(rule: Rule | None) -> Iterator[Reference]:
+def rule_references(rule: Rule | None) -> Iterator[Reference]:
     """All outputs that a rule speaks of."""
     if rule is None or rule[0] in _MODES:
         return
     if rule[0] in ("all", "any", "none"):
         for each in rule[1]:
-            yield from references(each)
+            yield from rule_references(each)
         return
     yield from (part for part in rule[1:] if "node" in part)
 
 
-def nodes_of(rule: Rule | None) -> Iterator[str]:
+def rule_nodes(rule: Rule | None) -> Iterator[str]:
     """All nodes that a rule speaks of."""
     if rule is None:
         return
@@ -139,12 +139,12 @@ def nodes_of(rule: Rule | None) -> Iterator[str]:
         yield rule[1]
     elif rule[0] in ("all", "any", "none"):
         for each in rule[1]:
-            yield from nodes_of(each)
+            yield from rule_nodes(each)
     else:
-        yield from (reference["node"] for reference in references(rule))
+        yield from (reference["node"] for reference in rule_references(rule))
 
 
-def look_up(reference: Reference, ends: Ends) -> Any:
+def resolve_reference(reference: Reference, ends: Ends) -> Any:
     """The value that a reference means, NOTHING where there is none; PayloadError where it can't be read here."""
     node = reference["node"]
     try:
@@ -153,25 +153,25 @@ def look_up(reference: Reference, ends: Ends) -> Any:
         raise PayloadError(f"the output of node {node}: {error}") from error
     for key in reference["path"]:
         value = _item(value, key)
-        if value is NOTHING:
+        if value is MISSING:
             break
-    return reference.get("default", NOTHING) if value is NOTHING else value
+    return reference.get("default", MISSING) if value is MISSING else value
 
 
 def _item(value: Any, key: str | int) -> Any:
     if isinstance(value, dict):
-        return value.get(str(key), NOTHING)
+        return value.get(str(key), MISSING)
     if isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
         return value[key]
-    return NOTHING
+    return MISSING
 
 
 def _operand(part: dict[str, Any], ends: Ends) -> Any:
-    return part["value"] if "value" in part else look_up(part, ends)
+    return part["value"] if "value" in part else resolve_reference(part, ends)
 
 
 def _compares(kind: str, left: Any, right: Any) -> bool:
-    if left is NOTHING or right is NOTHING:
+    if left is MISSING or right is MISSING:
         return kind == "!="
     if kind in ("==", "!="):
         return _same(left, right) == (kind == "==")
@@ -179,7 +179,7 @@ def _compares(kind: str, left: Any, right: Any) -> bool:
         return _contains(left, right)
     numbers = _is_number(left) and _is_number(right)
     if not numbers and not (isinstance(left, str) and isinstance(right, str)):
-        raise Uncomparable(
+        raise NotComparable(
             f"the condition compares {_shown(left)} {kind} {_shown(right)}: only numbers, or texts, have an order"
         )
     return _ORDERED[kind](left, right)
@@ -192,7 +192,7 @@ def _contains(whole: Any, part: Any) -> bool:
         return isinstance(part, str) and part in whole
     if isinstance(whole, list):
         return any(_same(item, part) for item in whole)
-    raise Uncomparable(
+    raise NotComparable(
         f"the condition asks whether {_shown(whole)} contains {_shown(part)}: only lists, texts and objects do"
     )
 
@@ -220,19 +220,19 @@ def _shown(value: Any) -> str:
 def _filled(plan: Mapping[str, Any], ends: Ends) -> Decision:
     fills = plan.get("fills")
     if fills is None:
-        return Go()
+        return RunNode()
     args = plan["args"]
     for fill in fills:
-        value = look_up(fill, ends)
-        if value is NOTHING and ends[fill["node"]].state != "done":
+        value = resolve_reference(fill, ends)
+        if value is MISSING and ends[fill["node"]].state != "done":
             return _blame(["done", fill["node"]], ends)
-        if value is NOTHING:
-            return Fail(f"the output of node {fill['node']} has nothing at {place(fill['path'])}")
+        if value is MISSING:
+            return FailNode(f"the output of node {fill['node']} has nothing at {path_text(fill['path'])}")
         args = _put(args, fill["at"], value)
-    return Go(args)
+    return RunNode(args)
 
 
-def place(path: Sequence[str | int]) -> str:
+def path_text(path: Sequence[str | int]) -> str:
     """A path as it is written in code."""
     return "".join(f"[{key!r}]" for key in path) or "its top"
 
@@ -247,26 +247,26 @@ def _put(args: Any, at: Sequence[str | int], value: Any) -> Any:
     return args
 
 
-def _blame(rule: Rule, ends: Ends) -> Skip:
+def _blame(rule: Rule, ends: Ends) -> SkipNode:
     """Why a rule is false: a failure where there is one to blame, else a condition."""
     kind = rule[0]
     if kind == "all":
-        false = [each for each in rule[1] if not holds(each, ends)]
+        false = [each for each in rule[1] if not is_satisfied(each, ends)]
         return _first_failure([_blame(each, ends) for each in false])
     if kind == "any":
         return _first_failure([_blame(each, ends) for each in rule[1]])
     if kind == "none":
-        return Skip(failure=False)
-    named = list(nodes_of(rule))
+        return SkipNode(failure=False)
+    named = list(rule_nodes(rule))
     return _first_failure([_blamed(kind, name, ends[name]) for name in named])
 
 
-def _blamed(kind: str, name: str, end: NodeEnd) -> Skip:
+def _blamed(kind: str, name: str, end: NodeOutcome) -> SkipNode:
     if end.state == "skipped":
-        return Skip(is_failure(end.cause), name, end.cause)
+        return SkipNode(is_failure(end.cause), name, end.cause)
     if end.state in ("failed", "cancelled") and kind != "failed":
-        return Skip(True, name)
-    return Skip(False)
+        return SkipNode(True, name)
+    return SkipNode(False)
 
 
 def is_failure(cause: str | None) -> bool:
@@ -274,5 +274,61 @@ def is_failure(cause: str | None) -> bool:
     return cause is not None and msgspec.json.decode(cause).get("code") == "failure"
 
 
-def _first_failure(causes: Sequence[Skip]) -> Skip:
-    return next((cause for cause in causes if cause.failure), causes[0] if causes else Skip(failure=False))
+def _first_failure(causes: Sequence[SkipNode]) -> SkipNode:
+    return next((cause for cause in causes if cause.failure), causes[0] if causes else SkipNode(failure=False))
+
+
+_WRITTEN = {"done": "{}", "failed": "{}.failed", "finished": "{}.finished"}
+
+
+def rule_text(rule: Rule) -> str:
+    """A rule as it is written in code: `load.failed`, `any_of(a, b)`, `load.output['rows'] > 10`."""
+    kind = rule[0]
+    if kind in _WRITTEN:
+        return _WRITTEN[kind].format(rule[1])
+    if kind in ("all", "any", "none"):
+        return f"{kind}_of({', '.join(map(rule_text, rule[1]))})"
+    if kind == "exists":
+        return f"{_reference(rule[1])}.exists()"
+    if kind == "contains":
+        return f"{_reference(rule[1])}.contains({_operand_text(rule[2])})"
+    return f"{_reference(rule[1])} {kind} {_operand_text(rule[2])}"
+
+
+def condition_text(rule: Rule | None) -> str | None:
+    """What a node's rule says beyond that some nodes must have ended, or ended well; None where that is all."""
+    told = [rule_text(part) for part in _parts(rule) if part[0] not in ("done", "finished")]
+    return ", ".join(told) or None
+
+
+def dependency_modes(rule: Rule | None) -> dict[str, str]:
+    """How a rule speaks of each node: it must be `done`, `failed` or `finished`, or a `condition` looks at it."""
+    found: dict[str, str] = {}
+    for part in _parts(rule):
+        for name in rule_nodes(part):
+            if part[0] not in _WRITTEN or found.get(name, part[0]) != part[0]:
+                found[name] = "condition"
+            else:
+                found[name] = part[0]
+    return found
+
+
+def _parts(rule: Rule | None) -> list[Rule]:
+    """The rules that must all be true."""
+    if rule is None:
+        return []
+    return list(rule[1]) if rule[0] == "all" else [rule]
+
+
+def _reference(reference: Reference) -> str:
+    path = path_text(reference["path"]) if reference["path"] else ""
+    default = f".default({_value(reference['default'])})" if "default" in reference else ""
+    return f"{reference['node']}.output{path}{default}"
+
+
+def _operand_text(part: dict[str, Any]) -> str:
+    return _value(part["value"]) if "value" in part else _reference(part)
+
+
+def _value(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
