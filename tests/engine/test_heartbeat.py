@@ -128,7 +128,7 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
         components.recovery.wake()
         assert run.result(timeout=30) == "new"
         release.set()
-        wait_until(lambda: components.runner.taken == 0 and components.committer.queue.backlog == 0)
+        wait_until(lambda: components.runner.busy_slots == 0 and components.queue.backlog == 0)
         assert run.result(timeout=5) == "new"
     assert ledger.lines() == ["began", "began", "ended"]
     lost = kinds(run)[2]  # its own heartbeat excuses it, unless its recoverer was first
@@ -150,7 +150,7 @@ def test_a_claim_that_comes_back_after_its_session_was_lost_does_not_begin(app, 
         claims = real(session, lanes, wanted)
         if claims and not lost:
             lost.append(components.state.session)
-            components.lose(components.state.session, "for the test")
+            components.lose_session(components.state.session, "for the test")
         return claims
 
     monkeypatch.setattr(app.store.claims, "claim", claim)
@@ -175,7 +175,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
     def begin(attempts):
         def both():
             components.runner._begin_on_loop(attempts)
-            components.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
+            components.runner._cancel([attempt for attempt in attempts if attempt.request_stop("lost")])
 
         if stopped:
             real(attempts)
@@ -189,7 +189,7 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
     with worker:
         work.enqueue()
         wait_until(lambda: stopped)
-        wait_until(lambda: components.runner.taken == 0)
+        wait_until(lambda: components.runner.busy_slots == 0)
     assert ledger.lines() == []
 
 

@@ -198,7 +198,7 @@ def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkey
         released.add(0)
         runs[0].result(timeout=30)
         if soon:
-            wait_until(lambda: worker._components.runner.free() == 1)
+            wait_until(lambda: worker._components.runner.free_slots() == 1)
             assert worker._components.claimer.tick() > soon / 2
             assert len(started) == 32
         else:

@@ -131,9 +131,9 @@ def _as_long_as_it_takes(policy: ScanPolicy, head_scan_s: float, *, crowded: boo
     return _resume_s(replace(policy, max_head_interval_s=math.inf), head_scan_s, crowded=crowded)
 
 
-def _any_answer(file: int, more: Callable[[], bool], mark: bytes) -> bytes | None:
-    header = framing._read(file, len(mark) + 4, more)
-    return None if header is None else framing._read(file, int.from_bytes(header[len(mark) :]), more)
+def _any_answer(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None:
+    header = framing._read(file, len(tag) + 4, more)
+    return None if header is None else framing._read(file, int.from_bytes(header[len(tag) :]), more)
 
 
 ALIVE = "lease_until > {clock}"
@@ -223,7 +223,7 @@ BUGS = (
     ),
     sql("graph-count", "nodes that end together count as one", "count_nodes", "pending - each.ended", "pending - 1"),
     sql(
-        "cancel-mark", "a cancelled run forgets who is at it", "end_runs",
+        "cancel-tag", "a cancelled run forgets who is at it", "end_runs",
         "error = :error, due_at", "session = null, error = :error, due_at",
     ),
     sql(

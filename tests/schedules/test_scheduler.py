@@ -137,10 +137,10 @@ def test_the_code_of_the_worker_that_starts_counts(make_app, clock, ledger):
 
 def test_an_app_without_schedules_has_no_scheduler(timed_app, noting):
     worker = timed_app.worker()
-    assert worker._components.scheduler not in worker._components.housekeepers
+    assert worker._components.scheduler not in worker._components.background_loops
     timed_app.schedule("tick", noting, every=60)
     worker = timed_app.worker()
-    assert worker._components.scheduler in worker._components.housekeepers
+    assert worker._components.scheduler in worker._components.background_loops
 
 
 def test_the_scheduler_sleeps_until_the_next_slot(timed_app, clock, noting):

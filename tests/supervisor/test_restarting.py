@@ -68,7 +68,7 @@ def test_a_worker_that_ends_unasked_is_started_again(supervise):
     supervisor = supervise(1)
     os.kill(at_work(supervisor)["1"], signal.SIGTERM)
     wait_until(lambda: supervisor.log.count("works on") == 2, what="another worker")
-    assert "ended with exit code 0; a new one starts" in supervisor.log
+    assert "exited with code 0; a new one starts" in supervisor.log
 
 
 def test_an_app_that_cannot_be_imported_is_given_up_with_its_exit_code(start):

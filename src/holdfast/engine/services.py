@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast.database.faults import Expired
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.loops.base import FIRST_PAUSE
+from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
@@ -19,7 +19,7 @@ from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt, Order
+    from holdfast.engine.attempt import Attempt, StopReason
 
 
 class ClientServices(Protocol):
@@ -74,10 +74,10 @@ class WorkerServices(Protocol):
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 
-    def watch(self, waiting: ResidentWaiter) -> None:
+    def watch(self, waiter: ResidentWaiter) -> None:
         """Look at the waits of an attempt from now on, until it is over."""
 
-    def stop(self, attempt: Attempt, order: Order) -> None:
+    def stop(self, attempt: Attempt, reason: StopReason) -> None:
         """Tell author code to stop."""
 
     def has_room(self) -> bool:
@@ -101,7 +101,7 @@ def retry_while_unavailable(attempt: Attempt, work: Callable[[], T]) -> T:
         except Expired:
             raise  # its own slowness: the same again would end the same way
         except StoreUnavailable as error:
-            if attempt.order is not None:
+            if attempt.stop_reason is not None:
                 raise
             if not waited:
                 log.attempt_waits_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
@@ -112,8 +112,8 @@ def retry_while_unavailable(attempt: Attempt, work: Callable[[], T]) -> T:
 
 
 def _pause(attempt: Attempt) -> None:
-    until = time.monotonic() + FIRST_PAUSE
-    while attempt.order is None and time.monotonic() < until:
+    until = time.monotonic() + FIRST_RETRY_PAUSE_S
+    while attempt.stop_reason is None and time.monotonic() < until:
         time.sleep(LOOK)
 
 

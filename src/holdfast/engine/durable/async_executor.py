@@ -265,10 +265,10 @@ class AsyncExecutor(Executor):
 
     async def perform(self, operation: Operation) -> Any:
         current = self.current
-        if self._closed or current.order is not None:
+        if self._closed or current.stop_reason is not None:
             await self._refusal.answer()
         task = asyncio.current_task(self._loop)  # given the loop, it needs no system call to find it
-        if task is not current.handle and task is not None:
+        if task is not current.loop_task and task is not None:
             self._branches.add(task)
         if type(operation) is not Step or (key := self.plans.new_step(operation)) is None:
             return await self._carry_out(self.plans.plan(operation))
@@ -328,7 +328,7 @@ class AsyncExecutor(Executor):
         return self._begun + self._ended + self._moved
 
     def check(self) -> None:
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise asyncio.CancelledError("the run is suspended or over")
 
     # Effects
@@ -482,7 +482,7 @@ class AsyncExecutor(Executor):
     def _withdraw(self, effect: fx.Effect) -> None:
         """A branch was cancelled where it awaits. If that was author code's doing, its wait is over."""
         key = fx.waits_by(effect)
-        stopped = self._closed or self.current.order is not None or self.plans.replay_only
+        stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key is not None and key not in self.plans.history.withdrawn and not stopped:
             self._tell(Withdraw(self.plans.run_token, self.plans.number_aside(), key))
 

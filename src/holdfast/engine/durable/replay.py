@@ -137,7 +137,7 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(executor), *args, **kwargs))
     except Unwind:
-        end = attempt.handed_back(lingers=False)  # how it really ended, the order that it got says
+        end = attempt.released()  # how it really ended, the order that it got says
     except BaseException as error:
         end = end_with_failure(attempt, executor.plans, error)
     finally:

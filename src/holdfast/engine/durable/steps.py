@@ -122,12 +122,12 @@ class StepCalls:
         if not isinstance(error, asyncio.CancelledError):
             return False
         attempt = self._attempt
-        return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
+        return attempt.stop_reason is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
         token = current_scope.set(self._scope(key))
-        watched = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
+        watched = None if self._attempt.telemetry is None else self._attempt.telemetry.step(key_name(key), key)
         tried: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -145,7 +145,7 @@ class StepCalls:
         """A step with its retries."""
         started = monotonic_ns()
         token = current_scope.set(self._scope(key))
-        watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
+        watched = None if self._attempt.telemetry is None else self._attempt.telemetry.step(step.name, key)
         tried: StepResult | None = None
         try:
             if step.timeout is None and step.function_info.is_async:
@@ -254,8 +254,8 @@ class StepCalls:
         if not threads:
             return
         self.threads -= threads
-        if self.threads == 0 and self._attempt.threads_over is not None:
-            self._attempt.threads_over()
+        if self.threads == 0 and self._attempt.on_threads_done is not None:
+            self._attempt.on_threads_done()
 
 
 def _came_late(caller: Caller, step: Step, key: str, payloads: Payloads, value: Any) -> None:

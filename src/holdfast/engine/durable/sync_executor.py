@@ -41,7 +41,7 @@ from holdfast.task.operations import Operation
 from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt, Order
+    from holdfast.engine.attempt import Attempt, StopReason
 
 
 LOOK = 0.1
@@ -97,7 +97,7 @@ class SyncExecutor(Executor):
 
     def check(self) -> None:
         """Raise when author code has to end."""
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise Unwind
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class SyncExecutor(Executor):
     def _wait_for(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for an answer, but not when author code has to end anyway."""
         while not wait([future], LOOK).done:
-            if self.current.order == "lost":
+            if self.current.stop_reason == "lost":
                 raise Unwind
         answer = future.result()
         if answer is LOST:
@@ -177,7 +177,7 @@ class SyncExecutor(Executor):
         if opened is not None:
             opened[1].set_result(outcome)
 
-    def _stop(self, order: Order, waits_for: list[str] | None = None) -> NoReturn:
+    def _stop(self, order: StopReason, waits_for: list[str] | None = None) -> NoReturn:
         self.current.waits_for = waits_for or []
         self._services.stop(self.current, order)
         raise Unwind
@@ -200,7 +200,7 @@ class SyncExecutor(Executor):
         token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
         tried: StepResult | float | None = None
-        watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
+        watched = None if self.current.telemetry is None else self.current.telemetry.step(step.name, effect.key)
         try:
             while True:
                 try:
@@ -268,7 +268,7 @@ class SyncExecutor(Executor):
             command.n = command.n or self.plans.number()
             return tried.text or "null"
 
-        watched = None if self.current.watched is None else self.current.watched.step(call.name, effect.key)
+        watched = None if self.current.telemetry is None else self.current.telemetry.step(call.name, effect.key)
         ended: StepResult | None = None
         try:
             text = self._services.transact(self.current, command, work)

@@ -48,7 +48,7 @@ def the_app() -> Holdfast:
                     " an app's __init__.py or apps.py"
                 )
             _made = make_app(given())
-            _made._hooks.between.append(fresh_connections)
+            _made._hooks.around_calls.append(fresh_connections)
             _made.on_failure(failed_run)
         return _made
 
