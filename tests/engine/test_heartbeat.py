@@ -170,11 +170,11 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
 
     worker = app.worker(concurrency=1, lease=1)
     components = worker._components
-    real, stopped = components.runner.begin, []
+    real, stopped = components.runner.start, []
 
-    def begin(attempts):
+    def start(attempts):
         def both():
-            components.runner._begin_on_loop(attempts)
+            components.runner._start_on_loop(attempts)
             components.runner._cancel([attempt for attempt in attempts if attempt.request_stop("lost")])
 
         if stopped:
@@ -182,10 +182,10 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
         else:
             stopped.append(True)
             with components.runner._lock:
-                components.runner._taken += len(attempts)
+                components.runner.busy_slots += len(attempts)
             components.runner.loop.call_soon_threadsafe(both)
 
-    monkeypatch.setattr(components.runner, "begin", begin)
+    monkeypatch.setattr(components.runner, "start", start)
     with worker:
         work.enqueue()
         wait_until(lambda: stopped)

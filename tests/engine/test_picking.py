@@ -182,7 +182,7 @@ def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
 
 @pytest.mark.parametrize("soon", [0, 3600])
 def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkeypatch, soon):
-    monkeypatch.setattr(claimer, "SOON", soon)
+    monkeypatch.setattr(claimer, "SATURATED_PAUSE_S", soon)
     started, released = set(), set()
 
     @app.task(name="work")
