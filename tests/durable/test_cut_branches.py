@@ -170,7 +170,7 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
         run = work.enqueue()
         assert entered.wait(30)
         assert run.cancel()
-        wait_until(lambda: all(a.order == "lost" for a in worker._crew.duty.in_hand().values()))
+        wait_until(lambda: all(a.order == "lost" for a in worker._components.state.in_hand().values()))
         leave.set()
         with pytest.raises(RunCancelled):
             run.result(timeout=30)
@@ -259,6 +259,6 @@ def test_an_event_of_another_type_than_it_is_waited_for_with_is_named_and_not_tr
     app.emit("approved", "yes")
     run = work.enqueue()
     drain(app)
-    with pytest.raises(RunFailed, match="event 'approved' isn't of the type") as caught:
+    with pytest.raises(RunFailed, match="the payload of event 'approved' doesn't have the expected type") as caught:
         run.result(timeout=10)
     assert caught.value.error.code == "fatal"

@@ -10,23 +10,22 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Cancellable, Order
 from holdfast.engine.durable.async_executor import AsyncExecutor, watch_timers
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
-from holdfast.engine.loop_monitor import LoopMonitor
-from holdfast.engine.processes import Processes
+from holdfast.engine.event_loop import LoopMonitor
+from holdfast.engine.processes.pool import Processes
 from holdfast.engine.services import WorkerServices
-from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads
+from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
-from holdfast.task.current import Scope, scope
+from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
 MAX_LEFTOVER = 20
@@ -46,12 +45,12 @@ class Runner:
         let_go: Callable[[Attempt], None],
         slot_freed: Callable[[], None],
         in_hand: Callable[[], int],
-        alarms: Alarms,
+        timer_thread: TimerThread,
         monitor: LoopMonitor,
         between: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.concurrency = concurrency
-        self._alarms = alarms
+        self._timer_thread = timer_thread
         self._monitor = monitor
         self._ended = ended
         self._let_go = let_go
@@ -150,7 +149,7 @@ class Runner:
 
     def _begin_beside(self, attempt: Attempt) -> bool:
         """Begin an attempt in a thread or a process; where no thread can be had it is handed back."""
-        self._set_timer(attempt, self._alarms.set)
+        self._set_timer(attempt, self._timer_thread.set)
         try:
             work = self._run_in_thread if attempt.place == "thread" else self._run_in_process
             attempt.thread = self._threads.run(partial(work, attempt))
@@ -164,7 +163,7 @@ class Runner:
         if attempt.timeout is None and attempt.claim.deadline_in is None:
             return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        seconds, order = min((micros / MICROS_PER_SECOND, order) for micros, order in limits if micros is not None)
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
@@ -182,7 +181,7 @@ class Runner:
             except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
                 end = attempt.failed(error)
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -229,7 +228,7 @@ class Runner:
                 self._report(attempt, end)
                 executor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -309,7 +308,7 @@ class Runner:
             if order in ("suspend", "restart") and attempt.place == "thread":
                 continue  # it is its own thread that ends now
             if attempt.place != "loop" and order != "hand back":  # a worker that stops says itself when it gives up
-                self._alarms.set(0.0 if attempt.place == "thread" else CLEAN_UP, partial(self.give_up, attempt))
+                self._timer_thread.set(0.0 if attempt.place == "thread" else CLEAN_UP, partial(self.give_up, attempt))
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
@@ -335,7 +334,7 @@ class Runner:
         if order == "hand back":
             log.attempt_still_running(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         else:
-            self._alarms.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
+            self._timer_thread.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
 
     def abandon(self, attempt: Attempt) -> None:
         """Continue the run without code that doesn't stop. Free its slot, and count its thread as lost."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
@@ -30,14 +30,15 @@ from holdfast.engine.durable.plans import (
     WaitResult,
 )
 from holdfast.engine.durable.steps import StepCalls, StepRetries, step_result
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
-from holdfast.model.clock import SECOND
-from holdfast.model.labels import label_of
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Command, Open, Outcome, Record, StepRecord, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import scope
 from holdfast.task.operations import Operation, Step, Transaction
+from holdfast.task.scope import current_scope
 
 QUIET_ITERATIONS = 20
 """Iterations of the event loop without any activity before a run is suspended."""
@@ -116,7 +117,7 @@ class AsyncExecutor(Executor):
                     self._finished += 1
                     effect = plan.send(result)
                     continue
-                work = _HANDLERS.get(type(effect), AsyncExecutor._submit)(self, effect)
+                work = _HANDLERS.get(type(effect), _submit)(self, effect)
                 if self._delivery.has_branches:
                     self._delivery.note_activity()
                 try:
@@ -224,22 +225,19 @@ class AsyncExecutor(Executor):
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._delivery.expect(n)
-        if type(command) is StepRecord:
-            self._services.keep(Ask(self.current, command, self._on_written, True, future, len(command.value), True))
-        else:
-            self._services.submit_here(Ask.of(self.current, command, self._on_written, True, future))
+        self._services.submit(PendingWrite.of(self.current, command, self._on_written, True, future))
         return future
 
     def _submit_unawaited(self, command: Command) -> None:
         """Write a command that nobody waits for, because what it says is durable elsewhere."""
         self._started += 1
-        self._services.submit_here(Ask.of(self.current, command, self._note_finished, True))
+        self._services.submit(PendingWrite.of(self.current, command, self._note_finished, True))
 
-    def _on_written(self, ask: Ask, answer: Answer) -> None:
+    def _on_written(self, write: PendingWrite, answer: WriteResult) -> None:
         self._finished += 1
         if self._open_waits:
             self._suspend_soon()
-        future, n = ask.about, getattr(ask.command, "n", None)
+        future, n = write.context, getattr(write.command, "n", None)
         if type(answer) is Wrote:
             if n is not None:
                 self._delivery.deliver(n, future, answer.value)
@@ -269,12 +267,12 @@ class AsyncExecutor(Executor):
     def _register_wait(self, effect: WaitEffect, future: asyncio.Future[Any]) -> None:
         self._delivery.expect(effect.wait.n)
         self._started += 1
-        ask = Ask.of(self.current, effect.wait, self._on_registered, True, (effect, future))
+        write = PendingWrite.of(self.current, effect.wait, self._on_registered, True, (effect, future))
         # In the next iteration: a branch that was cancelled before this call withdraws its waits first.
-        self._loop.call_soon(self._services.submit_here, ask)
+        self._loop.call_soon(self._services.submit, write)
 
-    def _on_registered(self, ask: Ask, answer: Answer) -> None:
-        effect, future = ask.about
+    def _on_registered(self, write: PendingWrite, answer: WriteResult) -> None:
+        effect, future = write.context
         self._note_finished()
         n = effect.wait.n
         if isinstance(answer, Open):
@@ -294,7 +292,7 @@ class AsyncExecutor(Executor):
         future.add_done_callback(lambda _: self._open_waits.pop(key, None))
         self._other_activity += 1
         if due_in is not None:
-            self._next_due_s = min(self._next_due_s, self._loop.time() + due_in / SECOND)
+            self._next_due_s = min(self._next_due_s, self._loop.time() + due_in / MICROS_PER_SECOND)
         if effect.wait.kind != "sleep":
             self._waits_for_others = True
         self._services.watch(self)
@@ -443,7 +441,10 @@ class AsyncExecutor(Executor):
         return result
 
 
-_HANDLERS: dict[type[Any], Callable[[AsyncExecutor, Any], Awaitable[Any]]] = {
+Handler: TypeAlias = Callable[[AsyncExecutor, Any], Awaitable[Any]]
+
+_submit: Handler = AsyncExecutor._submit
+_HANDLERS: dict[type[Any], Handler] = {
     ReplayEffect: AsyncExecutor._replay,
     WaitEffect: AsyncExecutor._wait,
     TransactionEffect: AsyncExecutor._run_transaction,
@@ -484,7 +485,7 @@ class TransactionCall:
         result = step_result(operation, value, self._calls.payloads)
         if result.exception is not None:
             raise result.exception
-        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
         if not self.record.n:
             self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
         return result.text or "null"
@@ -586,7 +587,7 @@ _enclosing_timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast
 
 def enclosing_timeout_error(key: str) -> Fatal:
     return Fatal(
-        f"{label_of(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
+        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
         "event loop, which doesn't survive a suspension; pass timeout= to the wait itself (ctx.wait_for, ctx.receive), "
         "or race it against ctx.sleep"
     )
@@ -608,7 +609,7 @@ def _reporting_timeouts(call: Callable[..., asyncio.TimerHandle]) -> Callable[..
         handle = call(when, callback, *args, **context)
         is_timeout = getattr(callback, "__name__", None) in _TIMEOUT_CALLBACKS
         if is_timeout and callback.__module__.partition(".")[0] in _TIMEOUT_PACKAGES:
-            timeouts, current = _enclosing_timeouts.get(), scope.get()
+            timeouts, current = _enclosing_timeouts.get(), current_scope.get()
             if timeouts is not None and current is not None and current.in_body:
                 timeouts.add(TimeoutTimer(handle, callback, args))
         return handle

@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, WaitTimeout
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import from_json, to_json
-from holdfast.model.labels import name_of
+from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
+from holdfast.model.step_keys import key_name
 from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Outcome, Record
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Step
@@ -128,10 +128,10 @@ class RecordedHistory:
         """Return the recorded keys, by name, of steps that the code now calls with other arguments."""
         if not self.unconsumed:
             return {}
-        new_names = {name_of(key) for key in self._new_keys if not key.startswith("$")}
+        new_names = {key_name(key) for key in self._new_keys if not key.startswith("$")}
         found: dict[str, list[str]] = {}
         for key in self.unconsumed:
-            if not key.startswith("$") and (name := name_of(key)) in new_names:
+            if not key.startswith("$") and (name := key_name(key)) in new_names:
                 found.setdefault(name, []).append(key)
         return found
 
@@ -141,7 +141,7 @@ class RecordedHistory:
 
 def encode_failure(error: ErrorInfo, exception: BaseException | None) -> str:
     """Return the JSON of a step's failure, with the class and arguments of the exception where they are encodable."""
-    failure: dict[str, Any] = msgspec.json.decode(to_json(error))
+    failure: dict[str, Any] = msgspec.json.decode(error_to_json(error))
     if exception is not None:
         with suppress(Exception):
             failure["class"] = dotted_name(type(exception))
@@ -161,7 +161,7 @@ def step_failure(step: str, error: ErrorInfo, raises: ExceptionTypes, exception:
 def recorded_step_failure(step: str, text: str, raises: ExceptionTypes) -> BaseException:
     """Return the exception that a step raised to its caller, from its recorded failure."""
     restored = _restore_exception(text, raises) if raises else None
-    return StepFailed(step, from_json(text)) if restored is None else restored
+    return StepFailed(step, error_from_json(text)) if restored is None else restored
 
 
 def _restore_exception(text: str, raises: ExceptionTypes) -> Exception | None:
@@ -224,7 +224,7 @@ def child_end(row: Sequence[Any]) -> ChildEnd:
 def child_failure(child: str, end: ChildEnd) -> RunFailed | RunCancelled:
     """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
-    info = from_json(error) if error else ErrorInfo("error", state, "")
+    info = error_from_json(error) if error else ErrorInfo("error", state, "")
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)

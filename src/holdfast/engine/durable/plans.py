@@ -39,7 +39,7 @@ from holdfast.store.retrying import map_value
 from holdfast.store.rows import NewGraph
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
-from holdfast.task.current import scope
+from holdfast.task.scope import current_scope
 
 Read: TypeAlias = Callable[[], Any]
 """A blocking read from the database."""
@@ -160,7 +160,7 @@ class OperationPlans:
 
     def start(self, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
-        current = scope.get()
+        current = current_scope.get()
         if current is not None and current.step is not None and not isinstance(operation, op.Write | op.Progress):
             raise TaskError(
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
@@ -215,12 +215,12 @@ class OperationPlans:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self._raise(result.n, failure)
         if operation.undo is None:
-            return operation.callee.decode(result.text or "null")
+            return operation.function_info.decode(result.text or "null")
         return self._step_value(operation, result.n, key, result.text, 1)
 
     def _step_value(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """Return the result of a step to its caller, and register its compensation."""
-        value = operation.callee.decode(text or "null")
+        value = operation.function_info.decode(text or "null")
         if undo:
             if operation.undo is None:
                 self.steps_without_undo.append((n, key))
@@ -249,14 +249,14 @@ class OperationPlans:
             yield ReplayEffect(recorded)
             if recorded.kind == "failed":
                 self._raise(recorded.n, recorded_step_failure(operation.name, recorded.value or "", ()))
-            return operation.callee.decode(recorded.value or "null")
+            return operation.function_info.decode(recorded.value or "null")
         if self.replay_only:
             yield UnrecordedEffect(key)
         result: StepResult = yield TransactionEffect(operation, key)
         if result.error is not None:
             yield self._failure_record(key, result, result.error)
             self._raise(result.n, step_failure(operation.name, result.error, (), result.exception))
-        return operation.callee.decode(result.text or "null")
+        return operation.function_info.decode(result.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
         key = self.history.next_key(operation.base)
@@ -452,7 +452,7 @@ class OperationPlans:
             yield commands.Progress(self.run_token, operation.text)
 
     def write(self, operation: op.Write) -> Plan:
-        current, attempt = scope.get(), self.claim.attempt
+        current, attempt = current_scope.get(), self.claim.attempt
         text = self._client.pack(operation.text, "the chunk of ctx.write")
         if current is not None and current.step is not None:
             yield commands.Write(self.run_token, None, current.step, attempt, text)

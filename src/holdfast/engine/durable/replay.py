@@ -23,11 +23,10 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
 from holdfast.store.commands import Record
-from holdfast.task.callee import callee_of
 from holdfast.task.context import Context
-from holdfast.task.current import Scope, scope
-from holdfast.task.functions import is_async
+from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
+from holdfast.task.scope import Scope, current_scope
 from holdfast.task.sync_context import SyncContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -56,13 +55,13 @@ async def run_async(executor: AsyncExecutor, arguments: Arguments) -> End:
         except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(_body_scope(attempt))
+    token = current_scope.set(_body_scope(attempt))
     try:
         end = attempt.returned(await attempt.signature.fn(Context(executor), *args, **kwargs))
     except BaseException as error:
         end = _failed(attempt, executor.plans, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         executor.close()
     return _with_drift(end, executor.plans)
 
@@ -70,11 +69,11 @@ async def run_async(executor: AsyncExecutor, arguments: Arguments) -> End:
 async def replay_async(executor: AsyncExecutor, arguments: Arguments) -> ReplayOutcome:
     """Replay the recorded operations of an async durable function, without performing anything new."""
     args, kwargs = arguments
-    token = scope.set(_body_scope(executor.current))
+    token = current_scope.set(_body_scope(executor.current))
     try:
         body = asyncio.ensure_future(executor.current.signature.fn(Context(executor), *args, **kwargs))
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     try:
         await _wait_until_quiet(executor, body)
         ended = body.done()  # What it raises after this is a result of its cancellation.
@@ -131,7 +130,7 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
         except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(_body_scope(attempt))
+    token = current_scope.set(_body_scope(attempt))
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(executor), *args, **kwargs))
     except Unwind:
@@ -139,7 +138,7 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     except BaseException as error:
         end = _failed(attempt, executor.plans, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         executor.close()
     return _with_drift(end, executor.plans)
 
@@ -147,14 +146,14 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
 def replay_sync(executor: SyncExecutor, arguments: Arguments) -> ReplayOutcome:
     """Replay the recorded operations of a sync durable function, without performing anything new."""
     args, kwargs = arguments
-    token = scope.set(_body_scope(executor.current))
+    token = current_scope.set(_body_scope(executor.current))
     error: BaseException | None = None
     try:
         executor.current.signature.fn(SyncContext(executor), *args, **kwargs)
     except BaseException as raised:
         error = raised
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     return ReplayOutcome(False) if executor.unrecorded else ReplayOutcome(True, error)
 
 
@@ -219,7 +218,7 @@ def _as_step(compensation: Compensation) -> Step:
         fn = partial(_awaited, compensation.call)
     name = step.name if step is not None else compensation.key
     retry = step.retry if step is not None and step.retry is not None else Retry()
-    return Step(name, "", fn, callee_of(fn), retry=retry, timeout=step.timeout if step is not None else None)
+    return Step(name, "", fn, inspect_function(fn), retry=retry, timeout=step.timeout if step is not None else None)
 
 
 async def _awaited(call: Callable[[], Any]) -> None:

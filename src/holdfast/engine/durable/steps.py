@@ -20,16 +20,16 @@ from holdfast.engine.durable.plans import StepResult
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
-from holdfast.model.failure import describe
-from holdfast.model.labels import name_of
+from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
+from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
-from holdfast.task.current import Scope, scope
+from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.task.operations import Call, Step
+from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.durable.async_executor import AsyncExecutor
@@ -50,7 +50,7 @@ def step_result(call: Call, value: Any, payloads: Payloads) -> StepResult:
         text = encode(value, "the result of step", call.name)
         return StepResult(text, payloads.pack(text, "the result of step", call.name))
     except PayloadError as error:
-        return StepResult(error=describe(error, payload_code(error)), exception=error)
+        return StepResult(error=describe_exception(error, payload_error_code(error)), exception=error)
 
 
 class StepRetries:
@@ -66,23 +66,23 @@ class StepRetries:
     def failed(self, exception: BaseException) -> StepResult | float:
         """Return the failed result, or the seconds until the next try."""
         if isinstance(exception, StepTimedOut):
-            outcome = after_timeout(self._retry, self._failures, random.random)
-            timeout_s = (self._timeout or 0) / SECOND
+            outcome = decide_after_timeout(self._retry, self._failures, random.random)
+            timeout_s = (self._timeout or 0) / MICROS_PER_SECOND
             error = ErrorInfo("timeout", "TimeoutError", f"the step exceeded its timeout of {timeout_s:g} s")
         else:
             outcome, error = self._describe(exception)
         self._failures += 1
         if outcome.retry_in is not None:
-            return outcome.retry_in / SECOND
+            return outcome.retry_in / MICROS_PER_SECOND
         return StepResult(error=error, exception=TimeoutError(error.message) if error.code == "timeout" else exception)
 
-    def _describe(self, exception: BaseException) -> tuple[Outcome, ErrorInfo]:
+    def _describe(self, exception: BaseException) -> tuple[RetryDecision, ErrorInfo]:
         try:
-            outcome = after_failure(self._retry, self._failures, exception, random.random)
-            return outcome, describe(exception, outcome.code)
+            outcome = decide_after_failure(self._retry, self._failures, exception, random.random)
+            return outcome, describe_exception(exception, outcome.code)
         except BaseException as describing:  # The exception's own methods may raise anything.
             message = f"the exception can't be described: inspecting it raised {type(describing).__name__}"
-            return Outcome("error"), ErrorInfo("error", type(exception).__name__, message)
+            return RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message)
 
 
 class StepCalls:
@@ -131,11 +131,11 @@ class StepCalls:
         """
         started = monotonic_ns()
         attempt = self._attempt
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         span = None if attempt.watched is None else attempt.watched.step(step.name, key)
         result: StepResult | None = None
         try:
-            if step.timeout is None and step.callee.awaited:
+            if step.timeout is None and step.function_info.is_async:
                 try:
                     result = step_result(step, await step.fn(*step.args, **step.kwargs), self.payloads)
                 except BaseException as error:
@@ -149,14 +149,14 @@ class StepCalls:
         finally:
             if span is not None:
                 span.end(result)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def _retry(
         self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
     ) -> StepResult:
         """Call a step function until it succeeds or fails for good; `error` is that of a first call."""
         retries = StepRetries(step.retry, step.timeout)
-        threads = None if step.callee.awaited else StepThreads()
+        threads = None if step.function_info.is_async else StepThreads()
         try:
             while True:
                 if error is None:
@@ -184,7 +184,7 @@ class StepCalls:
             coroutine = step.fn(*step.args, **step.kwargs)
         else:
             coroutine = self._call_in_thread(partial(step.fn, *step.args, **step.kwargs), threads)
-        return coroutine if step.timeout is None else _with_timeout(step.timeout / SECOND, coroutine)
+        return coroutine if step.timeout is None else _with_timeout(step.timeout / MICROS_PER_SECOND, coroutine)
 
     async def _call_in_thread(self, call: Callable[[], Any], threads: StepThreads) -> Any:
         value = await self.in_thread(call, threads)
@@ -194,8 +194,8 @@ class StepCalls:
 
     async def transaction_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """Run the call of a transaction in a thread."""
-        token = scope.set(self._scope(key))
-        span = None if self._attempt.watched is None else self._attempt.watched.step(name_of(key), key)
+        token = current_scope.set(self._scope(key))
+        span = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
         result: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -207,7 +207,7 @@ class StepCalls:
         finally:
             if span is not None:
                 span.end(result)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def in_thread(self, call: Callable[[], Any], threads: StepThreads | None = None) -> Any:
         """Run a call in a thread of the worker, and count the thread among those of its step."""

@@ -28,15 +28,16 @@ from holdfast.engine.durable.plans import (
     WaitResult,
 )
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, StepRecord, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Operation, Step
+from holdfast.task.scope import Scope, current_scope
 
 STOP_POLL_INTERVAL_S = 0.1
 
@@ -68,7 +69,7 @@ class SyncExecutor(Executor):
         try:
             effect = next(plan)
             while True:
-                effect = plan.send(_HANDLERS.get(type(effect), SyncExecutor.write)(self, effect))
+                effect = plan.send(_HANDLERS.get(type(effect), _write)(self, effect))
         except StopIteration as end:
             return end.value
 
@@ -94,12 +95,12 @@ class SyncExecutor(Executor):
         assert isinstance(answer, Wrote)
         return answer.value
 
-    def _submit(self, command: Command | StepRecord) -> Future[Answer]:
-        future: Future[Answer] = Future()
-        self._services.submit(Ask.of(self.current, command, _set_answer, False, future))
+    def _submit(self, command: Command | StepRecord) -> Future[WriteResult]:
+        future: Future[WriteResult] = Future()
+        self._services.submit(PendingWrite.of(self.current, command, _set_answer, False, future))
         return future
 
-    def _answer_of(self, future: Future[Answer]) -> Answer:
+    def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for the answer to a command, unless the run is lost."""
         while not wait([future], STOP_POLL_INTERVAL_S).done:
             if self.current.order == "lost":
@@ -140,7 +141,7 @@ class SyncExecutor(Executor):
         self._open_waits[key] = future
         self._services.watch(self)
         delay_s = suspend_delay_s(
-            due_in_s=float("inf") if due_in is None else due_in / SECOND,
+            due_in_s=float("inf") if due_in is None else due_in / MICROS_PER_SECOND,
             waits_for_others=kind != "sleep",
             has_free_slots=self._services.has_free_slots(),
             resumes=self._resumes,
@@ -178,7 +179,7 @@ class SyncExecutor(Executor):
         """Call a step function, with its retries."""
         retries = StepRetries(step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         started = time.monotonic()
         result: StepResult | float | None = None
         span = None if self.current.watched is None else self.current.watched.step(step.name, key)
@@ -191,14 +192,14 @@ class SyncExecutor(Executor):
                 except BaseException as error:
                     result = retries.failed(error)
                 if isinstance(result, StepResult):
-                    result.duration_us = int((time.monotonic() - started) * SECOND)
+                    result.duration_us = int((time.monotonic() - started) * MICROS_PER_SECOND)
                     return result
                 self._sleep(real_seconds(self._services.store.clock, result))
                 self.wait_for_threads()
         finally:
             if span is not None:
                 span.end(result)
-            scope.reset(token)
+            current_scope.reset(token)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep between two tries of a step; raise if user code has to end."""
@@ -221,7 +222,7 @@ class SyncExecutor(Executor):
 
         handle = self._services.run_in_thread(work)
         try:
-            return _reject_coroutine(done.result(timeout / SECOND))
+            return _reject_coroutine(done.result(timeout / MICROS_PER_SECOND))
         except FutureTimeout as error:
             if done.done():
                 return _reject_coroutine(done.result())
@@ -251,7 +252,7 @@ class SyncExecutor(Executor):
     def _run_transaction(self, effect: TransactionEffect) -> StepResult:
         operation = effect.operation
         record = Record(*self.plans.run_token, 0, effect.key, "step")
-        token = scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
 
         def run(connection: Any) -> str:
@@ -259,7 +260,7 @@ class SyncExecutor(Executor):
             encoded = step_result(operation, value, self._services.store.payloads)
             if encoded.exception is not None:
                 raise encoded.exception
-            record.took = int((time.monotonic() - started) * SECOND)
+            record.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
             record.n = record.n or self.plans.next_number()
             return encoded.text or "null"
 
@@ -282,14 +283,14 @@ class SyncExecutor(Executor):
         finally:
             if span is not None:
                 span.end(result)
-            scope.reset(token)
+            current_scope.reset(token)
         if text is None:
             raise Unwind
         return result
 
 
-def _set_answer(ask: Ask, answer: Answer) -> None:
-    ask.about.set_result(answer)
+def _set_answer(write: PendingWrite, answer: WriteResult) -> None:
+    write.context.set_result(answer)
 
 
 def _reject_coroutine(value: Any) -> Any:
@@ -301,6 +302,7 @@ def _reject_coroutine(value: Any) -> Any:
     return value
 
 
+_write: Callable[[SyncExecutor, Any], Any] = SyncExecutor.write
 _HANDLERS: dict[type[Any], Callable[[SyncExecutor, Any], Any]] = {
     ReplayEffect: SyncExecutor._replay,
     WaitEffect: SyncExecutor._wait,
