@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.bench import command
+from benchmarks import command
 from holdfast.testing.server import PostgresServer
 
 Measured = Callable[..., dict[str, Any]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.bench import command
-from holdfast.bench.hosts import PostgresHost, Unusable
-from holdfast.bench.options import MEASURES, options_of, parse
+from benchmarks import command
+from benchmarks.hosts import PostgresHost, Unusable
+from benchmarks.options import MEASURES, options_of, parse
 from tests.support.benching import LONGEST, processes_that_name, start
 from tests.support.waiting import wait_until
-
-HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -64,14 +60,6 @@ def test_all_takes_every_measure_with_its_own_defaults():
     assert [own[name].peers for name in ("jobs", "growth")] == [["raw"], []]
     assert {(options.reps, options.sqlite, options.postgres) for options in own.values()} == {(1, True, None)}
     assert [options.count for options in own.values()] == [measure.quick_count for measure in MEASURES]
-
-
-def test_the_command_line_hands_over():
-    asked = subprocess.run([HOLDFAST, "bench", "--help"], capture_output=True, text=True, timeout=LONGEST, check=True)
-    assert asked.stdout.startswith("usage: holdfast bench")
-    assert all(measure.name in asked.stdout for measure in MEASURES)
-    wrong = subprocess.run([HOLDFAST, "bench", "jobs", "--reps", "0"], capture_output=True, text=True, timeout=LONGEST)
-    assert (wrong.returncode, wrong.stderr) == (2, "bench: --reps must be at least 1, but is 0; see --help\n")
 
 
 @pytest.mark.parametrize("measure", [measure.name for measure in MEASURES])

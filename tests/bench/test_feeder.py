@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bench.children import Workers
-from holdfast.bench.sustained import Feeder
-from holdfast.bench.tables import Tables
-from holdfast.bench.tasks import NOOP
+from benchmarks.children import Workers
+from benchmarks.sustained import Feeder
+from benchmarks.tables import Tables
+from benchmarks.tasks import NOOP
 from tests.support.world import World
 
 WAITING = 30

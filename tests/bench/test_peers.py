@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bench.peers import environments
-from holdfast.bench.peers.catalog import PEERS, RAW, TRIALS
-from holdfast.bench.peers.environments import Unavailable, prepare
+from benchmarks.peers import environments
+from benchmarks.peers.catalog import PEERS, RAW, TRIALS
+from benchmarks.peers.environments import Unavailable, prepare
 
 LIBRARIES = [name for name in PEERS if name != RAW.name]
 
@@ -76,7 +76,7 @@ def test_a_peer_that_cannot_be_installed_is_named_with_the_reason(measured, read
     def prepared(name, requirements):
         raise Unavailable("pip couldn't install it: there is no network")
 
-    monkeypatch.setattr("holdfast.bench.peers.cases.prepare", prepared)
+    monkeypatch.setattr("benchmarks.peers.cases.prepare", prepared)
     found = measured("jobs", "--sqlite", "--quick", "--count", "20", "--workers", "1", "--peers", "raw")
     assert found["not measured"] == {"raw": "pip couldn't install it: there is no network"}
 

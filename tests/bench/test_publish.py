@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.bench import command, flame
-from holdfast.bench.enqueue import Enqueue
-from holdfast.bench.hosts import Unusable
-from holdfast.bench.jobs import Jobs
-from holdfast.bench.memory import Memory
-from holdfast.bench.profile import folded, gathered
-from holdfast.bench.publish import BEGIN, END, publish, read
-from holdfast.bench.report import Report
-from holdfast.bench.results import Results
+from benchmarks import command, flame
+from benchmarks.enqueue import Enqueue
+from benchmarks.hosts import Unusable
+from benchmarks.jobs import Jobs
+from benchmarks.memory import Memory
+from benchmarks.profile import folded, gathered
+from benchmarks.publish import BEGIN, END, publish, read
+from benchmarks.report import Report
+from benchmarks.results import Results
 
 ABOUT = {"cores": 2, "PostgreSQL": {"version": "18", "fsync": "on"}}
 

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.cli.demo.play import Play
-from holdfast.cli.demo.scene import Figure, Kill, Scene, Verdict
-from holdfast.cli.demo.screen import FIRST_RUN, FIRST_TASK, FIRST_WORKER
+from holdfast.cli.demo.display import FIRST_RUN, FIRST_TASK, FIRST_WORKER
+from holdfast.cli.demo.scenario import Scenario
+from holdfast.cli.demo.state import DemoResult, DemoState, WorkerKill, WorkerView
 from tests.support.family import running
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -68,8 +68,8 @@ def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp
 
 
 def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed():
-    play = Play.__new__(Play)
-    play._scene = Scene(JOBS, "")
+    play = Scenario.__new__(Scenario)
+    play._scene = DemoState(JOBS, "")
     seen, enqueued = iter([None, None, "a worker"]), []
     play._wait_for = lambda _reached: None
     play._busiest = lambda: next(seen)
@@ -80,15 +80,15 @@ def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed()
 
 def test_what_the_dead_worker_sent_off_before_the_kill_is_not_waited_for():
     """The database may take it in after the demo has looked at what the dead worker held."""
-    play = Play.__new__(Play)
-    play._scene = Scene(2, "", figures=[Figure(1, 77)])
+    play = Scenario.__new__(Scenario)
+    play._scene = DemoState(2, "", figures=[WorkerView(1, 77)])
     play._children = [SimpleNamespace(number=1, pid=77)]
     play._ledger = SimpleNamespace(done_last_by={1: 77, 2: 78})
     play._numbers = {"a": 1, "b": 2}
     play._infos = [SimpleNamespace(id=i, state="done", worker=None, attempt=n) for i, n in (("a", 1), ("b", 2))]
     play._wait_for = lambda reached: None if reached() else pytest.fail("it waits")
-    assert play._watch_takeover(Kill(1, 0.0, frozenset({1}), frozenset())) is None
-    assert play._watch_takeover(Kill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
+    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1}), frozenset())) is None
+    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
     assert [event for _, event in play._scene.events] == ["its lease is over: 2 ready again", "2 done by others"]
 
 
@@ -186,10 +186,10 @@ def test_what_to_type_next_works(tmp_path):
 
 
 def verdict(**more):
-    kill = Kill(worker=2, at=0.0, held=frozenset({3, 4}), finished=frozenset({1, 2}))
+    kill = WorkerKill(worker=2, at=0.0, held=frozenset({3, 4}), finished=frozenset({1, 2}))
     everything = frozenset(range(1, 6))
     settings = {"done_by_database": everything, "done_by_ledger": everything, "begun_again": frozenset({3})}
-    return Verdict(jobs=5, kill=kill, lease=2.0, takeover=1.5, **{**settings, **more})
+    return DemoResult(jobs=5, kill=kill, lease=2.0, takeover=1.5, **{**settings, **more})
 
 
 def test_what_the_dead_worker_held_may_run_again():

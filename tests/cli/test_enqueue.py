@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import Holdfast
-from holdfast.cli.apps import load_app
+from holdfast.cli.connect import load_app
 
 
 @pytest.fixture

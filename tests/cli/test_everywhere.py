@@ -20,7 +20,7 @@ pytestmark = pytest.mark.no_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = {
-    "bench", "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
+    "completion", "demo", "worker", "tasks", "enqueue", "runs", "show", "cancel", "retry", "fork", "send",
     "emit", "gate", "workers", "queues", "pause", "resume", "migrate", "prune", "check", "schedules", "limits", "why",
     "stats", "doctor",
 }  # fmt: skip
@@ -299,7 +299,7 @@ def test_an_error_of_ours_is_one_line_too(shell, monkeypatch):
     def broken(*_: object) -> None:
         raise RuntimeError("of all\nthings \x1b[31m")
 
-    monkeypatch.setattr("holdfast.cli.connect.place_of", broken)
+    monkeypatch.setattr("holdfast.cli.connect.resolve_target", broken)
     result = shell("runs")
     assert result.exit_code == 1
     assert result.stderr == "holdfast: unexpected RuntimeError: of all things [31m; --debug shows where\n"

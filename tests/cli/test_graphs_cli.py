@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Graph, Holdfast, Retry
-from holdfast.cli.mermaid import quoted
+from holdfast.cli.render_graph import quoted
 from tests.cli.conftest import EVIL
 from tests.cli.test_everywhere import on_a_terminal
 

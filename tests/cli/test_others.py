@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.commands import holdfast
-from holdfast.cli.output import Column, fit, inert, span
-from holdfast.cli.values import DURATION
-from holdfast.database.migrate import migrations, newest
+from holdfast.cli.options import DURATION
+from holdfast.cli.output import TableColumn, escape_control, fit, format_duration
+from holdfast.database.migrate import migrations, newest_version
 
 pytestmark = pytest.mark.no_tables
 
@@ -83,9 +83,9 @@ def test_migrate_makes_the_tables_and_says_which(shell, database_url):
     result = shell("migrate", "--url", database_url)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[:-1] == [f"applied {name}" for name in names]
-    assert f"version {newest()}" in result.stdout
+    assert f"version {newest_version()}" in result.stdout
     again = shell.json("migrate", "--url", database_url)
-    assert again == {"version": newest(), "newest": newest(), "pending": [], "applied": []}
+    assert again == {"version": newest_version(), "newest": newest_version(), "pending": [], "applied": []}
 
 
 def test_migrate_check_changes_nothing_and_says_when_the_tables_are_behind(shell, database_url):
@@ -216,18 +216,23 @@ def test_what_is_no_duration_is_refused(shell, text):
      (7500, "2 h 5 min"), (86_400 * 40, "40 d"), (None, "-")],
 )  # fmt: skip
 def test_spans_are_short(seconds, shown):
-    assert span(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 def test_inert_text_keeps_its_letters_and_spells_out_the_rest():
-    assert inert("Zoë ☂ [bold]\u00a0x") == "Zoë ☂ [bold]\u00a0x"
-    assert inert("a\x1bb\nc\td") == "a\\x1bb\\nc\\td"
-    assert inert("a\x1bb\nc\td", lines=True) == "a\\x1bb\nc\td"
-    assert inert("\ud800") == "\\ud800"
+    assert escape_control("Zoë ☂ [bold]\u00a0x") == "Zoë ☂ [bold]\u00a0x"
+    assert escape_control("a\x1bb\nc\td") == "a\\x1bb\\nc\\td"
+    assert escape_control("a\x1bb\nc\td", lines=True) == "a\\x1bb\nc\td"
+    assert escape_control("\ud800") == "\\ud800"
 
 
 def test_a_narrow_terminal_loses_columns_by_rank_and_cuts_only_what_may_be_cut():
-    columns = [Column("RUN", whole=True), Column("TASK"), Column("QUEUE", drop=1), Column("TOOK", drop=2)]
+    columns = [
+        TableColumn("RUN", whole=True),
+        TableColumn("TASK"),
+        TableColumn("QUEUE", drop=1),
+        TableColumn("TOOK", drop=2),
+    ]
     rows = [["x" * 36, "t" * 30, "q" * 5, "12 s"]]
     assert fit(columns, rows, 200) == {0: 36, 1: 30, 2: 5, 3: 4}
     assert fit(columns, rows, 70) == {0: 36, 1: 19, 2: 5, 3: 4}

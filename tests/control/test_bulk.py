@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.control import bulk
-from holdfast.control.counts import Estimate
+from holdfast.control.stats import Estimate
 from holdfast.model.filters import RunFilter
 from holdfast.store import counting
 from tests.support.world import CANCELLED, DAY

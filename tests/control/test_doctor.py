@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.control import symptoms
+from holdfast.control import health_checks
 from holdfast.control.doctor import Doctor
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
@@ -132,7 +132,7 @@ def test_clocks_that_differ_are_told(postgres):
 
 
 def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(symptoms, "OLD_SNAPSHOT", 0.0)
+    monkeypatch.setattr(health_checks, "OLD_SNAPSHOT", 0.0)
     with psycopg.connect(postgres.url, application_name="nightly report") as report:
         report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         report.execute("select count(*) from holdfast.runs")
@@ -151,10 +151,10 @@ def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_
 def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
     postgres.session("w", lease=1e6)
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
-    ends = postgres.store.database.watch("ends")
+    ends = postgres.store.database.change_listener("completions")
     ends.wait(0.01, threading.Event())
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}, "a client is no worker"
-    watch = postgres.store.database.watch()
+    watch = postgres.store.database.change_listener()
     watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())
     watch.close()
@@ -170,7 +170,7 @@ def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, na
     world.store.prepare()
     world.session("w", lease=1e6)
     doctor = Doctor(world.store, Registry())
-    theirs, ours = elsewhere.watch(), world.store.database.watch()
+    theirs, ours = elsewhere.change_listener(), world.store.database.change_listener()
     theirs.wait(0.01, threading.Event())
     assert the(doctor.examine(), "listener").data == {"workers": 1, "listeners": 0}
     ours.wait(0.01, threading.Event())
@@ -182,9 +182,9 @@ def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, na
 
 
 def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_INTERVAL_S", 0.0)
     postgres.session("w", lease=1e6)
-    watch = postgres.store.database.watch()
+    watch = postgres.store.database.change_listener()
     for _ in range(2):
         watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())
@@ -192,7 +192,7 @@ def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_post
 
 
 def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(symptoms, "MANY_DEAD", 10)
+    monkeypatch.setattr(health_checks, "MANY_DEAD", 10)
     postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
     postgres.add_many(30)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
 
 
 def test_connections_are_counted(on_postgres, monkeypatch):
-    monkeypatch.setattr(symptoms, "FULL", 0.0)
+    monkeypatch.setattr(health_checks, "FULL", 0.0)
     assert the(on_postgres.examine(), "connections").data["connections"] >= 1
 
 
@@ -223,7 +223,7 @@ def test_connections_are_counted(on_postgres, monkeypatch):
     ],
 )
 def test_what_servers_are_like(facts, workers, code):
-    assert [finding.code for finding in symptoms.of_server(facts, workers)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.of_server(facts, workers)] == ([] if code is None else [code])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_servers_are_like(facts, workers, code):
     ],
 )
 def test_what_files_are_like(facts, code):
-    assert [finding.code for finding in symptoms.of_file(facts)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.of_file(facts)] == ([] if code is None else [code])
 
 
 def test_facts_of_a_real_file(tmp_path):
@@ -288,7 +288,7 @@ def test_a_real_file_that_others_may_read_is_told(tmp_path):
 
 
 def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(symptoms, "LARGE_WAL", 0)
+    monkeypatch.setattr(health_checks, "LARGE_WAL", 0)
     world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
     world.add()
     examination = Doctor(world.store, Registry()).examine()
@@ -303,17 +303,17 @@ def test_prepared_transactions_and_slots_hold_snapshots_too():
         Holder("slot", None, "standby1", None, None, "inactive", None),
         Holder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
     ]
-    prepared, slot = symptoms.of_holders(holders)
+    prepared, slot = health_checks.of_holders(holders)
     assert "gid-7" in prepared.do
     assert "standby1" in slot.do
 
 
 def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
     tables = [Bloat("runs", 10, 200_000, None), Bloat("history", 300_000, 200_000, 5 * SECOND)]
-    assert [finding.data["table"] for finding in symptoms.of_bloat(tables)] == ["runs"]
+    assert [finding.data["table"] for finding in health_checks.of_bloat(tables)] == ["runs"]
 
 
 def test_settings_of_tasks_that_contradict_each_other_are_told():
     task = TaskInfo("shop.charge", (), "default", 0, "loop", 3, 30.0, 3600.0, None)
     wrong = replace(task, name="shop.refund", timeout=60.0, deadline=60.0)
-    assert [finding.data["task"] for finding in symptoms.of_tasks([task, wrong])] == ["shop.refund"]
+    assert [finding.data["task"] for finding in health_checks.of_tasks([task, wrong])] == ["shop.refund"]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import Context, Fatal, KeyConflict, Retry, RunCancelled, RunFailed, SyncContext
-from holdfast.engine import patience
+from holdfast.engine import services
 from holdfast.errors import ConfigError, StoreUnavailable, TaskError
 from tests.support.counting import ask
 from tests.support.durable import drain, kinds, state
@@ -402,7 +402,7 @@ def test_a_database_that_is_away_when_a_childs_end_is_read_is_waited_for(app, ch
         return ctx.call(child, "one")
 
     parent = app.task(name="parent", retry=ONCE)(in_a_thread if plain else on_the_loop)
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(services, "FIRST_PAUSE", 0.01)
     troubles = iter([StoreUnavailable("away")] * 3)
     for name in ("children", "spawned"):
         real = getattr(app.store.journal, name)

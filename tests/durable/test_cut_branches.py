@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from holdfast import Context, Fatal, Retry, RunCancelled, RunFailed, idempotency_key
-from holdfast.engine.calling import Calls
+from holdfast.engine.durable.steps import StepCalls
 from tests.support.durable import drain
 from tests.support.waiting import wait_until
 
@@ -170,7 +170,7 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
         run = work.enqueue()
         assert entered.wait(30)
         assert run.cancel()
-        wait_until(lambda: all(a.order == "lost" for a in worker._crew.duty.in_hand().values()))
+        wait_until(lambda: all(a.order == "lost" for a in worker._components.state.in_hand().values()))
         leave.set()
         with pytest.raises(RunCancelled):
             run.result(timeout=30)
@@ -185,15 +185,15 @@ def test_a_step_whose_thread_ends_in_the_moment_of_the_cancel_is_undone(app, led
         assert run.cancel()
         return "payment"
 
-    forget, told = Calls._forget, []
+    forget, told = StepCalls._forget, []
 
     def cancelled_now(calls, threads, under_way):
         if not told:
             told.append(True)
-            calls._desk.stop(calls._attempt, "lost")
+            calls._services.stop(calls._attempt, "lost")
         forget(calls, threads, under_way)
 
-    monkeypatch.setattr(Calls, "_forget", cancelled_now)
+    monkeypatch.setattr(StepCalls, "_forget", cancelled_now)
     run = charging(app, ledger, charge).enqueue()
     with app.worker(), pytest.raises(RunCancelled):
         run.result(timeout=30)

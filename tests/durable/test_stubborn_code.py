@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from holdfast import Context
-from holdfast.engine.refusing import MOST_REFUSALS
+from holdfast.engine.durable.async_executor import MAX_REJECTED_CALLS
 from tests.support.durable import kinds
 from tests.support.waiting import wait_until
 
@@ -38,4 +38,4 @@ def test_code_that_swallows_its_suspension_for_ever_does_not_hold_up_other_runs(
         if swallowed is BaseException:
             assert "abandoned" in caplog.text
     assert len(ledger.lines()) == 2
-    assert MOST_REFUSALS > 1000, "a loop that does end gets to its end"
+    assert MAX_REJECTED_CALLS > 1000, "a loop that does end gets to its end"

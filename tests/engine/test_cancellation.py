@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import stop_requested
-from holdfast.engine import heartbeat as heartbeat_module
-from holdfast.engine.cancellation import CANCEL_POLL_INTERVAL_S
+from holdfast.engine.loops import heartbeat as heartbeat_module
+from holdfast.engine.loops.heartbeat import CANCEL_POLL_INTERVAL_S
 from holdfast.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
@@ -51,17 +51,17 @@ def beating(app, hand_clock, monkeypatch):
     monkeypatch.setattr(app.store.workers, "renew", counted("renew", renew))
     monkeypatch.setattr(app.store.claims, "still_held", counted("poll", still_held))
     with worker:
-        crew = worker._crew
-        crew.heartbeat.stop()
-        crew.warden.stop()  # it goes by the real clock
+        components = worker._components
+        components.heartbeat.stop()
+        components.lease_guard.stop()  # it goes by the real clock
         asked.clear()
 
         def run_for(seconds: float) -> None:
             until = hand_clock.seconds + seconds
             while hand_clock.seconds < until:
-                hand_clock.seconds += crew.heartbeat.tick()
+                hand_clock.seconds += components.heartbeat.tick()
 
-        yield SimpleNamespace(crew=crew, asked=asked, run_for=run_for)
+        yield SimpleNamespace(components=components, asked=asked, run_for=run_for)
 
 
 def test_two_intervals_are_less_than_a_second():
@@ -83,7 +83,7 @@ def test_renewals_keep_their_pace_while_a_long_run_is_polled_for(app, beating):
         release.wait(60)
 
     run = long.enqueue()
-    wait_until(lambda: beating.crew.runner.taken == 1)
+    wait_until(lambda: beating.components.runner.taken == 1)
     beating.run_for(61)
     renewals = [at for name, at in beating.asked if name == "renew"]
     polls = [at for name, at in beating.asked if name == "poll"]
@@ -106,17 +106,17 @@ def test_a_cancelled_run_is_told_within_two_intervals(app, beating, hand_clock, 
             told.set()
             raise
 
-    beating.crew.heartbeat.renew()
+    beating.components.heartbeat.renew()
     run = long.enqueue()
-    wait_until(lambda: any(attempt.begun for attempt in beating.crew.unfinished()))
+    wait_until(lambda: any(attempt.begun for attempt in beating.components.unfinished()))
     for _ in range(ticks_before):
-        hand_clock.seconds += beating.crew.heartbeat.tick()
+        hand_clock.seconds += beating.components.heartbeat.tick()
     cancelled_at = hand_clock.seconds
     assert run.cancel()
-    [attempt] = beating.crew.unfinished()
+    [attempt] = beating.components.unfinished()
     while attempt.order is None:
         assert hand_clock.seconds - cancelled_at < 1.0
-        hand_clock.seconds += beating.crew.heartbeat.tick()
+        hand_clock.seconds += beating.components.heartbeat.tick()
     assert attempt.order == "lost"
     assert told.wait(30)
 
@@ -130,8 +130,8 @@ def test_a_run_that_was_told_is_not_polled_for_again(app, beating):
         return stop_requested()
 
     run = long.enqueue()
-    wait_until(lambda: beating.crew.runner.taken == 1)
-    [attempt] = beating.crew.unfinished()
+    wait_until(lambda: beating.components.runner.taken == 1)
+    [attempt] = beating.components.unfinished()
     assert run.cancel()
     beating.run_for(2)
     assert attempt.order == "lost"
@@ -153,7 +153,7 @@ def test_a_poll_that_fails_does_not_delay_the_renewal(app, beating, monkeypatch)
 
     monkeypatch.setattr(app.store.claims, "still_held", refuse)
     run = long.enqueue()
-    wait_until(lambda: beating.crew.runner.taken == 1)
+    wait_until(lambda: beating.components.runner.taken == 1)
     beating.run_for(61)
     assert [name for name, _ in beating.asked] == ["renew"] * 3
     release.set()

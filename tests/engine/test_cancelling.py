@@ -155,18 +155,18 @@ def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(ap
 
     worker = app.worker(lease=60)
     with worker:
-        crew = worker._crew
+        components = worker._components
         run = long.enqueue()
         wait_until(ledger.lines)
         run.cancel()
-        [attempt] = crew.unfinished()
-        wait_until(lambda: attempt.ended and not crew.committer.backlog)
+        [attempt] = components.unfinished()
+        wait_until(lambda: attempt.ended and not components.committer.queue.backlog)
         assert attempt.order == "timeout", "the heartbeat was first"
         run.retry()
         for _ in range(4):
-            crew.heartbeat.renew()
+            components.heartbeat.renew()
         assert row(app, run).held == "quiescing"
-        assert crew.unfinished() == [attempt]
+        assert components.unfinished() == [attempt]
         assert ledger.lines() == ["began"]
         release.set()
         run.result(timeout=30)

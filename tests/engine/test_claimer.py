@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from holdfast import Context
-from holdfast.engine import claimer
+from holdfast.engine.loops import claimer
 from holdfast.errors import StoreUnavailable
 
 
@@ -41,7 +41,7 @@ def test_what_was_claimed_before_a_claim_that_fails_is_handed_back_at_once(app, 
     runs = [plain.enqueue(), limited.enqueue()]
     monkeypatch.setattr(app.store.claims, "claim_limited", Failing(app.store.claims.claim_limited))
     worker = app.worker(lease=600)  # the heartbeat would find it after 400 seconds
-    worker._crew.claimer._limited_first = True  # the last time
+    worker._components.claimer._limited_first = True  # the last time
     with worker:
         for run in runs:
             run.result(timeout=30)
@@ -76,7 +76,7 @@ def test_a_run_whose_past_takes_long_to_load_is_not_handed_back_meanwhile(app, w
 
     def slowly(*given):
         for _ in range(3):
-            worker._crew.heartbeat.renew()
+            worker._components.heartbeat.renew()
         return load(*given)
 
     monkeypatch.setattr(app.store.journal, "load", slowly)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
-from holdfast.engine.gathering import LARGEST_GROUP, Over, take_group
+from holdfast.engine.write_queue import MAX_BATCH_WRITES, AttemptEnd, take_batch
 from holdfast.errors import ConfigError, ErrorInfo, StoreError, StoreUnavailable
 from holdfast.store import End
 from tests.support.losing import FirstAnswerLost
@@ -31,38 +31,38 @@ def gathered(app, ledger):
     with app.worker(lease=20) as worker:
         runs = work.enqueue_many([(n,) for n in range(40)])
         wait_until(lambda: len(ledger.lines()) == 40)
-        yield worker._crew, runs, go
+        yield worker._components, runs, go
         go.set()
 
 
-def end_all(crew, runs, go):
+def end_all(components, runs, go):
     """Let all attempts return while the committer is held up, so that their ends stand in one group."""
-    crew.committer.stop()
+    components.committer.stop()
     go.set()
-    wait_until(lambda: crew.committer.backlog == len(runs))
+    wait_until(lambda: components.committer.queue.backlog == len(runs))
 
 
 def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
+    components, runs, go = gathered
+    end_all(components, runs, go)
     runs[7].cancel()
     runs[21].cancel()
-    while crew.committer.backlog:
-        crew.committer.tick()
+    while components.committer.queue.backlog:
+        components.committer.tick()
     states = [run.info().state for run in runs]
     assert [at for at, state in enumerate(states) if state == "cancelled"] == [7, 21]
     assert states.count("done") == 38
     assert caplog.text.count("its result is dropped") == 2
-    assert len(crew.duty) == 0
-    assert crew.store.claims.owned(crew.duty.session.id) == []
+    assert len(components.state) == 0
+    assert components.store.claims.owned(components.state.session.id) == []
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["its data", "whatever is written"])
 @pytest.mark.parametrize("fault", [DataFault, ValueError])
 def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch, caplog, always, fault):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
-    real, sizes = crew.store.attempts.end, []
+    components, runs, go = gathered
+    end_all(components, runs, go)
+    real, sizes = components.store.attempts.end, []
 
     def refusing(session, ends):
         sizes.append(len(ends))
@@ -70,9 +70,9 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
             raise fault("poison")
         return real(session, ends)
 
-    monkeypatch.setattr(crew.store.attempts, "end", refusing)
-    while crew.committer.backlog:
-        crew.committer.tick()
+    monkeypatch.setattr(components.store.attempts, "end", refusing)
+    while components.committer.queue.backlog:
+        components.committer.tick()
     assert sizes[0] == 40
     assert sizes.count(20) == 2, "written in halves"
     assert [run.info().state for run in runs].count("done") == 39
@@ -83,36 +83,36 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
         error = runs[13].info().error
         assert (runs[13].info().state, error.message) == ("failed", "poison")
         assert error.type.endswith(fault.__name__)
-    assert crew.committer.ended == (39 if always else 40)
+    assert components.committer.ended_attempts == (39 if always else 40)
 
 
 def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatch):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
-    attempts = [over.attempt for over in _all(crew.committer._waiting)]
+    components, runs, go = gathered
+    end_all(components, runs, go)
+    attempts = [over.attempt for over in _all(components.committer.queue._ready)]
     for attempt in attempts:
-        crew.committer.end(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died")))
-    real = crew.store.attempts.crash
+        components.submit(AttemptEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
+    real = components.store.attempts.crash
 
     def refusing(session, ends):
         if any(end.id == str(runs[13].id) for end in ends):
             raise ValueError("poison")
         return real(session, ends)
 
-    monkeypatch.setattr(crew.store.attempts, "crash", refusing)
-    crew.claimer.stop()
-    crew.committer.tick()
-    assert crew.committer.backlog == 0
+    monkeypatch.setattr(components.store.attempts, "crash", refusing)
+    components.claimer.stop()
+    components.committer.tick()
+    assert components.committer.queue.backlog == 0
     assert [run.info().state for run in runs] == [("failed" if at == 13 else "ready") for at in range(40)]
     assert (runs[13].info().error.message, runs[7].info().crashes) == ("poison", 1)
-    assert len(crew.duty) == 0
+    assert len(components.state) == 0
 
 
 @pytest.mark.parametrize("trouble", [StoreError, StoreUnavailable, ConfigError])
 def test_a_trouble_of_the_store_is_no_fault_of_what_is_written(gathered, monkeypatch, trouble):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
-    real, sizes = crew.store.attempts.end, []
+    components, runs, go = gathered
+    end_all(components, runs, go)
+    real, sizes = components.store.attempts.end, []
 
     def failing(session, ends):
         sizes.append(len(ends))
@@ -120,18 +120,18 @@ def test_a_trouble_of_the_store_is_no_fault_of_what_is_written(gathered, monkeyp
             raise trouble("not now")
         return real(session, ends)
 
-    monkeypatch.setattr(crew.store.attempts, "end", failing)
+    monkeypatch.setattr(components.store.attempts, "end", failing)
     with pytest.raises(trouble):
-        crew.committer.tick()
-    crew.committer.tick()
+        components.committer.tick()
+    components.committer.tick()
     assert sizes == [40, 40]
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
 def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered, monkeypatch):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
-    real, halves = crew.store.attempts.end, []
+    components, runs, go = gathered
+    end_all(components, runs, go)
+    real, halves = components.store.attempts.end, []
 
     def failing(session, ends):
         if len(ends) == 40:
@@ -141,28 +141,28 @@ def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered,
             raise StoreUnavailable("gone")
         return real(session, ends)
 
-    monkeypatch.setattr(crew.store.attempts, "end", failing)
+    monkeypatch.setattr(components.store.attempts, "end", failing)
     with pytest.raises(StoreUnavailable):
-        crew.committer.tick()
+        components.committer.tick()
     assert halves == [20, 20]
-    assert crew.committer.backlog == 20
-    while crew.committer.backlog:
-        crew.committer.tick()
-    assert crew.committer.ended == 40
+    assert components.committer.queue.backlog == 20
+    while components.committer.queue.backlog:
+        components.committer.tick()
+    assert components.committer.ended_attempts == 40
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
 def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypatch):
-    crew, runs, go = gathered
-    end_all(crew, runs, go)
-    losing = FirstAnswerLost(crew.store.attempts.end)
-    monkeypatch.setattr(crew.store.attempts, "end", losing)
+    components, runs, go = gathered
+    end_all(components, runs, go)
+    losing = FirstAnswerLost(components.store.attempts.end)
+    monkeypatch.setattr(components.store.attempts, "end", losing)
     with pytest.raises(StoreUnavailable):
-        crew.committer.tick()
-    assert crew.committer.backlog == 40
-    crew.committer.tick()
+        components.committer.tick()
+    assert components.committer.queue.backlog == 40
+    components.committer.tick()
     assert len(losing.answers) == 2
-    assert crew.committer.ended == 40
+    assert components.committer.ended_attempts == 40
     assert [run.result(timeout=5) for run in runs] == list(range(40))
     assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40
 
@@ -180,11 +180,11 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
     monkeypatch.setattr(app.store.attempts, "end", lambda *given: go.wait(60) and real(*given))
     worker = app.worker(concurrency=slots)
     with worker:
-        crew = worker._crew
+        components = worker._components
         runs = quick.enqueue_many([(n,) for n in range(30)])
-        wait_until(lambda: crew.committer.backlog == 2 * slots - 1)
+        wait_until(lambda: components.committer.queue.backlog == 2 * slots - 1)
         for _ in range(3):
-            assert crew.claimer.tick() > 0, "it found a free slot"
+            assert components.claimer.tick() > 0, "it found a free slot"
         assert len(ledger.lines()) == 2 * slots - 1
         go.set()
         assert [run.result(timeout=30) for run in runs] == list(range(30))
@@ -192,25 +192,25 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
 
 
 def test_a_group_is_bounded_by_count_and_bytes():
-    def command(size: int) -> Over:
-        return Over(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
+    def command(size: int) -> AttemptEnd:
+        return AttemptEnd(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
 
-    def taken(*tasks: Over) -> int:
+    def taken(*tasks: AttemptEnd) -> int:
         waiting = deque(tasks)
-        group = take_group(waiting)
+        group = take_batch(waiting)
         assert [*group, *waiting] == [*tasks]  # none is lost, and they stay in order
         return len(group)
 
     assert taken() == 0
-    assert taken(*[command(1)] * 2000) == LARGEST_GROUP
+    assert taken(*[command(1)] * 2000) == MAX_BATCH_WRITES
     assert taken(*[command(2 * 1024 * 1024 + n) for n in range(10)]) == 3
     assert taken(*[command(9 * 1024 * 1024)] * 2) == 1
-    assert taken(*[Over(None, None)] * 3) == 3  # type: ignore[arg-type]
+    assert taken(*[AttemptEnd(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
 def test_what_waits_to_be_written_knows_its_size(app, monkeypatch):
     seen = []
-    monkeypatch.setattr("holdfast.engine.committer.take_group", lambda waiting: seen.extend(waiting) or _all(waiting))
+    monkeypatch.setattr("holdfast.engine.write_queue.take_batch", lambda waiting: seen.extend(waiting) or _all(waiting))
 
     @app.task(name="large")
     async def large(ctx: Context) -> str:

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import Retry
-from holdfast.engine import failure_notifier
-from holdfast.engine.failure_notifier import MAX_CONCURRENT_HOOKS, FailureNotifier
-from holdfast.engine.hooks import Hooks
+from holdfast.engine import hooks as failure_notifier
+from holdfast.engine.hooks import MAX_CONCURRENT_HOOKS, FailureNotifier, Hooks
 from holdfast.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
@@ -81,14 +80,14 @@ def test_a_full_queue_keeps_the_worker_from_claiming_until_there_is_room(app, fa
     runs = fail.enqueue_many([(n,) for n in range(200)])
     worker = app.worker(concurrency=5)
     with worker:
-        crew = worker._crew
-        wait_until(lambda: not crew.failures.has_room())
-        wait_until(lambda: not crew.duty.in_hand())
-        assert crew.claimer.tick() > 0.0
-        assert not crew.duty.in_hand(), "it doesn't claim"
+        components = worker._components
+        wait_until(lambda: not components.failures.has_room())
+        wait_until(lambda: not components.state.in_hand())
+        assert components.claimer.tick() > 0.0
+        assert not components.state.in_hand(), "it doesn't claim"
         failed = list(app.runs(state="failed", limit=200))
         assert len(failed) < 50, "what was claimed before is queued too"
-        assert crew.failures.pending == len(failed)
+        assert components.failures.pending == len(failed)
         assert "on_failure hooks are behind" in caplog.text
         release.set()
         wait_until(lambda: len(heard) == 200, what=lambda: str(len(heard)))

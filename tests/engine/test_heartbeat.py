@@ -34,13 +34,13 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long,
     run = long.enqueue()
     worker = app.worker(queues=["other"], lease=60)
     with worker:
-        crew = worker._crew
-        crew.heartbeat.stop()  # its own first beat may come late
-        claimed = app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
+        components = worker._components
+        components.heartbeat.stop()  # its own first beat may come late
+        claimed = app.store.claims.claim(components.state.session.id, app.store.lanes.refresh(), 10)
         assert [claim.id for claim in claimed] == [str(run.id)]
-        crew.heartbeat.renew()
+        components.heartbeat.renew()
         assert run.info().state == "running", "the first time it may be on its way to us"
-        crew.heartbeat.renew()
+        components.heartbeat.renew()
         assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
     assert "never reached us" in caplog.text
@@ -50,11 +50,11 @@ def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
     run = long.enqueue()
     worker = app.worker(queues=["other"], lease=60)
     with worker:
-        crew = worker._crew
-        app.store.claims.claim(crew.duty.session.id, app.store.lanes.refresh(), 10)
+        components = worker._components
+        app.store.claims.claim(components.state.session.id, app.store.lanes.refresh(), 10)
         run.cancel()
-        crew.heartbeat.renew()
-        crew.heartbeat.renew()
+        components.heartbeat.renew()
+        components.heartbeat.renew()
         assert app.store.views.run(str(run.id)).session is None
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 
@@ -65,7 +65,7 @@ def test_what_is_in_hand_is_never_handed_back(app, long, ledger):
         run = long.enqueue()
         wait_until(ledger.lines)
         for _ in range(5):
-            worker._crew.heartbeat.renew()
+            worker._components.heartbeat.renew()
         assert run.info().state == "running"
     assert ledger.lines() == ["began", "cancelled"]
 
@@ -85,18 +85,18 @@ def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock
 
     worker = app.worker(lease=60)
     with worker:
-        crew = worker._crew
+        components = worker._components
         run = long.enqueue()
         wait_until(ledger.lines)
-        first = crew.duty.session
+        first = components.state.session
         clock.forward(60)
         assert app.store.workers.renew(first.id, 60_000_000) is False, "though nobody has recovered it yet"
-        crew.heartbeat.renew()
+        components.heartbeat.renew()
         wait_until(lambda: "cancelled" in ledger.lines())
-        crew.heartbeat.wake()
-        wait_until(lambda: crew.duty.session is not None)
-        assert crew.duty.session.id != first.id
-        crew.recoverer.wake()
+        components.heartbeat.wake()
+        wait_until(lambda: components.state.session is not None)
+        assert components.state.session.id != first.id
+        components.recovery.wake()
         assert run.result(timeout=30) == "ok"
     assert ledger.lines() == ["began", "cancelled", "began"]
     assert kinds(run) == ["enqueued", "started", "worker_lost", "started", "done"]
@@ -119,16 +119,16 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
 
     worker = app.worker(lease=60)
     with worker:
-        crew = worker._crew
+        components = worker._components
         run = long.enqueue()
         wait_until(ledger.lines)
         clock.forward(61)
-        crew.heartbeat.renew()
-        crew.heartbeat.wake()
-        crew.recoverer.wake()
+        components.heartbeat.renew()
+        components.heartbeat.wake()
+        components.recovery.wake()
         assert run.result(timeout=30) == "new"
         release.set()
-        wait_until(lambda: crew.runner.taken == 0 and crew.committer.backlog == 0)
+        wait_until(lambda: components.runner.taken == 0 and components.committer.queue.backlog == 0)
         assert run.result(timeout=5) == "new"
     assert ledger.lines() == ["began", "began", "ended"]
     lost = kinds(run)[2]  # its own heartbeat excuses it, unless its recoverer was first
@@ -143,14 +143,14 @@ def test_a_claim_that_comes_back_after_its_session_was_lost_does_not_begin(app, 
         return "ok"
 
     worker = app.worker(lease=1)
-    crew = worker._crew
+    components = worker._components
     real, lost = app.store.claims.claim, []
 
     def claim(session, lanes, wanted):
         claims = real(session, lanes, wanted)
         if claims and not lost:
-            lost.append(crew.duty.session)
-            crew.lose(crew.duty.session, "for the test")
+            lost.append(components.state.session)
+            components.lose(components.state.session, "for the test")
         return claims
 
     monkeypatch.setattr(app.store.claims, "claim", claim)
@@ -169,27 +169,27 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
         return "ok"
 
     worker = app.worker(concurrency=1, lease=1)
-    crew = worker._crew
-    real, stopped = crew.runner.begin, []
+    components = worker._components
+    real, stopped = components.runner.begin, []
 
     def begin(attempts):
         def both():
-            crew.runner._begin_on_loop(attempts)
-            crew.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
+            components.runner._begin_on_loop(attempts)
+            components.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
 
         if stopped:
             real(attempts)
         else:
             stopped.append(True)
-            with crew.runner._lock:
-                crew.runner._taken += len(attempts)
-            crew.runner.loop.call_soon_threadsafe(both)
+            with components.runner._lock:
+                components.runner._taken += len(attempts)
+            components.runner.loop.call_soon_threadsafe(both)
 
-    monkeypatch.setattr(crew.runner, "begin", begin)
+    monkeypatch.setattr(components.runner, "begin", begin)
     with worker:
         work.enqueue()
         wait_until(lambda: stopped)
-        wait_until(lambda: crew.runner.taken == 0)
+        wait_until(lambda: components.runner.taken == 0)
     assert ledger.lines() == []
 
 
@@ -202,7 +202,7 @@ def test_a_worker_with_the_name_of_a_dead_one_adopts_nothing(app, make_app, long
     [claim] = app.store.claims.claim(f"{worker_name()}:dead", app.store.lanes.refresh(), 1)
     worker = app.worker(lease=1)
     with worker:
-        assert worker._crew.duty.session.name == worker_name()
+        assert worker._components.state.session.name == worker_name()
         with pytest.raises(ResultTimeout):
             run.result(timeout=2)
         assert ledger.lines() == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.graphs import SHAPES, Tasks
+from benchmarks.tasks import NOOP, TOTAL, make_app
 from holdfast import Graph, Retry
-from holdfast.bench.graphs import SHAPES, Tasks
-from holdfast.bench.tasks import NOOP, TOTAL, make_app
 from tests.support.counting import ask, records
 from tests.support.graph_world import check_graphs
 

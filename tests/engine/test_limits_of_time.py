@@ -147,7 +147,7 @@ def test_a_run_that_is_due_and_overdue_is_not_promoted(timed_app, clock):
 
     run = late.options(delay=50).enqueue()
     clock.forward(200)
-    timekeeper = timed_app.worker()._crew.timekeeper
+    timekeeper = timed_app.worker()._components.timers
     timekeeper._promoted = lambda: pytest.fail("it was made ready")  # type: ignore[method-assign]
     timekeeper.tick()
     assert kinds(run) == ["enqueued", "failed"]
@@ -166,7 +166,7 @@ def test_a_run_claimed_after_its_deadline_does_not_begin(timed_app, clock, ledge
     run = timed_app.task(name="late", deadline=100)(late if is_async else late_in_thread).enqueue()
     clock.forward(100)
     worker = timed_app.worker()
-    monkeypatch.setattr(worker._crew.timekeeper, "tick", lambda: 3600.0)
+    monkeypatch.setattr(worker._components.timers, "tick", lambda: 3600.0)
     with worker:
         wait_until(lambda: run.info().final)
     assert (run.info().state, run.info().error.code, run.info().attempt) == ("failed", "deadline", 1)

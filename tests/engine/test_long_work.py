@@ -43,10 +43,10 @@ def test_work_of_ten_leases_is_not_claimed_by_another_worker(make_app, clock, le
         with second:
             for _ in range(30):
                 clock.forward(20)
-                first._crew.heartbeat.renew()
-                second._crew.heartbeat.renew()
-                second._crew.recoverer.tick()
-                second._crew.claimer.wake()
+                first._components.heartbeat.renew()
+                second._components.heartbeat.renew()
+                second._components.recovery.tick()
+                second._components.claimer.wake()
                 assert run.info().state == "running"
             assert ledger.lines() == ["began"]
             release.set()
@@ -69,7 +69,7 @@ def test_a_block_of_the_event_loop_that_is_shorter_than_the_lease_disturbs_nobod
         run = app.registry.get("block").enqueue()
         wait_until(ledger.lines)
         renewals = leases_seen(app, str(run.id))
-        wait_until(lambda: renewals() >= 3 or worker._crew.heartbeat.renew_soon())
+        wait_until(lambda: renewals() >= 3 or worker._components.heartbeat.renew_soon())
         assert ledger.lines() == ["began"]
         release.set()
         assert run.result(timeout=30) == "ok"

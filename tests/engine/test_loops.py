@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.engine.loop import FIRST_PAUSE, Loop
+from holdfast.engine.loops.base import FIRST_PAUSE, Loop
 from holdfast.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
@@ -101,8 +101,14 @@ def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger
 
     failed: set[str] = set()
     worker = app.worker()
-    crew = worker._crew
-    for loop in (*crew.housekeepers, crew.claimer, crew.committer, crew.heartbeat, crew.warden):
+    components = worker._components
+    for loop in (
+        *components.housekeepers,
+        components.claimer,
+        components.committer,
+        components.heartbeat,
+        components.lease_guard,
+    ):
 
         def once(loop=loop, real=loop.tick) -> float:
             if loop.running and loop.name not in failed:
@@ -115,6 +121,6 @@ def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger
         run = work.enqueue(1)
         assert run.result(timeout=30) is None
         wait_until(lambda: len(failed) == 10)
-        assert all(loop.running for loop in (*crew.housekeepers, crew.claimer, crew.committer))
+        assert all(loop.running for loop in (*components.housekeepers, components.claimer, components.committer))
         assert work.enqueue(2).result(timeout=30) is None
     assert ledger.lines() == ["1", "2"]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from holdfast import Holdfast
-from holdfast.engine import claimer
+from holdfast.engine.loops import claimer
 from holdfast.errors import BadArguments, ConfigError, KeyConflict, UnknownTask
 from tests.support.waiting import wait_until
 
@@ -198,8 +198,8 @@ def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkey
         released.add(0)
         runs[0].result(timeout=30)
         if soon:
-            wait_until(lambda: worker._crew.runner.free() == 1)
-            assert worker._crew.claimer.tick() > soon / 2
+            wait_until(lambda: worker._components.runner.free() == 1)
+            assert worker._components.claimer.tick() > soon / 2
             assert len(started) == 32
         else:
             wait_until(lambda: len(started) == 33)

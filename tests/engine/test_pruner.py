@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.engine.pruner import Pruner
+from holdfast.engine.loops.maintenance import Pruner
 
 OLD = 40 * 86_400_000_000
 

@@ -94,7 +94,7 @@ def test_a_worker_in_a_with_block_works_until_its_end(app, add):
     with app.worker() as worker:
         assert add.enqueue(1, 2).result(timeout=30) == 3
         assert len(app.store.workers.live()) == 1
-        assert worker._crew.claimer.running
+        assert worker._components.claimer.running
     assert app.store.workers.live() == []
     late = add.enqueue(1, 2)
     with pytest.raises(ResultTimeout):

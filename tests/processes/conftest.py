@@ -45,7 +45,7 @@ def children():
         return [
             child
             for child in own
-            if child.status() == psutil.STATUS_ZOMBIE or "process_child" in " ".join(child.cmdline())
+            if child.status() == psutil.STATUS_ZOMBIE or "child_main" in " ".join(child.cmdline())
         ]
 
     return look

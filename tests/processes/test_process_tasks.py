@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from holdfast import Retry, RunFailed
-from holdfast.engine import processes
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.frames import write_frame
+from holdfast.engine.processes import pool
+from holdfast.engine.processes.framing import write_frame
 from holdfast.errors import ConfigError, TaskError
 from holdfast.store import Claim
 from tests.processes import tasks
@@ -242,8 +242,8 @@ def test_memory_is_for_processes_and_a_number_of_bytes(app):
 
 def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
     """Else an attempt whose author code had begun would be begun again, and nobody would know of the first."""
-    monkeypatch.setattr(processes, "LOOK_SECONDS", 0)
-    child = object.__new__(processes.Child)
+    monkeypatch.setattr(pool, "LOOK_SECONDS", 0)
+    child = object.__new__(pool.Child)
     child._answers, said = os.pipe()
     child._mark = b""
 
@@ -262,7 +262,7 @@ def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
 
 def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     """Something that it started holds its end of the pipe."""
-    child = object.__new__(processes.Child)
+    child = object.__new__(pool.Child)
     child._answers, said = os.pipe()
     child._mark = b""
     child._process = SimpleNamespace(poll=lambda: -9)
@@ -297,7 +297,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
         def close(self):
             self.alive = False
 
-    ours = processes.Processes()
+    ours = pool.Processes()
     ours._idle.append(Answering())
 
     def run():
@@ -307,7 +307,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     thread = threading.Thread(target=run)
     thread.start()
     wait_until(lambda: attempt.child)
-    app.worker()._crew.runner.stop([attempt], "hand back")
+    app.worker()._components.runner.stop([attempt], "hand back")
     thread.join(30)
     assert ours._idle == []
 
@@ -323,7 +323,7 @@ def test_a_process_for_which_there_are_no_pipes_leaves_none_open(monkeypatch):
 
     monkeypatch.setattr(os, "pipe", one_pipe)
     with pytest.raises(OSError, match="Too many"):
-        processes.Child()
+        pool.Child()
     for end in made:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(end)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from holdfast.engine.loop import Loop
+from holdfast.engine.loops.base import Loop
 from tests.proof.clockwork import SECOND, Clock, SteppedLoop
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import blocking, committer, crew, stall_guard, transacting
+from holdfast.engine import components, event_loop, write_queue
+from holdfast.engine.durable import async_executor, sync_executor
 from holdfast.model import ids
 from holdfast.telemetry import log
 
@@ -232,14 +233,14 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
                 for attribute, (real, fake) in stand_ins.items():
                     if getattr(module, attribute, None) is real:
                         stack.enter_context(mock.patch.object(module, attribute, fake))
-        stack.enter_context(mock.patch.object(crew, "worker_name", return_value="worker"))
-        stack.enter_context(mock.patch.object(committer, "get_ident", this_thread))
-        stack.enter_context(mock.patch.object(transacting, "asyncio", OneThread()))
+        stack.enter_context(mock.patch.object(components, "worker_name", return_value="worker"))
+        stack.enter_context(mock.patch.object(write_queue, "get_ident", this_thread))
+        stack.enter_context(mock.patch.object(async_executor, "asyncio", OneThread()))
         blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
-        stack.enter_context(mock.patch.object(stall_guard, "asyncio", blocker_of))
+        stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))
         stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
-        stack.enter_context(mock.patch.object(blocking, "Future", SteppedFuture))
-        stack.enter_context(mock.patch.object(blocking, "wait", wait_for))
+        stack.enter_context(mock.patch.object(sync_executor, "Future", SteppedFuture))
+        stack.enter_context(mock.patch.object(sync_executor, "wait", wait_for))
         stack.enter_context(mock.patch.object(log, "loop_failed", failed))
         try:
             yield

@@ -1,4 +1,4 @@
-"""A simulated worker: a real crew, whose loops are ticked by the simulation, and whose threads are errands of it."""
+"""A simulated worker: real components, whose loops the simulation ticks, and whose threads are errands of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from uuid import UUID
 
 from greenlet import greenlet
 
-from holdfast.engine.crew import Crew, Settings
-from holdfast.engine.loop_monitor import STALL_S
+from holdfast.engine.components import WorkerComponents, WorkerSettings
+from holdfast.engine.event_loop import STALL_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
@@ -79,19 +79,19 @@ class SimulatedWorker:
         self.loop = SteppedLoop(sim.clock)
         client = stage.clients[slot]
         concurrency = sim.random.choice((1, 2, 8))
-        self.crew = Crew(
+        self.components = WorkerComponents(
             self.process.store,
             stage.app.registry,
             stage.app._hooks,
-            Settings(concurrency=concurrency, lease=LEASE, grace=sim.random.choice((0.0, 0.5))),
+            WorkerSettings(concurrency=concurrency, lease=LEASE, grace=sim.random.choice((0.0, 0.5))),
             lambda id: client.info(UUID(id)),
             client,
-            stage.app._timetable,
+            stage.app._schedule_registry,
             stage.app.telemetry,
         )
-        self.crew.runner._threads = SimulatedThreads(self)
-        self.crew.on_unhealthy = self._restart_soon
-        self.worker = Worker(self.crew, stage.app.registry)
+        self.components.runner._threads = SimulatedThreads(self)
+        self.components.on_unhealthy = self._restart_soon
+        self.worker = Worker(self.components, stage.app.registry)
         self.author: EventLoopActor | None = None
         self._warden: LoopActor | None = None
         self._claimer: LoopActor | None = None
@@ -111,19 +111,26 @@ class SimulatedWorker:
                     self.worker._startup.load()
                     self.worker._startup.connect()
                     begin = False
-                self.crew.use(self.loop)
-                self.crew.lanes.refresh()
-                self.crew.heartbeat.tick()
+                self.components.use(self.loop)
+                self.components.lanes.refresh()
+                self.components.heartbeat.tick()
                 break
             except StoreUnavailable:
                 self.worker._startup._started = False
                 self.sim.pause(1.0)
         self.started = True
-        crew = self.crew
-        housekeepers = [loop for loop in crew.housekeepers if loop not in (crew.listener, crew.tallier)]
-        loops = [crew.heartbeat, crew.alarms, crew.warden, crew.committer, *housekeepers, crew.claimer]
+        components = self.components
+        housekeepers = [loop for loop in components.housekeepers if loop not in (components.listener, components.stats)]
+        loops = [
+            components.heartbeat,
+            components.timer_thread,
+            components.lease_guard,
+            components.committer,
+            *housekeepers,
+            components.claimer,
+        ]
         actors = {loop: LoopActor(f"{self.name}.{loop.name}", loop, self.sim.clock) for loop in loops}
-        self._warden, self._claimer = actors[crew.warden], actors[crew.claimer]
+        self._warden, self._claimer = actors[components.lease_guard], actors[components.claimer]
         self.author = EventLoopActor(f"{self.name}.author", self.loop)
         self.sim.actors += [*actors.values(), self.author]
 
@@ -142,7 +149,7 @@ class SimulatedWorker:
 
     def tasks_on_loop(self) -> list[asyncio.Task[Any]]:
         """Those that carry out attempts, which may block the loop."""
-        handles = [attempt.handle for attempt in self.crew.duty.in_hand().values() if attempt.place == "loop"]
+        handles = [attempt.handle for attempt in self.components.state.in_hand().values() if attempt.place == "loop"]
         return [handle for handle in handles if handle is not None and not handle.done()]
 
     def watch_blocked_loop(self) -> None:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, SyncContext
-from holdfast.engine.scheduler import POLL
+from holdfast.engine.loops.scheduler import POLL
 from holdfast.model.clock import to_datetime
 from tests.support.waiting import wait_until
 
@@ -137,15 +137,15 @@ def test_the_code_of_the_worker_that_starts_counts(make_app, clock, ledger):
 
 def test_an_app_without_schedules_has_no_scheduler(timed_app, noting):
     worker = timed_app.worker()
-    assert worker._crew.scheduler not in worker._crew.housekeepers
+    assert worker._components.scheduler not in worker._components.housekeepers
     timed_app.schedule("tick", noting, every=60)
     worker = timed_app.worker()
-    assert worker._crew.scheduler in worker._crew.housekeepers
+    assert worker._components.scheduler in worker._components.housekeepers
 
 
 def test_the_scheduler_sleeps_until_the_next_slot(timed_app, clock, noting):
     timed_app.schedule("tick", noting, every=60)
-    scheduler = timed_app.worker()._crew.scheduler
+    scheduler = timed_app.worker()._components.scheduler
     assert scheduler.tick() == POLL
     scheduler.declare()
     assert scheduler.tick() == POLL
@@ -162,7 +162,7 @@ def test_a_worker_whose_own_clock_is_wrong_keeps_to_the_slots(timed_app, clock, 
         monkeypatch.setattr(time, "time", lambda off=off: real() + off)
         monkeypatch.setattr(time, "time_ns", lambda off=off: int((real() + off) * 1e9))
         timed_app.schedule("tick", noting, every=60)
-        scheduler = timed_app.worker()._crew.scheduler
+        scheduler = timed_app.worker()._components.scheduler
         scheduler.declare()
         assert scheduler.tick() == POLL
         clock.forward(60)

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast
-from holdfast.engine.poller import CHUNK
+from holdfast.engine.loops.trigger_poller import CHUNK
 from tests.support.waiting import wait_until
 
 

@@ -8,8 +8,7 @@ import signal
 
 import pytest
 
-from holdfast.engine.child import LONGEST_LINE, Output, how_it_ended
-from holdfast.engine.supervisor import Pace, Slot
+from holdfast.engine.processes.supervisor import LONGEST_LINE, Output, Pace, Slot, how_it_ended
 from tests.support.waiting import wait_until
 
 

@@ -13,7 +13,7 @@ LONGEST = 120
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.bench", *arguments],
+        [sys.executable, "-m", "benchmarks", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

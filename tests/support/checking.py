@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import Context, Holdfast, Retry
 from holdfast.control import Control
-from holdfast.control.check import Report
+from holdfast.control.replay_check import CheckReport
 from tests.support.durable import drain
 from tests.support.ledger import Ledger
 from tests.support.world import World
@@ -57,7 +57,7 @@ class Deployed:
     def __exit__(self, *_: object) -> None:
         self.app.close()
 
-    def check(self, **asked: Any) -> Report:
+    def check(self, **asked: Any) -> CheckReport:
         return Control(self.app.store, self.app.registry).check.run(**{"timeout": 20, **asked})
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from starlette.types import ASGIApp
 
 HOST = "localhost:8787"
-FORM_KEY = re.compile(r'name="form_key" value="([0-9a-f]+)"')
+FORM_KEY = re.compile(r'name="csrf_token" value="([0-9a-f]+)"')
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Visitor:
         kind = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://{HOST}"}
         return self.ask("POST", path, urlencode(form).encode(), kind | headers)
 
-    def form_key(self) -> str:
+    def csrf_token(self) -> str:
         """The key in the forms of our own pages."""
         found = FORM_KEY.search(self.get("/runs/" + self.any_run()).text)
         assert found is not None

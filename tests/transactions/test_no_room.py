@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from holdfast import Context, Holdfast, SyncContext
-from holdfast.engine import patience
+from holdfast.engine import services
 from holdfast.integrations.sqlalchemy import with_session
 from tests.support.durable import drain
 
@@ -17,7 +17,7 @@ FULL = {"sqlite": apsw.FullError("database or disk is full"), "postgres": psycop
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def full(request, monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(services, "FIRST_PAUSE", 0.01)
     return request.param, request.getfixturevalue(f"{request.param}_url")
 
 

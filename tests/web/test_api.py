@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.policy.schema import misfit
-from holdfast.web.api.table import PREFIX
+from holdfast.policy.json_schema import find_mismatch
+from holdfast.web.api.operation import PREFIX
 from holdfast.web.site import OPERATIONS
 from tests.support.web import Visitor
 
@@ -56,7 +56,7 @@ def test_a_task_whose_code_lives_elsewhere_can_be_enqueued(shop, open_visitor):
 def test_a_body_that_is_no_json_or_too_large_is_refused(open_visitor, monkeypatch):
     kind = {"content-type": "application/json"}
     assert open_visitor.ask("POST", "/api/v1/events", b"{no", kind).status == 400
-    monkeypatch.setattr("holdfast.web.answers.LARGEST_BODY", 100)
+    monkeypatch.setattr("holdfast.web.responses.LARGEST_BODY", 100)
     assert open_visitor.ask("POST", "/api/v1/events", b" " * 101, kind).status == 413
 
 
@@ -222,7 +222,7 @@ def test_answers_are_as_the_document_says(shop, open_visitor, fill):
         run = runs["graph" if path.endswith(("graph", "gates")) else "waiting"].id
         answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)))
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-        assert misfit(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
+        assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
 
 
 def test_the_site_can_be_mounted_below_a_path(shop):

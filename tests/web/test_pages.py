@@ -117,7 +117,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(shop, fill):
 
 
 def submit(visitor: Visitor, path: str, **form: str):
-    answer = visitor.submit(path, {"form_key": visitor.form_key(), **form})
+    answer = visitor.submit(path, {"csrf_token": visitor.csrf_token(), **form})
     return answer.status, answer.headers.get("location", answer.text)
 
 

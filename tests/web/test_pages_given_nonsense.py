@@ -43,11 +43,11 @@ def test_a_page_that_is_asked_for_nonsense_says_so(shop, open_visitor, fill):
 def test_a_form_that_is_filled_with_nonsense_says_so(shop, fill):
     runs = fill()
     browser = shop.browser()
-    key = browser.form_key()
+    key = browser.csrf_token()
     for nonsense in NONSENSE:
         if nonsense == "\ud800":
             continue  # which no form can have
-        form = dict.fromkeys(FIELDS, nonsense) | {"form_key": key}
+        form = dict.fromkeys(FIELDS, nonsense) | {"csrf_token": key}
         for action in ACTIONS:
             for given in (form, form | {"gate": "approve", "query": f"verb=cancel&after={nonsense}"}):
                 run = runs["graph" if action.path.endswith("gate") else "waiting"]

@@ -15,10 +15,10 @@ from holdfast.control.runs import RunDetails
 from holdfast.errors import BadArguments
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
+from holdfast.web.pages.formats import ago, span
 from holdfast.web.pages.forms import fields_of, value_of
-from holdfast.web.pages.picture import MOST_BOXES, picture_of
-from holdfast.web.pages.timeline import timeline_of
-from holdfast.web.pages.words import ago, span
+from holdfast.web.pages.graph_layout import MOST_BOXES, layout_graph
+from holdfast.web.pages.timeline import build_timeline
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def test_a_timeline_has_a_line_per_attempt_with_its_waits_and_its_end():
         ("enqueued", 0, 0), ("started", 1, 1), ("waiting", 2, 1), ("resumed", 5, 1), ("retrying", 6, 1),
         ("started", 7, 2), ("done", 10, 2),
     )  # fmt: skip
-    timeline = timeline_of(run_with(*history), at(10))
+    timeline = build_timeline(run_with(*history), at(10))
     assert timeline is not None
     told = [(row.label, [(bar.kind, bar.left, bar.width) for bar in row.bars]) for row in timeline.rows]
     assert told == [
@@ -50,10 +50,10 @@ def test_a_timeline_has_a_line_per_attempt_with_its_waits_and_its_end():
 
 
 def test_an_attempt_under_way_goes_on_until_now_and_nothing_begun_has_no_timeline():
-    timeline = timeline_of(run_with(("enqueued", 0, 0), ("started", 5, 1)), at(10))
+    timeline = build_timeline(run_with(("enqueued", 0, 0), ("started", 5, 1)), at(10))
     assert timeline is not None
     assert [(bar.kind, bar.left, bar.width) for bar in timeline.rows[0].bars] == [("running", 500, 500)]
-    assert timeline_of(run_with(("enqueued", 0, 0)), at(10)) is None
+    assert build_timeline(run_with(("enqueued", 0, 0)), at(10)) is None
 
 
 def node(name: str, layer: int, needs: tuple[str, ...] = (), state: str = "done", task: str = "t") -> NodeInfo:
@@ -64,7 +64,7 @@ def node(name: str, layer: int, needs: tuple[str, ...] = (), state: str = "done"
 
 
 def test_a_picture_has_layers_from_left_to_right_and_an_arrow_per_need():
-    picture = picture_of(GraphInfo(uuid4(), {}, [node("a", 1), node("b", 2, ("a",)), node("c", 2, ("a",))]))
+    picture = layout_graph(GraphInfo(uuid4(), {}, [node("a", 1), node("b", 2, ("a",)), node("c", 2, ("a",))]))
     places = {box.label: (box.x, box.y) for box in picture.boxes}
     assert places["a"][0] < places["b"][0] == places["c"][0]
     assert places["b"][1] != places["c"][1]
@@ -73,14 +73,14 @@ def test_a_picture_has_layers_from_left_to_right_and_an_arrow_per_need():
 
 def test_many_nodes_that_are_alike_are_one_box_that_shows_the_worst():
     fan = [node(f"n{n}", 2, ("a",), "failed" if n == 3 else "done") for n in range(1000)]
-    picture = picture_of(GraphInfo(uuid4(), {}, [node("a", 1), *fan, node("z", 3, tuple(each.name for each in fan))]))
+    picture = layout_graph(GraphInfo(uuid4(), {}, [node("a", 1), *fan, node("z", 3, tuple(each.name for each in fan))]))
     assert [box.label for box in picture.boxes] == ["a", "1,000 × t", "z"]
     assert picture.boxes[1].state == "failed"
     assert len(picture.arrows) == 2
 
 
 def test_a_picture_that_would_be_too_large_is_cut_and_says_so():
-    picture = picture_of(GraphInfo(uuid4(), {}, [node(f"n{n}", 1, task=f"t{n}") for n in range(MOST_BOXES + 7)]))
+    picture = layout_graph(GraphInfo(uuid4(), {}, [node(f"n{n}", 1, task=f"t{n}") for n in range(MOST_BOXES + 7)]))
     assert (len(picture.boxes), picture.left_out) == (MOST_BOXES, 7)
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.web.api.table import PREFIX
+from holdfast.web.api.operation import PREFIX
 from holdfast.web.pages.routes import ACTIONS, PAGES
 from holdfast.web.site import OPERATIONS
 from tests.support.web import HOST, Visitor
@@ -92,8 +92,8 @@ def test_runs_of_other_tenants_are_not_there(shop, fill):
 
 def test_what_is_about_all_tenants_is_not_for_one(shop):
     visitor = shop.visitor("operate", "acme")
-    whole = [(each.method, filled(PREFIX + each.path, uuid4())) for each in OPERATIONS if each.whole]
-    whole += [("GET", each.path) for each in PAGES if each.whole] + [("GET", "/metrics")]
+    whole = [(each.method, filled(PREFIX + each.path, uuid4())) for each in OPERATIONS if each.all_tenants]
+    whole += [("GET", each.path) for each in PAGES if each.all_tenants] + [("GET", "/metrics")]
     assert {ask(visitor, *route).status for route in whole} == {403}
 
 
@@ -141,13 +141,13 @@ def test_a_browser_that_says_cross_site_changes_nothing(open_visitor):
 def test_a_form_needs_an_origin_and_the_key_of_the_login(shop, fill):
     id = fill()["waiting"].id
     browser, stranger = shop.browser(), shop.browser()
-    forms = ({}, {"form_key": ""}, {"form_key": "0" * 64}, {"form_key": stranger.form_key()})
+    forms = ({}, {"csrf_token": ""}, {"csrf_token": "0" * 64}, {"csrf_token": stranger.csrf_token()})
     for form in forms:
         assert browser.submit(f"/runs/{id}/cancel", form).status == 403
     bare = {"content-type": "application/x-www-form-urlencoded"}
-    assert browser.ask("POST", f"/runs/{id}/cancel", f"form_key={browser.form_key()}".encode(), bare).status == 403
+    assert browser.ask("POST", f"/runs/{id}/cancel", f"csrf_token={browser.csrf_token()}".encode(), bare).status == 403
     assert shop.app.get_run(id).info().state == "waiting"
-    assert browser.submit(f"/runs/{id}/cancel", {"form_key": browser.form_key()}).status == 303
+    assert browser.submit(f"/runs/{id}/cancel", {"csrf_token": browser.csrf_token()}).status == 303
     assert shop.app.get_run(id).info().state == "cancelled"
 
 
@@ -223,8 +223,8 @@ def test_a_login_leads_nowhere_else(shop, following):
 def test_logging_out_takes_the_cookie_away(shop, fill):
     fill()
     browser = shop.browser()
-    assert "set-cookie" not in browser.submit("/logout", {"form_key": "0" * 64}).headers
-    answer = browser.submit("/logout", {"form_key": browser.form_key()})
+    assert "set-cookie" not in browser.submit("/logout", {"csrf_token": "0" * 64}).headers
+    answer = browser.submit("/logout", {"csrf_token": browser.csrf_token()})
     assert 'holdfast_login=""' in answer.headers["set-cookie"]
 
 
@@ -262,7 +262,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing(shop, open_visitor, monkeypa
     def broken(self: object) -> None:
         raise RuntimeError("secret words")
 
-    monkeypatch.setattr("holdfast.control.workers.Workers.list", broken)
+    monkeypatch.setattr("holdfast.control.workers.WorkerControl.list", broken)
     for path in ("/api/v1/workers", "/"):
         answer = open_visitor.get(path)
         assert answer.status == 500
@@ -278,7 +278,7 @@ def test_a_database_that_is_away_is_told_without_its_words_and_logged_in_one_lin
     def away(self: object) -> None:
         raise StoreUnavailable("postgresql://user@host can't be reached")
 
-    monkeypatch.setattr("holdfast.control.queues.Queues.list", away)
+    monkeypatch.setattr("holdfast.control.queues.QueueControl.list", away)
     answer = open_visitor.get("/api/v1/queues")
     assert (answer.status, answer.json["code"]) == (503, "store_unavailable")
     assert "host" not in answer.json["detail"].replace("hostname", "")

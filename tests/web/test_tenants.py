@@ -40,23 +40,23 @@ def test_a_foreign_run_is_answered_as_one_that_was_never_made(shop, foreign):
 
 def test_forms_about_a_foreign_run_change_nothing(shop, runs, foreign):
     browser = shop.browser("operate", "acme")
-    key = browser.form_key()
+    key = browser.csrf_token()
     forms = [action for action in ACTIONS if "{id}" in action.path]
     assert len(forms) >= 5
     before = shop.control.runs.details(foreign.id)
     for action in forms:
-        form = {"form_key": key, "topic": "t", "gate": "approve", "error": "e"}
+        form = {"csrf_token": key, "topic": "t", "gate": "approve", "error": "e"}
         assert (action.path, browser.submit(filled(action.path, foreign.id), form).status) == (action.path, 404)
     assert shop.control.runs.details(foreign.id) == before
 
 
 def test_what_is_about_all_tenants_cant_be_changed_by_a_form_of_one(shop, runs):
     browser = shop.browser("operate", "acme")
-    key = browser.form_key()
-    whole = [action.path for action in ACTIONS if action.whole]
+    key = browser.csrf_token()
+    whole = [action.path for action in ACTIONS if action.all_tenants]
     assert len(whole) >= 1
     for path in whole:
-        form = {"form_key": key, "queue": "default", "verb": "pause", "schedule": "s"}
+        form = {"csrf_token": key, "queue": "default", "verb": "pause", "schedule": "s"}
         assert (path, browser.submit(path, form).status) == (path, 403)
 
 
@@ -82,7 +82,7 @@ def test_the_page_of_acts_on_many_runs_is_about_those_of_the_tenant(shop, runs):
     other = shop.add.options(tenant="other", delay=3600).enqueue(1, 2)
     browser = shop.browser("operate", "acme")
     assert str(other.id) not in browser.get("/bulk?verb=cancel&tenant=other").text
-    form = {"form_key": browser.form_key(), "query": "verb=cancel&tenant=other"}
+    form = {"csrf_token": browser.csrf_token(), "query": "verb=cancel&tenant=other"}
     assert browser.submit("/bulk", form).status == 303
     assert other.info().state == "scheduled"
     assert runs["waiting"].info().state == "cancelled"
@@ -118,7 +118,7 @@ def test_an_event_of_one_tenant_isnt_heard_by_others(shop):
     visitor = shop.visitor("operate", "acme")
     assert visitor.post("/api/v1/events", {"name": "e"}).status == 200
     assert visitor.post("/api/v1/events", {"name": "e", "tenant": "acme"}).status == 200
-    kept = shop.app.store.database.line("client").run(
+    kept = shop.app.store.database.connection("client").run(
         lambda connection: connection.execute(_statement(shop, "select tenant, name from {schema}events"), {})
     )
     assert {tuple(row) for row in kept} == {("acme", "e")}
@@ -144,7 +144,7 @@ def test_what_is_looked_at_isnt_changed(shop, runs, open_visitor):
 
 def content(shop):
     """All that there is."""
-    line = shop.app.store.database.line("client")
+    line = shop.app.store.database.connection("client")
     found = {}
     for table in TABLES:
         statement = _statement(shop, "select * from {schema}" + table)
@@ -153,9 +153,9 @@ def content(shop):
 
 
 def _statement(shop, text):
-    from holdfast.database.statements import Source, render
+    from holdfast.database.statements import StatementSource, render
 
-    return render(Source("test", None, "", text), shop.app.store.database.dialect)
+    return render(StatementSource("test", None, "", text), shop.app.store.database.dialect)
 
 
 def test_the_overview_of_one_tenant_has_no_counts_of_all(shop, runs):

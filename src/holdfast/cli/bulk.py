@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.filters import NAMES, filters_of
+from holdfast.cli.options import NAMES, by_option, filters_of
 from holdfast.cli.output import note, show_json, show_line
-from holdfast.cli.root import Given
-from holdfast.cli.values import by_option
+from holdfast.cli.root import SharedOptions
 
 if TYPE_CHECKING:
     from holdfast.control import Control
-    from holdfast.control.bulk import Preview, Progress, Verb
-    from holdfast.control.counts import Estimate
+    from holdfast.control.bulk import BulkAction, BulkPreview, BulkProgress
+    from holdfast.control.stats import Estimate
     from holdfast.model.filters import RunFilter
 
 DONE = {"cancel": "cancelled", "retry": "retried", "prune": "deleted"}
@@ -30,27 +29,30 @@ def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def refuse_filters(flags: dict[str, Any]) -> None:
     """Runs were named."""
-    given = [name for name, value in flags.items() if value]
-    if given:
-        option = given[0].replace("_", "-")
+    shared = [name for name, value in flags.items() if value]
+    if shared:
+        option = shared[0].replace("_", "-")
         raise click.UsageError(f"--{option} goes without RUN: name runs, or give filters, not both.")
 
 
-def many(
-    given: Given, verb: Verb, flags: dict[str, Any], act: Callable[[Control, RunFilter], Iterator[Progress]]
+def run_bulk(
+    shared: SharedOptions,
+    verb: BulkAction,
+    flags: dict[str, Any],
+    act: Callable[[Control, RunFilter], Iterator[BulkProgress]],
 ) -> int:
     """Do it to all that fit the flags."""
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
     from holdfast.model.filters import RunFilter
 
     if not any(flags.get(name) for name in NAMES):
         raise click.UsageError("Missing argument 'RUN...', or a filter, like --state or --task.")
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         asked = RunFilter.of(filters_of(control, flags))
         if flags["dry_run"] or not flags["yes"]:
             preview = control.bulk.preview(verb, asked)
             if flags["dry_run"]:
-                _show_preview(given, preview)
+                _show_preview(shared, preview)
                 return 0
             if preview.count.value:
                 _ask(preview, control.database)
@@ -58,7 +60,7 @@ def many(
         for progress in act(control, asked):
             _show_progress(progress.changed, verb)
         assert progress is not None
-    if given.json:
+    if shared.json:
         show_json({"verb": verb, "changed": progress.changed, "passed_over": progress.passed_over})
     else:
         passed = f", {progress.passed_over:,} passed over" if progress.passed_over else ""
@@ -66,30 +68,30 @@ def many(
     return 0
 
 
-def _show_preview(given: Given, preview: Preview) -> None:
-    if given.json:
+def _show_preview(shared: SharedOptions, preview: BulkPreview) -> None:
+    if shared.json:
         show_json(preview)
         return
-    show_line(f"{told_count(preview.count)} runs would be {DONE[preview.verb]}")
+    show_line(f"{format_count(preview.count)} runs would be {DONE[preview.verb]}")
     for run in preview.sample:
         show_line(f"  {run.id}  {run.state}  {run.task}")
     if preview.count.value > len(preview.sample):
         show_line("  …")
 
 
-def told_count(count: Estimate) -> str:
+def format_count(count: Estimate) -> str:
     """A count in words, with whether it is exact."""
     return f"{count.value:,}" if count.exact else f"at least {count.value:,}"
 
 
-def _ask(preview: Preview, where: str) -> None:
-    what = f"{told_count(preview.count)} runs"
+def _ask(preview: BulkPreview, where: str) -> None:
+    what = f"{format_count(preview.count)} runs"
     if not sys.stdin.isatty():
         raise click.UsageError(f"{what} would be {DONE[preview.verb]}: say --yes, or look first with --dry-run.")
     click.confirm(f"{preview.verb.capitalize()} {what} in {where}?", abort=True, err=True)
 
 
-def _show_progress(changed: int, verb: Verb) -> None:
+def _show_progress(changed: int, verb: BulkAction) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{changed:,} …\r", nl=False, err=True)
     elif changed and changed % 50_000 == 0:

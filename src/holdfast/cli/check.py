@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.completion import complete_tasks
-from holdfast.cli.output import Branch, note, show_json, show_line, show_tree
-from holdfast.cli.root import FAILED, Given, holdfast, pass_given
-from holdfast.cli.values import DURATION
+from holdfast.cli.options import DURATION
+from holdfast.cli.output import TreeNode, note, show_json, show_line, show_tree
+from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
-    from holdfast.control.check import Checked, Report
+    from holdfast.control.replay_check import CheckedRun, CheckReport
 
 SHOWN_RUNS = 3
 TELL_EVERY = 1000
@@ -24,8 +24,8 @@ TELL_EVERY = 1000
 @click.option("--task", metavar="NAME", help="Only runs of this task.", shell_complete=complete_tasks)
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many runs, the oldest first.  [default: all]")
 @click.option("--timeout", type=DURATION, default=10, show_default="10 s", help="For the replay of one run.")
-@pass_given
-def check(given: Given, task: str | None, limit: int | None, timeout: float) -> int:
+@pass_shared
+def check(shared: SharedOptions, task: str | None, limit: int | None, timeout: float) -> int:
     """Would the open runs of durable functions go on as before with this code?
 
     Before a deploy: replays each unfinished run that has begun with the app's code, up to where its record ends, and
@@ -40,20 +40,19 @@ def check(given: Given, task: str | None, limit: int | None, timeout: float) -> 
       holdfast check --task shop.tasks.checkout --limit 100
       holdfast check --json | jq -r '.different[].id'
     """
-    from holdfast.cli.apps import load_app
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty, load_app
 
-    app = load_app(given.app)
-    with opened_or_empty(given, app=app) as control, redirect_stdout(sys.stderr):  # author code may print
+    app = load_app(shared.app)
+    with connect_or_empty(shared, app=app) as control, redirect_stdout(sys.stderr):  # author code may print
         report = control.check.run(task=task, limit=limit, timeout=timeout, progress=_show_progress)
-    if given.json:
+    if shared.json:
         show_json(report)
     else:
         _show(report)
     return FAILED if report.different else 0
 
 
-def _show(report: Report) -> None:
+def _show(report: CheckReport) -> None:
     for runs in _alike(report.different).values():
         show_tree([_group(runs)])
     for runs in _alike(report.unchecked).values():
@@ -68,20 +67,20 @@ def _show(report: Report) -> None:
         note("no open runs of durable functions")
 
 
-def _alike(runs: list[Checked]) -> dict[tuple[object, ...], list[Checked]]:
+def _alike(runs: list[CheckedRun]) -> dict[tuple[object, ...], list[CheckedRun]]:
     """Runs that part from the code in the same way."""
-    groups: dict[tuple[object, ...], list[Checked]] = {}
+    groups: dict[tuple[object, ...], list[CheckedRun]] = {}
     for run in runs:
         groups.setdefault((run.task, *((found.where, found.text) for found in run.findings)), []).append(run)
     return groups
 
 
-def _group(runs: list[Checked]) -> Branch:
-    below = [Branch([f"{found.where}: {found.text}"], whole=True) for found in runs[0].findings]
-    below += [Branch([str(run.id), run.state]) for run in runs[:SHOWN_RUNS]]
+def _group(runs: list[CheckedRun]) -> TreeNode:
+    below = [TreeNode([f"{found.where}: {found.text}"], whole=True) for found in runs[0].findings]
+    below += [TreeNode([str(run.id), run.state]) for run in runs[:SHOWN_RUNS]]
     if len(runs) > SHOWN_RUNS:
-        below.append(Branch([f"… and {len(runs) - SHOWN_RUNS:,} more (--json lists all)"]))
-    return Branch([runs[0].task, _count(len(runs))], below)
+        below.append(TreeNode([f"… and {len(runs) - SHOWN_RUNS:,} more (--json lists all)"]))
+    return TreeNode([runs[0].task, _count(len(runs))], below)
 
 
 def _count(runs: int) -> str:

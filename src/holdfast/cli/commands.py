@@ -1,43 +1,20 @@
-"""All commands: importing their modules puts them into the group. What is heavy they import when they are called."""
+"""Register every command: importing a module adds its commands to the group."""
 
-from holdfast.cli import (
-    acting,
-    bench,
+from holdfast.cli import (  # noqa: F401
+    actions,
     check,
     completion,
     dashboard,
     demo,
-    doctor,
-    graphs,
+    gates,
+    maintenance,
     queues,
     runs,
     schedules,
     stats,
-    steering,
     tasks,
-    upkeep,
-    why,
     worker,
 )
 from holdfast.cli.root import holdfast
 
-__all__ = [
-    "acting",
-    "bench",
-    "check",
-    "completion",
-    "dashboard",
-    "demo",
-    "doctor",
-    "graphs",
-    "holdfast",
-    "queues",
-    "runs",
-    "schedules",
-    "stats",
-    "steering",
-    "tasks",
-    "upkeep",
-    "why",
-    "worker",
-]
+__all__ = ["holdfast"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.root import Given, holdfast
-from holdfast.model.run import FINAL
+from holdfast.cli.root import SharedOptions, holdfast
+from holdfast.model.run import FINAL_STATES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -45,51 +45,51 @@ def completion(shell: str) -> None:
 
 def complete_tasks(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The app's tasks that begin like this; none when there is no app or it can't be imported."""
-    from holdfast.cli.apps import load_app
-    from holdfast.control.tasks import Tasks
+    from holdfast.cli.connect import load_app
+    from holdfast.control.tasks import TaskControl
 
     names: list[str] = []
     with suppress(Exception):
-        names = [task.name for task in Tasks(load_app(_given(ctx).app).registry).list()]
+        names = [task.name for task in TaskControl(load_app(_given(ctx).app).registry).list()]
     return _items(names, typed)
 
 
 def complete_queues(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The database's queues that begin like this; none when it can't be asked."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         names = sorted(control.queues.names())
     return _items(names, typed)
 
 
 def complete_schedules(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The database's schedules and triggers that begin like this."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         names = list(control.schedules.names())
     return _items(names, typed)
 
 
 def complete_runs(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The newest runs whose ids begin like this."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     ids: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         ids = [str(run.id) for run in control.runs.page(limit=1000)]
     return _items(ids, typed.lower())
 
 
 def complete_steps(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The names of what the run that was given has on record."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         steps = control.runs.steps(control.runs.find(_run(ctx)))
         names = list(dict.fromkeys(step.label for step in steps))
     return _items(names, typed)
@@ -97,10 +97,10 @@ def complete_steps(ctx: click.Context, _param: click.Parameter, typed: str) -> l
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The topics that the run that was given waits for."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         waits = control.runs.waits(control.runs.find(_run(ctx)))
         names = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
     return _items(names, typed)
@@ -108,21 +108,21 @@ def complete_topics(ctx: click.Context, _param: click.Parameter, typed: str) -> 
 
 def complete_gates(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The unfinished gates of the graph that was given."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         id = control.runs.find(_run(ctx))
-        names = [gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL]
+        names = [gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL_STATES]
     return _items(names, typed)
 
 
 def complete_nodes(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
     """The nodes of the graph that was given."""
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     names: list[str] = []
-    with suppress(Exception), opened(_given(ctx)) as control:
+    with suppress(Exception), connect(_given(ctx)) as control:
         names = [node.name for node in control.graphs.read(control.runs.find(_run(ctx))).nodes]
     return _items(names, typed)
 
@@ -132,8 +132,8 @@ def _run(ctx: click.Context) -> str:
     return str(ctx.params.get("run") or ctx.args[0])
 
 
-def _given(ctx: click.Context) -> Given:
-    return ctx.find_object(Given) or Given()
+def _given(ctx: click.Context) -> SharedOptions:
+    return ctx.find_object(SharedOptions) or SharedOptions()
 
 
 def _items(names: list[str], typed: str) -> list[CompletionItem]:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.output import Column, ago, note, show_json, show_line, show_table
-from holdfast.cli.root import Given, Verb, holdfast, pass_given
+from holdfast.cli.output import TableColumn, format_ago, note, show_json, show_line, show_table
+from holdfast.cli.root import HoldfastCommand, SharedOptions, holdfast, pass_shared
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.control.tokens import May, TokenInfo
+    from holdfast.control.tokens import Permission, TokenInfo
 
 STOP_SECONDS = 2
 """Whoever still listens to changes then isn't waited for."""
 COLUMNS = (
-    Column("TOKEN", whole=True),
-    Column("NAME"),
-    Column("MAY", whole=True),
-    Column("TENANT", drop=1),
-    Column("MADE", drop=2),
-    Column("REVOKED"),
+    TableColumn("TOKEN", whole=True),
+    TableColumn("NAME"),
+    TableColumn("MAY", whole=True),
+    TableColumn("TENANT", drop=1),
+    TableColumn("MADE", drop=2),
+    TableColumn("REVOKED"),
 )
 
 
@@ -36,8 +36,8 @@ COLUMNS = (
     "--allow-host", "hosts", multiple=True, metavar="NAME",
     help="A name by which it is reached, beside localhost and addresses; may be given several times.",
 )  # fmt: skip
-@pass_given
-def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> None:
+@pass_shared
+def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...]) -> None:
     """Serve the dashboard, and the API under /api/v1, until it is stopped.
 
     On this machine's own address and without any token everybody who can reach it may operate. Any other address needs
@@ -52,11 +52,11 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
     try:
         import uvicorn
 
-        from holdfast.telemetry.console import show_log
+        from holdfast.telemetry.log_format import configure_console_log
         from holdfast.web import dashboard as site
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
-    app = _app_of(given)
+    app = _app_of(shared)
     token = os.environ.get("HOLDFAST_TOKEN") or None
     local = _is_loopback(host)
     if not local and token is None and not _has_tokens(app):
@@ -73,21 +73,21 @@ def dashboard(given: Given, host: str, port: int, hosts: tuple[str, ...]) -> Non
         proxy_headers=False,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    show_log(verbose=False)
+    configure_console_log(verbose=False)
     with _listen(host, port) as listening:
         at = f"{_in_address(host)}:{listening.getsockname()[1]}"
-        note(f"the dashboard of {app.store.database.shown} is at http://{at}/ and stops with Ctrl-C")
+        note(f"the dashboard of {app.store.database.display_url} is at http://{at}/ and stops with Ctrl-C")
         uvicorn.Server(settings).run(sockets=[listening])
 
 
-def _app_of(given: Given) -> Holdfast:
+def _app_of(shared: SharedOptions) -> Holdfast:
     """The app; where none is named, one without code on the database that is."""
-    from holdfast.cli.connect import opened, place_of
+    from holdfast.cli.connect import connect, resolve_target
 
-    place = place_of(given)
-    if place.app is not None and given.url is None and given.schema is None:
+    place = resolve_target(shared)
+    if place.app is not None and shared.url is None and shared.schema is None:
         return place.app
-    with opened(given) as control:
+    with connect(shared) as control:
         if control.upkeep.tables().version == 0:
             raise ConfigError(f"{control.database} has no tables yet: `holdfast migrate` makes them")
     return place.work(migrate=False)
@@ -134,13 +134,13 @@ def token() -> None:
     """
 
 
-@token.command(cls=Verb)
+@token.command(cls=HoldfastCommand)
 @click.option("--read", is_flag=True, help="It may look.")
 @click.option("--operate", is_flag=True, help="It may look, and change.")
 @click.option("--tenant", metavar="NAME", help="Only the runs of this tenant.  [default: all]")
 @click.option("--name", metavar="TEXT", help="Whose it is: so it stands in the history of what is done with it.")
-@pass_given
-def create(given: Given, read: bool, operate: bool, tenant: str | None, name: str | None) -> None:
+@pass_shared
+def create(shared: SharedOptions, read: bool, operate: bool, tenant: str | None, name: str | None) -> None:
     """Make a token, and print it: the only time that it can be read.
 
     \b
@@ -148,55 +148,55 @@ def create(given: Given, read: bool, operate: bool, tenant: str | None, name: st
       holdfast token create --read --name grafana
       holdfast token create --operate --tenant acme --name ada
     """
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
     if read == operate:
         raise click.UsageError("Say what it is for: either --read or --operate.")
-    may: May = "operate" if operate else "read"
-    with opened(given) as control:
+    may: Permission = "operate" if operate else "read"
+    with connect(shared) as control:
         made = control.tokens.create(may, tenant, name)
-    if given.json:
+    if shared.json:
         show_json({"token": made.token, **_shown(made.info)})
         return
     show_line(made.token)
     note(f"token {made.info.id} may {may}{f' for tenant {tenant}' if tenant else ''}; it isn't shown again")
 
 
-@token.command("list", cls=Verb)
-@pass_given
-def list_(given: Given) -> None:
+@token.command("list", cls=HoldfastCommand)
+@pass_shared
+def list_(shared: SharedOptions) -> None:
     """List tokens, without their secrets.
 
     \b
     Examples:
       holdfast token list
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         found = control.tokens.list()
-    if given.json:
+    if shared.json:
         show_json([_shown(info) for info in found])
     else:
         show_table(COLUMNS, [_row(info) for info in found], "no tokens: make one, `holdfast token create --read`")
 
 
-@token.command(cls=Verb)
+@token.command(cls=HoldfastCommand)
 @click.argument("id")
-@pass_given
-def revoke(given: Given, id: str) -> None:
+@pass_shared
+def revoke(shared: SharedOptions, id: str) -> None:
     """Let nobody use a token any more. ID is what `holdfast token list` shows.
 
     \b
     Examples:
       holdfast token revoke 3f9c0b12a7de
     """
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
-    with opened(given) as control:
+    with connect(shared) as control:
         changed = control.tokens.revoke(id)
         last = changed and not control.tokens.exist()
-    if given.json:
+    if shared.json:
         show_json({"id": id, "changed": changed})
     else:
         show_line(f"{id}  {'revoked' if changed else 'had been revoked before'}")
@@ -209,5 +209,5 @@ def _shown(info: TokenInfo) -> dict[str, object]:
 
 
 def _row(info: TokenInfo) -> list[str]:
-    revoked = "-" if info.revoked_at is None else ago(info.revoked_at)
-    return [info.id, info.name, info.may, info.tenant or "-", ago(info.created_at), revoked]
+    revoked = "-" if info.revoked_at is None else format_ago(info.revoked_at)
+    return [info.id, info.name, info.may, info.tenant or "-", format_ago(info.created_at), revoked]

@@ -40,7 +40,7 @@ LEAST = 12
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A heading, and how its column behaves where there is little room: shown whole or cut; the one with the largest
     `drop` goes first."""
 
@@ -53,16 +53,16 @@ class Column(NamedTuple):
 Rows: TypeAlias = Sequence[Sequence[str]]
 
 
-class Branch(NamedTuple):
+class TreeNode(NamedTuple):
     """A line of a tree, in cells, and what hangs below it. `whole`: where it is too long it goes on in the next line,
     and isn't cut."""
 
     cells: Sequence[str]
-    below: Sequence[Branch] = ()
+    below: Sequence[TreeNode] = ()
     whole: bool = False
 
 
-def inert(text: object, *, lines: bool = False) -> str:
+def escape_control(text: object, *, lines: bool = False) -> str:
     """The text with everything that a terminal could obey spelled out; `lines` keeps line breaks and tabs."""
     kept = "\n\t" if lines else ""
     return "".join(c if _harmless(c) or c in kept else ascii(c)[1:-1] for c in str(text))
@@ -72,7 +72,7 @@ def _harmless(c: str) -> bool:
     return c.isprintable() or unicodedata.category(c) == "Zs"
 
 
-def for_people() -> bool:
+def is_interactive() -> bool:
     """Whether someone looks at the output just now."""
     return sys.stdout.isatty()
 
@@ -84,18 +84,18 @@ def show_json(value: Any, *, compact: bool = False) -> None:
     click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=None if compact else 2))
 
 
-def show_table(columns: Sequence[Column], rows: Rows, empty: str) -> None:
+def show_table(columns: Sequence[TableColumn], rows: Rows, empty: str) -> None:
     """Rows under headings. Cells that are the word of a state are coloured."""
-    safe = [[inert(cell) for cell in row] for row in rows]
+    safe = [[escape_control(cell) for cell in row] for row in rows]
     if not safe:
         note(empty)
-    elif for_people():
+    elif is_interactive():
         _rich_table(columns, safe)
     else:
         _plain_table(columns, safe)
 
 
-def _plain_table(columns: Sequence[Column], rows: Rows) -> None:
+def _plain_table(columns: Sequence[TableColumn], rows: Rows) -> None:
     widths = _natural(columns, rows)
     for line in ([column.name for column in columns], *rows):
         cells = [
@@ -105,7 +105,7 @@ def _plain_table(columns: Sequence[Column], rows: Rows) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def _rich_table(columns: Sequence[Column], rows: Rows) -> None:
+def _rich_table(columns: Sequence[TableColumn], rows: Rows) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -121,7 +121,7 @@ def _rich_table(columns: Sequence[Column], rows: Rows) -> None:
     Console(highlight=False, width=max(room, sum(widths.values()) + GAP * len(widths))).print(table)
 
 
-def fit(columns: Sequence[Column], rows: Rows, room: int) -> dict[int, int]:
+def fit(columns: Sequence[TableColumn], rows: Rows, room: int) -> dict[int, int]:
     """The columns to be shown, with their widths. Whole ones are never cut, be the terminal as narrow as it may."""
     natural = _natural(columns, rows)
     least = [width if column.whole else min(width, LEAST) for column, width in zip(columns, natural, strict=True)]
@@ -137,14 +137,14 @@ def fit(columns: Sequence[Column], rows: Rows, room: int) -> dict[int, int]:
     return widths
 
 
-def _natural(columns: Sequence[Column], rows: Rows) -> list[int]:
+def _natural(columns: Sequence[TableColumn], rows: Rows) -> list[int]:
     """The widths of columns that have all the room they want."""
     return [max(len(column.name), *(len(row[at]) for row in rows)) for at, column in enumerate(columns)]
 
 
 def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
     """Names and values, one to a line; those without a value are left out. Further lines of a value are indented."""
-    kept = [(name, inert(value, lines=True)) for name, value in fields if value is not None]
+    kept = [(name, escape_control(value, lines=True)) for name, value in fields if value is not None]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
         first, *more = value.split("\n")
@@ -153,31 +153,31 @@ def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
             click.echo(f"{'':{width}}  {line}")
 
 
-def show_tree(branches: Sequence[Branch]) -> None:
+def show_tree(branches: Sequence[TreeNode]) -> None:
     """Lines, each with what hangs below it. Cells that are the word of a state are coloured. Lines are cut on a
     terminal only; elsewhere indentation alone shows what belongs where."""
-    if for_people():
+    if is_interactive():
         _rich_tree(branches)
     else:
         _plain_tree(branches, 1)
 
 
-def _plain_tree(branches: Sequence[Branch], depth: int) -> None:
+def _plain_tree(branches: Sequence[TreeNode], depth: int) -> None:
     for branch in branches:
-        click.echo("  " * depth + "  ".join(inert(cell) for cell in branch.cells).rstrip())
+        click.echo("  " * depth + "  ".join(escape_control(cell) for cell in branch.cells).rstrip())
         _plain_tree(branch.below, depth + 1)
 
 
-def _rich_tree(branches: Sequence[Branch]) -> None:
+def _rich_tree(branches: Sequence[TreeNode]) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
     from rich.tree import Tree
 
-    def grow(tree: Tree, some: Sequence[Branch]) -> None:
+    def grow(tree: Tree, some: Sequence[TreeNode]) -> None:
         for branch in some:
             line = Text(no_wrap=not branch.whole, overflow="fold" if branch.whole else "ellipsis")
-            for at, cell in enumerate(map(inert, branch.cells)):
+            for at, cell in enumerate(map(escape_control, branch.cells)):
                 line.append("  " if at else "")
                 line.append(cell, STYLES.get(cell.strip(), ""))
             line.rstrip()
@@ -199,26 +199,26 @@ def _coloured(text: str) -> str:
 
 
 def show_line(text: str) -> None:
-    click.echo(inert(text))
+    click.echo(escape_control(text))
 
 
 def note(text: str) -> None:
     """Something for people beside the output proper."""
-    click.echo(inert(text), err=True)
+    click.echo(escape_control(text), err=True)
 
 
 # Times
 
 
-def ago(time: datetime | None) -> str:
+def format_ago(time: datetime | None) -> str:
     """How long ago a time was, or how long until it is."""
     if time is None:
         return "-"
     seconds = (datetime.now(UTC) - time).total_seconds()
-    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+    return f"{format_duration(seconds)} ago" if seconds >= 0 else f"in {format_duration(-seconds)}"
 
 
-def span(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A duration in one unit, or in two."""
     if seconds is None:
         return "-"
@@ -232,13 +232,13 @@ def span(seconds: float | None) -> str:
     return "0 s"
 
 
-def clock_time(time: datetime | None) -> str | None:
+def format_time(time: datetime | None) -> str | None:
     """A time to the millisecond, UTC, and how long ago it was."""
     if time is None:
         return None
-    return f"{timestamp(time)} UTC ({ago(time)})"
+    return f"{format_timestamp(time)} UTC ({format_ago(time)})"
 
 
-def timestamp(time: datetime) -> str:
+def format_timestamp(time: datetime) -> str:
     """A time to the millisecond, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d}"

@@ -7,36 +7,46 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.completion import complete_queues
-from holdfast.cli.output import Column, ago, note, show_json, show_line, show_table, span
-from holdfast.cli.root import Given, holdfast, pass_given
+from holdfast.cli.output import TableColumn, format_ago, format_duration, note, show_json, show_line, show_table
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
+    from holdfast.control.limits import CounterInfo, LimitInfo
     from holdfast.control.queues import QueueInfo
     from holdfast.control.workers import WorkerInfo
 
 QUEUE_COLUMNS = (
-    Column("QUEUE", whole=True),
-    Column("STATE", whole=True),
-    Column("READY", right=True),
-    Column("RUNNING", right=True),
-    Column("WAITING", right=True),
-    Column("SCHEDULED", right=True, drop=1),
-    Column("OLDEST READY", drop=2),
+    TableColumn("QUEUE", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("READY", right=True),
+    TableColumn("RUNNING", right=True),
+    TableColumn("WAITING", right=True),
+    TableColumn("SCHEDULED", right=True, drop=1),
+    TableColumn("OLDEST READY", drop=2),
 )
 WORKER_COLUMNS = (
-    Column("WORKER", whole=True),
-    Column("STATE", whole=True),
-    Column("RUNS", right=True),
-    Column("SLOTS", right=True, drop=3),
-    Column("QUEUES", drop=2),
-    Column("LEASE", drop=4),
-    Column("STARTED", drop=1),
+    TableColumn("WORKER", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("RUNS", right=True),
+    TableColumn("SLOTS", right=True, drop=3),
+    TableColumn("QUEUES", drop=2),
+    TableColumn("LEASE", drop=4),
+    TableColumn("STARTED", drop=1),
+)
+LIMIT_COLUMNS = (
+    TableColumn("LIMIT", whole=True),
+    TableColumn("KEY"),
+    TableColumn("USED", right=True, whole=True),
+    TableColumn("OF", right=True, whole=True),
+    TableColumn("STARTED", right=True, drop=1),
+    TableColumn("RATE", drop=2),
+    TableColumn("PARKED", right=True, whole=True),
 )
 
 
 @holdfast.command()
-@pass_given
-def queues(given: Given) -> None:
+@pass_shared
+def queues(shared: SharedOptions) -> None:
     """List queues: what waits in them, and which are paused.
 
     WAITING are durable functions that wait for something, and runs that wait for others. OLDEST READY is how long ago
@@ -47,11 +57,11 @@ def queues(given: Given) -> None:
       holdfast queues
       holdfast queues --json | jq '.[] | select(.paused) | .name'
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         found = control.queues.list()
-    if given.json:
+    if shared.json:
         show_json(found)
     else:
         show_table(QUEUE_COLUMNS, [_queue_row(queue) for queue in found], "no queues: nothing was ever enqueued")
@@ -60,13 +70,13 @@ def queues(given: Given) -> None:
 def _queue_row(queue: QueueInfo) -> list[str]:
     states = (("ready",), ("running",), ("waiting", "blocked"), ("scheduled",))
     counts = [str(sum(queue.runs.get(state, 0) for state in some)) for some in states]
-    return [queue.name, "paused" if queue.paused else "open", *counts, span(queue.oldest_ready)]
+    return [queue.name, "paused" if queue.paused else "open", *counts, format_duration(queue.oldest_ready)]
 
 
 @holdfast.command()
 @click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
-@pass_given
-def pause(given: Given, queue: tuple[str, ...]) -> None:
+@pass_shared
+def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
     """Let no worker take runs of these queues.
 
     Ready runs stay ready, new ones may come; what runs goes on. A queue may be paused before its first run.
@@ -76,12 +86,12 @@ def pause(given: Given, queue: tuple[str, ...]) -> None:
       holdfast pause billing
       holdfast pause billing mail
     """
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
-    with opened(given) as control:
+    with connect(shared) as control:
         known = control.queues.names()
         changed = control.queues.pause(queue)
-    if given.json:
+    if shared.json:
         show_json([{"queue": name, "paused": True, "changed": name in changed} for name in queue])
         return
     for name in queue:
@@ -93,19 +103,19 @@ def pause(given: Given, queue: tuple[str, ...]) -> None:
 
 @holdfast.command()
 @click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
-@pass_given
-def resume(given: Given, queue: tuple[str, ...]) -> None:
+@pass_shared
+def resume(shared: SharedOptions, queue: tuple[str, ...]) -> None:
     """Let workers take runs of these queues again.
 
     \b
     Examples:
       holdfast resume billing
     """
-    from holdfast.cli.connect import opened
+    from holdfast.cli.connect import connect
 
-    with opened(given) as control:
+    with connect(shared) as control:
         changed = control.queues.resume(queue)
-    if given.json:
+    if shared.json:
         show_json([{"queue": name, "paused": False, "changed": name in changed} for name in queue])
         return
     for name in queue:
@@ -113,8 +123,8 @@ def resume(given: Given, queue: tuple[str, ...]) -> None:
 
 
 @holdfast.command()
-@pass_given
-def workers(given: Given) -> None:
+@pass_shared
+def workers(shared: SharedOptions) -> None:
     """List worker processes: how many runs they have claimed, and whether they are alive and healthy.
 
     A worker is unhealthy while a task blocks its event loop, or when more than a quarter of its threads are lost to
@@ -126,11 +136,11 @@ def workers(given: Given) -> None:
       holdfast workers
       holdfast workers --json
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         found = control.workers.list()
-    if given.json:
+    if shared.json:
         show_json(found)
     else:
         show_table(
@@ -138,12 +148,16 @@ def workers(given: Given) -> None:
         )
         for worker in found:
             if worker.problem is not None:
-                lag = f" for {span(worker.loop_lag)}" if worker.loop_lag else ""
+                lag = f" for {format_duration(worker.loop_lag)}" if worker.loop_lag else ""
                 show_line(f"{worker.session} is unhealthy: {worker.problem}{lag}")
 
 
 def _worker_row(worker: WorkerInfo) -> list[str]:
-    left = f"{span(worker.lease_left)} left" if worker.lease_left > 0 else f"over for {span(-worker.lease_left)}"
+    left = (
+        f"{format_duration(worker.lease_left)} left"
+        if worker.lease_left > 0
+        else f"over for {format_duration(-worker.lease_left)}"
+    )
     return [
         worker.session,
         worker.state,
@@ -151,5 +165,51 @@ def _worker_row(worker: WorkerInfo) -> list[str]:
         "-" if worker.concurrency is None else str(worker.concurrency),
         "all" if worker.queues is None else ",".join(worker.queues),
         left,
-        ago(worker.started_at),
+        format_ago(worker.started_at),
     ]
+
+
+@holdfast.command()
+@click.argument("name", required=False)
+@pass_shared
+def limits(shared: SharedOptions, name: str | None) -> None:
+    """List limits: what they allow, what is in use, and how many runs wait for them.
+
+    One line for each limit, and for each key of one that counts by key, the busiest first; with NAME only of that one.
+
+    \b
+    Examples:
+      holdfast limits
+      holdfast limits openai --json
+    """
+    from holdfast.cli.connect import connect_or_empty
+
+    with connect_or_empty(shared) as control:
+        found = control.limits.list(name)
+    if shared.json:
+        show_json(found)
+        return
+    rows = [row for limit in found for row in _limit_rows(limit)]
+    show_table(LIMIT_COLUMNS, rows, 'no limits: declare one with app.limit("name", concurrency=…)')
+
+
+def _limit_rows(limit: LimitInfo) -> list[list[str]]:
+    if not limit.counters:
+        return [[limit.name, "", "0", _cap(limit.concurrency), "0", _rate(limit), "0"]]
+    return [_limit_row(limit, counter) for counter in limit.counters]
+
+
+def _limit_row(limit: LimitInfo, counter: CounterInfo) -> list[str]:
+    key = "" if counter.key is None else str(counter.key)
+    parked = f"{counter.parked:,}" + ("+" if counter.parked >= 1000 else "")
+    return [
+        limit.name, key, str(counter.used), _cap(limit.concurrency), str(counter.started), _rate(limit), parked,
+    ]  # fmt: skip
+
+
+def _cap(concurrency: int | None) -> str:
+    return "any" if concurrency is None else str(concurrency)
+
+
+def _rate(limit: LimitInfo) -> str:
+    return "" if limit.rate is None else f"{limit.rate} in {format_duration(limit.period)}"

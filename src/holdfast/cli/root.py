@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 @dataclass(slots=True)
-class Given:
+class SharedOptions:
     """What was said on the command line about where to work and how to tell of it."""
 
     app: str | None = None
@@ -32,9 +32,9 @@ class Given:
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    given = ctx.ensure_object(Given)
+    shared = ctx.ensure_object(SharedOptions)
     if value is not None and value is not False:
-        setattr(given, str(param.name), value)
+        setattr(shared, str(param.name), value)
 
 
 SHARED: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def _shared_options(names: Iterable[str] = SHARED) -> list[click.Parameter]:
     return [click.Option([f"--{name}"], expose_value=False, callback=_note, **SHARED[name]) for name in names]
 
 
-class Verb(click.Command):
+class HoldfastCommand(click.Command):
     """A command that takes the shared options too, all or those that it `takes`."""
 
     def __init__(self, *args: Any, takes: Iterable[str] = SHARED, **settings: Any) -> None:
@@ -58,11 +58,11 @@ class Verb(click.Command):
         self.params = [*self.params, *_shared_options(takes)]
 
 
-class Root(click.Group):
+class HoldfastGroup(click.Group):
     """Turns errors into one line that says what to do; a traceback only with --debug. That whoever reads our output has
     enough (`| head`) is seen to by click."""
 
-    command_class = Verb
+    command_class = HoldfastCommand
 
     def main(
         self,
@@ -74,7 +74,7 @@ class Root(click.Group):
     ) -> Any:
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
-        given = extra.setdefault("obj", Given())
+        shared = extra.setdefault("obj", SharedOptions())
         code: Any = None
         try:
             _never_fail_to_encode()
@@ -85,7 +85,7 @@ class Root(click.Group):
         except Exception as error:
             if _interrupted(error):
                 sys.exit(INTERRUPTED)
-            if given.debug and not isinstance(error, click.ClickException):
+            if shared.debug and not isinstance(error, click.ClickException):
                 raise
             line, code = describe(error)
             click.echo(line, err=True)
@@ -127,7 +127,7 @@ def _never_fail_to_encode() -> None:
 
 
 @click.group(
-    cls=Root,
+    cls=HoldfastGroup,
     params=_shared_options(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -152,5 +152,5 @@ def holdfast(ctx: click.Context) -> int:
     return 0
 
 
-pass_given: Callable[..., Any] = click.make_pass_decorator(Given, ensure=True)
+pass_shared: Callable[..., Any] = click.make_pass_decorator(SharedOptions, ensure=True)
 """Gives a command what was said in the shared options, as its first argument."""

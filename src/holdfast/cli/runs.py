@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completion import complete_nodes, complete_runs
-from holdfast.cli.drawing import counted, draw, told_gate
-from holdfast.cli.filters import filter_options, filters_of
+from holdfast.cli.options import DURATION, filter_options, filters_of
 from holdfast.cli.output import (
-    Column,
-    ago,
-    clock_time,
-    for_people,
+    TableColumn,
+    format_ago,
+    format_duration,
+    format_time,
+    is_interactive,
     note,
     show_fields,
     show_json,
+    show_line,
     show_table,
     show_tree,
-    span,
 )
-from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.story import LONGEST_VALUE, awaited, cut, short, story
-from holdfast.cli.values import DURATION
-from holdfast.model.run import FINAL, GRAPH_QUEUE
+from holdfast.cli.render_graph import counted, graph_tree, told_gate
+from holdfast.cli.render_history import LONGEST_VALUE, awaited, cut, history_tree, short
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
+from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
 if TYPE_CHECKING:
     from holdfast.control.graphs import GateInfo, GraphInfo
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 MOST_GATES = 10
 
 COLUMNS = (
-    Column("RUN", whole=True),
-    Column("STATE", whole=True),
-    Column("TASK"),
-    Column("QUEUE", drop=2),
-    Column("TRY", right=True, drop=3),
-    Column("MADE"),
-    Column("TOOK", drop=4),
-    Column("ERROR", drop=1),
+    TableColumn("RUN", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("TASK"),
+    TableColumn("QUEUE", drop=2),
+    TableColumn("TRY", right=True, drop=3),
+    TableColumn("MADE"),
+    TableColumn("TOOK", drop=4),
+    TableColumn("ERROR", drop=1),
 )
 
 
@@ -56,8 +56,8 @@ COLUMNS = (
     "--watch", type=DURATION, is_flag=False, flag_value="2", metavar="[SECONDS]",
     help="Show them again and again, until Ctrl-C.  [every 2 s]",
 )  # fmt: skip
-@pass_given
-def runs(given: Given, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
+@pass_shared
+def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
     """List runs, the newest first.
 
     With filters those that fit all of them. Where very many others would have to be passed over, only a part of them is
@@ -71,28 +71,28 @@ def runs(given: Given, limit: int, after: str | None, watch: float | None, **fla
       holdfast runs --error "no funds" --since 2h
       holdfast runs --state running --json | jq -r '.[].id'
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         filters = filters_of(control, flags)
         cursor = None if after is None else str(control.runs.find(after))
         if watch is None:
-            _show_page(given, control.runs.page(**filters, limit=limit, after=cursor))
+            _show_page(shared, control.runs.page(**filters, limit=limit, after=cursor))
             return
         while True:
             page = control.runs.page(**filters, limit=limit, after=cursor)
-            if given.json:
+            if shared.json:
                 show_json(list(page), compact=True)
             else:
                 click.clear()
-                _show_page(given, page)
-                if not for_people():
+                _show_page(shared, page)
+                if not is_interactive():
                     click.echo()
             time.sleep(watch)
 
 
-def _show_page(given: Given, page: Page) -> None:
-    if given.json:
+def _show_page(shared: SharedOptions, page: Page) -> None:
+    if shared.json:
         show_json(list(page))
         return
     show_table(COLUMNS, [_row(run) for run in page], "no runs")
@@ -110,8 +110,8 @@ def _row(run: RunInfo[Any]) -> list[str]:
         run.task,
         run.queue if run.queue != GRAPH_QUEUE else "-",
         str(run.attempt),
-        ago(run.created_at),
-        span(took),
+        format_ago(run.created_at),
+        format_duration(took),
         "" if run.error is None else short(run.error),
     ]
 
@@ -120,8 +120,8 @@ def _row(run: RunInfo[Any]) -> list[str]:
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("node", nargs=-1, shell_complete=complete_nodes)
 @click.option("--mermaid", is_flag=True, help="Print a graph as a Mermaid flowchart.")
-@pass_given
-def show(given: Given, run: str, node: tuple[str, ...], mermaid: bool) -> None:
+@pass_shared
+def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) -> None:
     """Show all there is to know of a run, with its history.
 
     Of a durable function also its steps, with how long they took and what came of them, its children, and what it waits
@@ -137,11 +137,11 @@ def show(given: Given, run: str, node: tuple[str, ...], mermaid: bool) -> None:
       holdfast show 0199a3f2-6c1e --mermaid > graph.mmd
       holdfast show 0199a3f2-6c1e --json
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    if mermaid and given.json:
+    if mermaid and shared.json:
         raise click.UsageError("give --mermaid or --json, not both.")
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         for name in node:
             id = control.graphs.node(id, name)
@@ -149,14 +149,14 @@ def show(given: Given, run: str, node: tuple[str, ...], mermaid: bool) -> None:
             _show_flowchart(control.graphs.read(id))
             return
         details = control.runs.details(id)
-    if given.json:
+    if shared.json:
         show_json(_as_data(details))
         return
     _show_details(details)
 
 
 def _show_flowchart(graph: GraphInfo) -> None:
-    from holdfast.cli.mermaid import MOST_EDGES, edges_of, flowchart
+    from holdfast.cli.render_graph import MOST_EDGES, edges_of, flowchart
 
     click.echo(flowchart(graph))
     edges = edges_of(graph)
@@ -185,7 +185,7 @@ def _show_details(details: RunDetails) -> None:
             ("nodes", None if details.graph is None else counted(details.graph.counts)),
             ("queue", info.queue if details.kind == "task" else None),
             ("schedule", details.schedule),
-            ("slot", clock_time(info.scheduled_for)),
+            ("slot", format_time(info.scheduled_for)),
             ("trace", details.trace),
             ("node", None if details.node is None else f"{details.node}, of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
@@ -199,12 +199,12 @@ def _show_details(details: RunDetails) -> None:
             ("restarts", str(details.restarts) if details.restarts else None),
             ("crashes", str(info.crashes) if info.crashes else None),
             ("worker", info.worker),
-            ("made", clock_time(info.created_at)),
-            ("due", clock_time(details.due_at)),
-            ("started", clock_time(info.started_at)),
-            ("deadline", None if info.final else clock_time(details.deadline)),
-            ("finished", clock_time(info.finished_at)),
-            ("kept until", clock_time(details.expires_at)),
+            ("made", format_time(info.created_at)),
+            ("due", format_time(details.due_at)),
+            ("started", format_time(info.started_at)),
+            ("deadline", None if info.final else format_time(details.deadline)),
+            ("finished", format_time(info.finished_at)),
+            ("kept until", format_time(details.expires_at)),
             ("result", _result(details) if info.state == "done" else None),
             ("error", None if info.error is None else f"{info.error} (code {info.error.code})"),
             ("traceback", info.error.traceback.rstrip() if info.error and info.error.traceback else None),
@@ -212,10 +212,10 @@ def _show_details(details: RunDetails) -> None:
     )
     if details.graph is not None:
         click.echo("\nnodes")
-        show_tree(draw(details.graph))
+        show_tree(graph_tree(details.graph))
     click.echo("\nhistory")
-    show_tree(story(details))
-    if details.graph is not None and for_people():
+    show_tree(history_tree(details))
+    if details.graph is not None and is_interactive():
         note(f"more of one node: holdfast show {info.id} NODE")
 
 
@@ -252,7 +252,9 @@ def _waits(details: RunDetails) -> str | None:
     if details.gate is not None and details.gate.state == "waiting":
         lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {_how_to_conclude(details.gate)}"]
     if details.info.state == "blocked":
-        lines += [f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL]
+        lines += [
+            f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL_STATES
+        ]
     return "\n".join(lines) or None
 
 
@@ -270,3 +272,34 @@ def _how_to_conclude(gate: GateInfo) -> str:
     from holdfast.control.graphs import how_to_conclude
 
     return how_to_conclude(gate.graph, gate.name, typed=gate.schema is not None)
+
+
+@holdfast.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("node", nargs=-1, shell_complete=complete_nodes)
+@pass_shared
+def why(shared: SharedOptions, run: str, node: tuple[str, ...]) -> None:
+    """Say why a run isn't running, or who runs it.
+
+    A full limit and who holds it, a paused queue, no worker that is alive or knows the task, what it waits for, when it
+    is due. RUN is an id or its beginning; NODE the name of a node of a graph, as with `holdfast show`.
+
+    \b
+    Examples:
+      holdfast why 0199a3f2-6c1e
+      holdfast why 0199a3f2-6c1e load
+      holdfast why 0199a3f2-6c1e --json | jq -r '.reasons[].code'
+    """
+    from holdfast.cli.connect import connect_or_empty
+
+    with connect_or_empty(shared) as control:
+        id = control.runs.find(run)
+        for name in node:
+            id = control.graphs.node(id, name)
+        found = control.whys.why(id)
+    if shared.json:
+        show_json({"id": found.run.id, "state": found.run.state, "reasons": found.reasons})
+        return
+    show_line(f"{found.run.id}  {found.run.state}  {found.run.task}")
+    for reason in found.reasons:
+        show_line(f"  {reason.text}")

@@ -9,43 +9,48 @@ import click
 
 from holdfast.cli.completion import complete_schedules
 from holdfast.cli.output import (
-    Column,
-    ago,
-    clock_time,
+    TableColumn,
+    format_ago,
+    format_duration,
+    format_time,
+    format_timestamp,
     note,
     show_fields,
     show_json,
     show_line,
     show_table,
-    span,
-    timestamp,
 )  # fmt: skip
-from holdfast.cli.root import Given, holdfast, pass_given
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.control.schedules import LastRun, PollInfo, ScheduleDetails, ScheduleInfo, Schedules
+    from holdfast.control.schedules import LastRun, PollInfo, ScheduleControl, ScheduleDetails, ScheduleInfo
 
 ACTIONS = ("show", "pause", "resume", "run")
 EMPTY = 'no schedules: write app.schedule("nightly", report, cron="0 3 * * *") in the app\'s code, and start a worker'
 COLUMNS = (
-    Column("SCHEDULE", whole=True),
-    Column("STATE", whole=True),
-    Column("TASK", drop=2),
-    Column("WHEN"),
-    Column("ZONE", drop=3),
-    Column("NEXT", whole=True),
-    Column("LAST", whole=True),
-    Column("LAST RUN", drop=4, whole=True),
+    TableColumn("SCHEDULE", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("TASK", drop=2),
+    TableColumn("WHEN"),
+    TableColumn("ZONE", drop=3),
+    TableColumn("NEXT", whole=True),
+    TableColumn("LAST", whole=True),
+    TableColumn("LAST RUN", drop=4, whole=True),
 )
-RUN_COLUMNS = (Column("SLOT", whole=True), Column("RUN", whole=True), Column("STATE", whole=True), Column("BY"))
+RUN_COLUMNS = (
+    TableColumn("SLOT", whole=True),
+    TableColumn("RUN", whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("BY"),
+)
 POLL_COLUMNS = (
-    Column("POLLED", whole=True),
-    Column("TOOK", right=True),
-    Column("FOUND", right=True),
-    Column("NEW", right=True),
-    Column("ERROR"),
+    TableColumn("POLLED", whole=True),
+    TableColumn("TOOK", right=True),
+    TableColumn("FOUND", right=True),
+    TableColumn("NEW", right=True),
+    TableColumn("ERROR"),
 )
 SHOWN = 20
 
@@ -53,8 +58,8 @@ SHOWN = 20
 @holdfast.command()
 @click.argument("action", required=False, type=click.Choice(ACTIONS))
 @click.argument("name", nargs=-1, shell_complete=complete_schedules)
-@pass_given
-def schedules(given: Given, action: str | None, name: tuple[str, ...]) -> None:
+@pass_shared
+def schedules(shared: SharedOptions, action: str | None, name: tuple[str, ...]) -> None:
     """List schedules and triggers, or steer them.
 
     STATE is on, paused, orphaned (not in its app's code any more) or over (no slot is left). LAST is the state of the
@@ -72,20 +77,20 @@ def schedules(given: Given, action: str | None, name: tuple[str, ...]) -> None:
       holdfast schedules pause nightly
       holdfast schedules run nightly
     """
-    from holdfast.cli.connect import opened, opened_or_empty
+    from holdfast.cli.connect import connect, connect_or_empty
 
     if action is None:
-        with opened_or_empty(given) as control:
-            _list(given, control.schedules.list())
+        with connect_or_empty(shared) as control:
+            _list(shared, control.schedules.list())
         return
     if not name:
         raise click.UsageError(f"Name the schedules, like `holdfast schedules {action} nightly`.")
-    with opened(given) as control:
-        {"show": _show, "pause": _pause, "resume": _resume, "run": _run}[action](given, control.schedules, name)
+    with connect(shared) as control:
+        {"show": _show, "pause": _pause, "resume": _resume, "run": _run}[action](shared, control.schedules, name)
 
 
-def _list(given: Given, found: Sequence[ScheduleInfo]) -> None:
-    if given.json:
+def _list(shared: SharedOptions, found: Sequence[ScheduleInfo]) -> None:
+    if shared.json:
         show_json(found)
     else:
         show_table(COLUMNS, [_row(each) for each in found], EMPTY)
@@ -99,7 +104,7 @@ def _row(each: ScheduleInfo) -> list[str]:
         each.task or each.kind,
         each.when,
         each.tz or "-",
-        "-" if each.next_at is None else ago(each.next_at),
+        "-" if each.next_at is None else format_ago(each.next_at),
         _last(run, each.last_poll),
         "-" if run is None else str(run.id),
     ]
@@ -113,27 +118,29 @@ def _last(run: LastRun | None, poll: PollInfo | None) -> str:
     return "-"
 
 
-def _pause(given: Given, schedules: Schedules, names: Sequence[str]) -> None:
+def _pause(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     changed = schedules.pause(names)
-    _tell(given, names, changed, paused=True, words=("paused", "was paused before"))
+    _tell(shared, names, changed, paused=True, words=("paused", "was paused before"))
 
 
-def _resume(given: Given, schedules: Schedules, names: Sequence[str]) -> None:
+def _resume(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     changed = schedules.resume(names)
-    _tell(given, names, changed, paused=False, words=("on again", "was not paused"))
+    _tell(shared, names, changed, paused=False, words=("on again", "was not paused"))
 
 
-def _tell(given: Given, names: Sequence[str], changed: set[str], *, paused: bool, words: tuple[str, str]) -> None:
-    if given.json:
+def _tell(
+    shared: SharedOptions, names: Sequence[str], changed: set[str], *, paused: bool, words: tuple[str, str]
+) -> None:
+    if shared.json:
         show_json([{"schedule": name, "paused": paused, "changed": name in changed} for name in names])
         return
     for name in names:
         show_line(f"{name}  {words[0] if name in changed else words[1]}")
 
 
-def _run(given: Given, schedules: Schedules, names: Sequence[str]) -> None:
+def _run(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     made = [(name, schedules.run(name)) for name in names]
-    if given.json:
+    if shared.json:
         show_json([{"schedule": name, "run": id} for name, id in made])
         return
     for name, id in made:
@@ -143,9 +150,9 @@ def _run(given: Given, schedules: Schedules, names: Sequence[str]) -> None:
             show_line(str(id))
 
 
-def _show(given: Given, schedules: Schedules, names: Sequence[str]) -> None:
+def _show(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     found = [schedules.show(name) for name in names]
-    if given.json:
+    if shared.json:
         show_json(found)
         return
     for at, details in enumerate(found):
@@ -166,16 +173,21 @@ def _details(details: ScheduleDetails) -> None:
             ("task", each.task),
             ("when", f"{each.when}{zone}"),
             ("rules", rules),
-            ("jitter", span(each.jitter) if each.jitter else None),
-            ("next", "\n".join(_there(slot, each.tz) for slot in details.coming) or clock_time(each.next_at)),
-            ("passed over", clock_time(each.passed_at)),
+            ("jitter", format_duration(each.jitter) if each.jitter else None),
+            ("next", "\n".join(_there(slot, each.tz) for slot in details.coming) or format_time(each.next_at)),
+            ("passed over", format_time(each.passed_at)),
         ]
     )
     if each.kind == "trigger":
         show_table(POLL_COLUMNS, [_poll_row(poll) for poll in details.polls[:SHOWN]], "not polled yet")
     else:
         rows = [
-            [f"{timestamp(run.slot)} UTC", str(run.id), run.state or "pruned", "operator" if run.asked else "clock"]
+            [
+                f"{format_timestamp(run.slot)} UTC",
+                str(run.id),
+                run.state or "pruned",
+                "operator" if run.asked else "clock",
+            ]
             for run in details.runs[:SHOWN]
         ]
         show_table(RUN_COLUMNS, rows, "no run was made yet")
@@ -183,11 +195,11 @@ def _details(details: ScheduleDetails) -> None:
 
 def _poll_row(poll: PollInfo) -> list[str]:
     error = "-" if poll.error is None else str(poll.error)
-    return [f"{timestamp(poll.at)} UTC", span(poll.took), str(poll.found), str(poll.made), error]
+    return [f"{format_timestamp(poll.at)} UTC", format_duration(poll.took), str(poll.found), str(poll.made), error]
 
 
 def _there(slot: datetime, tz: str | None) -> str:
     """A slot as clocks in its zone show it, and how long until it is."""
-    from holdfast.policy.cron import zone_of
+    from holdfast.policy.schedule_timing import load_zone
 
-    return f"{slot.astimezone(zone_of(tz or 'UTC')):%a %Y-%m-%d %H:%M:%S %Z} ({ago(slot)})"
+    return f"{slot.astimezone(load_zone(tz or 'UTC')):%a %Y-%m-%d %H:%M:%S %Z} ({format_ago(slot)})"

@@ -6,26 +6,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.cli.bulk import told_count
-from holdfast.cli.output import Column, show_json, show_line, show_table, span, timestamp
-from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.values import DURATION
+from holdfast.cli.bulk import format_count
+from holdfast.cli.options import DURATION
+from holdfast.cli.output import TableColumn, format_duration, format_timestamp, show_json, show_line, show_table
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
-    from holdfast.control.counts import Counts
-    from holdfast.control.stats import Stats, Times
+    from holdfast.control.stats import Counts, Percentiles, Stats
 
 COLUMNS = (
-    Column("NAME", whole=True),
-    Column("RUNS", right=True, whole=True),
-    Column("A SECOND", right=True, drop=3),
-    Column("FAILED", right=True, whole=True),
-    Column("WAIT P50", drop=2, right=True),
-    Column("P95", right=True),
-    Column("P99", drop=4, right=True),
-    Column("RUN P50", drop=1, right=True),
-    Column("P95", right=True),
-    Column("P99", drop=5, right=True),
+    TableColumn("NAME", whole=True),
+    TableColumn("RUNS", right=True, whole=True),
+    TableColumn("A SECOND", right=True, drop=3),
+    TableColumn("FAILED", right=True, whole=True),
+    TableColumn("WAIT P50", drop=2, right=True),
+    TableColumn("P95", right=True),
+    TableColumn("P99", drop=4, right=True),
+    TableColumn("RUN P50", drop=1, right=True),
+    TableColumn("P95", right=True),
+    TableColumn("P99", drop=5, right=True),
 )
 
 
@@ -36,9 +35,9 @@ COLUMNS = (
 )
 @click.option("--name", metavar="NAME", help="Only this task, or queue.")
 @click.option("--every", type=click.Choice(["minute", "hour"]), help="A line for each minute, or hour, too.")
-@pass_given
+@pass_shared
 def stats(
-    given: Given,
+    shared: SharedOptions,
     last: float,
     by: Literal["task", "queue", "all"],
     name: str | None,
@@ -57,21 +56,21 @@ def stats(
       holdfast stats --by task --name shop.tasks.charge --every minute
       holdfast stats --json
     """
-    from holdfast.cli.connect import opened_or_empty
+    from holdfast.cli.connect import connect_or_empty
 
-    with opened_or_empty(given) as control:
+    with connect_or_empty(shared) as control:
         counts = control.counts.overview()
         if every is None:
             found = control.stats.summary(last=last, by=by, name=name)
         else:
             found = control.stats.over_time(last=last, span=every, by=by, name=name)
-    if given.json:
+    if shared.json:
         show_json({"counts": counts, "stats": [_as_data(each) for each in found]})
         return
     show_line(_counted(counts))
-    columns = COLUMNS if every is None else (Column("SINCE", whole=True), *COLUMNS)
-    rows = [([timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
-    show_table(columns, rows, f"no run ended in the last {span(last)}")
+    columns = COLUMNS if every is None else (TableColumn("SINCE", whole=True), *COLUMNS)
+    rows = [([format_timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
+    show_table(columns, rows, f"no run ended in the last {format_duration(last)}")
 
 
 def _as_data(stats: Stats) -> dict[str, Any]:
@@ -82,9 +81,9 @@ def _as_data(stats: Stats) -> dict[str, Any]:
 
 
 def _counted(counts: Counts) -> str:
-    total = told_count(counts.total) if counts.total.exact else f"about {counts.total.value:,}"
+    total = format_count(counts.total) if counts.total.exact else f"about {counts.total.value:,}"
     parts = [
-        f"{'about ' + format(count.value, ',') if state == 'done' and not count.exact else told_count(count)} {state}"
+        f"{'about ' + format(count.value, ',') if state == 'done' and not count.exact else format_count(count)} {state}"
         for state, count in sorted(counts.states.items())
         if count.value
     ]
@@ -97,5 +96,5 @@ def _row(stats: Stats) -> list[str]:
     return [name, f"{stats.runs:,}", f"{stats.throughput:,.2f}", failed, *_times(stats.wait), *_times(stats.run)]
 
 
-def _times(times: Times) -> list[str]:
-    return [span(times.p50), span(times.p95), span(times.p99)]
+def _times(times: Percentiles) -> list[str]:
+    return [format_duration(times.p50), format_duration(times.p95), format_duration(times.p99)]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completion import complete_queues, complete_tasks
-from holdfast.cli.output import Column, note, show_json, show_line, show_table, span
-from holdfast.cli.root import FAILED, Given, describe, holdfast, pass_given
-from holdfast.cli.values import DURATION, argument, arguments
+from holdfast.cli.options import DURATION, argument, arguments
+from holdfast.cli.output import TableColumn, format_duration, note, show_json, show_line, show_table
+from holdfast.cli.root import FAILED, SharedOptions, describe, holdfast, pass_shared
 from holdfast.errors import BadArguments, ConfigError, ResultTimeout, RunCancelled, RunFailed, UnknownTask
 
 if TYPE_CHECKING:
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from holdfast.task.task import Request, Task
 
 COLUMNS = (
-    Column("TASK", whole=True),
-    Column("QUEUE"),
-    Column("RUNS IN", drop=3),
-    Column("TRIES", right=True, drop=1),
-    Column("TIMEOUT", drop=2),
-    Column("DEFINED"),
+    TableColumn("TASK", whole=True),
+    TableColumn("QUEUE"),
+    TableColumn("RUNS IN", drop=3),
+    TableColumn("TRIES", right=True, drop=1),
+    TableColumn("TIMEOUT", drop=2),
+    TableColumn("DEFINED"),
 )
 FOREVER = 100 * 365 * 86_400
 
 
 @holdfast.command(takes=("app", "json", "debug"))
-@pass_given
-def tasks(given: Given) -> None:
+@pass_shared
+def tasks(shared: SharedOptions) -> None:
     """List the tasks of the app's code. Asks no database.
 
     \b
@@ -39,11 +39,11 @@ def tasks(given: Given) -> None:
       holdfast tasks --app shop.tasks:app
       holdfast tasks --json | jq -r '.[].name'
     """
-    from holdfast.cli.apps import load_app
-    from holdfast.control.tasks import Tasks
+    from holdfast.cli.connect import load_app
+    from holdfast.control.tasks import TaskControl
 
-    found = Tasks(load_app(given.app).registry).list()
-    if given.json:
+    found = TaskControl(load_app(shared.app).registry).list()
+    if shared.json:
         show_json(found)
     else:
         show_table(COLUMNS, [_row(task) for task in found], "no tasks: decorate a function with @app.task")
@@ -55,7 +55,7 @@ def _row(task: TaskInfo) -> list[str]:
         task.queue,
         task.run_in or "-",
         str(task.max_attempts),
-        "-" if task.timeout is None else span(task.timeout),
+        "-" if task.timeout is None else format_duration(task.timeout),
         task.defined or "-",
     ]
 
@@ -76,9 +76,9 @@ def _row(task: TaskInfo) -> list[str]:
     help="Wait for the end, at most so long, and print the result.",
 )  # fmt: skip
 @click.option("--remote", is_flag=True, help="The task's code lives elsewhere; any name and arguments will do.")
-@pass_given
+@pass_shared
 def enqueue(
-    given: Given,
+    shared: SharedOptions,
     task: str,
     values: tuple[str, ...],
     given_args: str | None,
@@ -105,34 +105,33 @@ def enqueue(
     known = {name: value for name, value in options.items() if value is not None}
     if tags:
         known["tags"] = tags
-    target, callee = _find(given, task, remote)
+    target, callee = _find(shared, task, remote)
     with target:
         run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
         if wait is not None:
-            return _wait(given, run, None if wait == FOREVER else wait)
-        if given.json:
+            return _wait(shared, run, None if wait == FOREVER else wait)
+        if shared.json:
             show_json({"id": run.id, "task": run.task})
         else:
             show_line(str(run.id))
     return 0
 
 
-def _find(given: Given, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
+def _find(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
     """The app through which to enqueue, and the task."""
-    from holdfast.cli.apps import find_target, load_app
-    from holdfast.cli.connect import place_of
+    from holdfast.cli.connect import find_target, load_app, resolve_target
 
     if remote:
-        target = place_of(given).work()
+        target = resolve_target(shared).work()
         return target, target.remote(name)
-    if not find_target(given.app):
+    if not find_target(shared.app):
         raise ConfigError("which app has the task? give --app module:app; or --remote if its code lives elsewhere")
-    app = load_app(given.app)
+    app = load_app(shared.app)
     try:
         task = app.registry.get(name)
     except UnknownTask as error:
         raise UnknownTask(f"{error} (`holdfast tasks` lists them; --remote enqueues any name)") from None
-    return place_of(given, app).work(), task
+    return resolve_target(shared, app).work(), task
 
 
 def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:
@@ -145,21 +144,21 @@ def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str,
         raise BadArguments(f"{error}{hint}") from None
 
 
-def _wait(given: Given, run: Run[Any], longest: float | None) -> int:
+def _wait(shared: SharedOptions, run: Run[Any], longest: float | None) -> int:
     """Wait for the end and tell of it."""
-    from holdfast.model.codec import encode, shown
+    from holdfast.model.codec import display_value, encode
 
-    if not given.json:
+    if not shared.json:
         note(f"run {run.id}")
     try:
-        result = shown(encode(run.result(longest)))
+        result = display_value(encode(run.result(longest)))
     except (RunFailed, RunCancelled, ResultTimeout) as error:
-        if given.json:
+        if shared.json:
             info = run.info()
             show_json({"id": run.id, "task": run.task, "state": info.state, "result": None, "error": info.error})
         click.echo(describe(error)[0], err=True)
         return FAILED
-    if given.json:
+    if shared.json:
         show_json({"id": run.id, "task": run.task, "state": "done", "result": result, "error": None})
     else:
         show_json(result)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.root import Given, holdfast, pass_given
-from holdfast.cli.values import DURATION
+from holdfast.cli.options import DURATION
+from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.telemetry.console import LogFormat
+    from holdfast.telemetry.log_format import LogFormat
 
 MOST_PROCESSES = 1000
 LAST_PORT = 65535
@@ -49,9 +49,9 @@ COLOURS = (36, 32, 35, 34, 96, 92, 95, 94)
     help="Show metrics for Prometheus there; of several processes each has the next port.  [default HOST: 127.0.0.1]",
 )
 @click.option("--supervised", type=int, hidden=True, help="The open socket to the supervisor.")
-@pass_given
+@pass_shared
 def worker(
-    given: Given,
+    shared: SharedOptions,
     queues: str | None,
     concurrency: int,
     processes: int | None,
@@ -80,67 +80,67 @@ def worker(
         options += [f"--log-format={log_format}"]
         options += [f"--queues={queues}"] * (queues is not None) + ["--verbose"] * verbose
         options += ["--fail-fast"] * fail_fast
-        command = [sys.executable, "-m", "holdfast.cli", *_said(given), "worker", *options]
+        command = [sys.executable, "-m", "holdfast.cli", *_said(shared), "worker", *options]
 
         def command_of(number: int) -> list[str]:
             return command if shown_at is None else [*command, f"--metrics={shown_at[0]}:{shown_at[1] + number - 1}"]
 
         return _supervise(command_of, processes, grace, verbose, log_format)
 
-    from holdfast.cli.connect import app_of
-    from holdfast.engine.leash import Leash
-    from holdfast.telemetry.console import show_log
+    from holdfast.cli.connect import load_worker_app
+    from holdfast.engine.processes.supervisor_link import SupervisorLink
+    from holdfast.telemetry.log_format import configure_console_log
 
-    show_log(verbose, style=log_format)
+    configure_console_log(verbose, style=log_format)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
-    leash = None if supervised is None else Leash(supervised)  # first: the supervisor may end while we import
-    app = app_of(given)
+    link = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may exit during imports
+    app = load_worker_app(shared)
     if shown_at is not None:
         _show_metrics(app, *shown_at)
     ours = app.worker(queues=names, concurrency=concurrency, lease=lease, grace=grace, wait_for_database=not fail_fast)
-    if leash is not None:
+    if link is not None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed
-        app.on_start(leash.ready)
-        leash.hold(ours.stop, ours.session_ended)
-        ours.on_session(leash.report_session)
+        app.on_start(link.ready)
+        link.hold(ours.stop, ours.session_ended)
+        ours.on_session(link.report_session)
         ours.restart_if_unhealthy()
     ours.run()
     return ours.exit_code
 
 
-def _said(given: Given) -> list[str]:
+def _said(shared: SharedOptions) -> list[str]:
     """The shared options, for a process that shall work as this one was told to."""
-    named = {"--app": given.app, "--url": given.url}
-    return [f"{name}={value}" for name, value in named.items() if value is not None] + ["--debug"] * given.debug
+    named = {"--app": shared.app, "--url": shared.url}
+    return [f"{name}={value}" for name, value in named.items() if value is not None] + ["--debug"] * shared.debug
 
 
-def _address(given: str, processes: int) -> tuple[str, int]:
+def _address(shared: str, processes: int) -> tuple[str, int]:
     """Where to show metrics."""
-    host, _, port = given.rpartition(":")
+    host, _, port = shared.rpartition(":")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= LAST_PORT - processes + 1):
-        raise click.BadParameter(f"{given!r} has no port that can be listened on.", param_hint="--metrics")
+        raise click.BadParameter(f"{shared!r} has no port that can be listened on.", param_hint="--metrics")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _show_metrics(app: Holdfast, host: str, port: int) -> None:
     app.telemetry.add("prometheus")
-    from holdfast.telemetry.prometheus import serve  # which needs what was just looked for
+    from holdfast.telemetry.prometheus import serve_metrics  # which needs what was just looked for
 
-    serve(host, port)
+    serve_metrics(host, port)
 
 
 def _supervise(
     command: Callable[[int], list[str]], processes: int, grace: float, verbose: bool, log_format: LogFormat
 ) -> int:
-    from holdfast.engine.supervisor import Supervisor
-    from holdfast.telemetry.console import coloured, show_log
+    from holdfast.engine.processes.supervisor import Supervisor
+    from holdfast.telemetry.log_format import configure_console_log, use_color
 
     width = len(f"worker {processes}")
-    colours = coloured(sys.stderr)
+    colours = use_color(sys.stderr)
     if colours:
         os.environ["FORCE_COLOR"] = "1"  # for the children, whose output is a pipe to us
-    show_log(verbose, f"{'holdfast':<{width}} | ", log_format)
+    configure_console_log(verbose, f"{'holdfast':<{width}} | ", log_format)
     show = show_as_they_are if log_format == "json" else show_lines(width, colours)
     return Supervisor(command, processes, grace, show).run()
 

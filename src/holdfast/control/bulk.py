@@ -11,36 +11,36 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.control.counts import Counting, Estimate
-from holdfast.model.failure import cancelled
+from holdfast.control.stats import CountControl, Estimate
+from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import RunFilter
-from holdfast.model.names import check_by
-from holdfast.model.run import FINAL, STATES, RunInfo, RunState
+from holdfast.model.names import check_actor
+from holdfast.model.run import FINAL_STATES, RUN_STATES, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 
 BATCH = 200
 SAMPLE = 5
 
-Verb: TypeAlias = Literal["cancel", "retry", "prune"]
+BulkAction: TypeAlias = Literal["cancel", "retry", "prune"]
 
-STATES_OF: dict[Verb, frozenset[RunState]] = {
-    "cancel": frozenset(STATES) - FINAL - {"undoing"},
+STATES_OF: dict[BulkAction, frozenset[RunState]] = {
+    "cancel": frozenset(RUN_STATES) - FINAL_STATES - {"undoing"},
     "retry": frozenset({"failed", "cancelled"}),
-    "prune": FINAL,
+    "prune": FINAL_STATES,
 }
 """In which states runs are that a verb can be done to."""
 
 
-class Preview(msgspec.Struct, frozen=True):
+class BulkPreview(msgspec.Struct, frozen=True):
     """What a verb would be done to, and some of those, newest first."""
 
-    verb: Verb
+    verb: BulkAction
     count: Estimate
     sample: list[RunInfo[Any]]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BulkProgress(msgspec.Struct, frozen=True):
     """How far it has come."""
 
     looked_at: int
@@ -57,35 +57,35 @@ class Progress(msgspec.Struct, frozen=True):
         return max(self.looked_at - self.changed, 0)
 
 
-class Bulk:
+class BulkControl:
     """Many runs at once. `by` says who does it, and stands in their histories."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = Reader(store.views, store.graphs, store.listing)
-        self._counting = Counting(store)
+        self._counting = CountControl(store)
 
-    def preview(self, verb: Verb, asked: RunFilter) -> Preview:
+    def preview(self, verb: BulkAction, asked: RunFilter) -> BulkPreview:
         """What would be changed; changes nothing."""
-        narrowed = narrow(verb, asked)
+        narrowed = narrow_filter(verb, asked)
         if narrowed is None:
-            return Preview(verb, Estimate(0), [])
+            return BulkPreview(verb, Estimate(0), [])
         rows = self._store.listing.page(narrowed, SAMPLE).rows
-        return Preview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
+        return BulkPreview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
 
     def cancel(
         self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
-    ) -> Iterator[Progress]:
+    ) -> Iterator[BulkProgress]:
         """End all unfinished runs that fit."""
-        error = cancelled(reason, check_by(by))
+        error = cancellation_json(reason, check_actor(by))
         return self._batches("cancel", asked, after, lambda runs: self._store.operators.cancel_many(runs, error))
 
-    def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[Progress]:
+    def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
         """Send all failed and cancelled runs that fit back to ready."""
-        who = check_by(by)
+        who = check_actor(by)
         return self._batches("retry", asked, after, lambda runs: self._store.operators.retry_many(runs, who))
 
-    def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[Progress]:
+    def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
         """Delete all ended runs that fit, with all below them, whatever time they were to be kept. Nothing tells of
         them any more."""
         return self._batches("prune", asked, after, self._prune)
@@ -100,9 +100,9 @@ class Bulk:
         return count
 
     def _batches(
-        self, verb: Verb, asked: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
-    ) -> Iterator[Progress]:
-        narrowed = narrow(verb, asked)
+        self, verb: BulkAction, asked: RunFilter, after: str | None, act: Callable[[Sequence[str]], int]
+    ) -> Iterator[BulkProgress]:
+        narrowed = narrow_filter(verb, asked)
         cursor = None if after is None else str(run_id(after))
         looked_at = changed = 0
         while narrowed is not None:
@@ -111,14 +111,14 @@ class Bulk:
                 changed += act([row.id for row in page.rows])
                 looked_at += len(page.rows)
             cursor = page.after
-            yield Progress(looked_at, changed, cursor)
+            yield BulkProgress(looked_at, changed, cursor)
             if cursor is None:
                 return
-        yield Progress(0, 0, None)
+        yield BulkProgress(0, 0, None)
 
 
-def narrow(verb: Verb, asked: RunFilter) -> RunFilter | None:
+def narrow_filter(verb: BulkAction, asked: RunFilter) -> RunFilter | None:
     """Those that fit and to which the verb can be done; None when there can't be any."""
     can = STATES_OF[verb]
-    states = tuple(state for state in STATES if state in can and (not asked.states or state in asked.states))
+    states = tuple(state for state in RUN_STATES if state in can and (not asked.states or state in asked.states))
     return msgspec.structs.replace(asked, states=states) if states else None

@@ -6,27 +6,24 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.control.bulk import Bulk
-from holdfast.control.counts import Counting
+from holdfast.control.bulk import BulkControl
 from holdfast.control.doctor import Doctor
-from holdfast.control.events import Events
-from holdfast.control.gates import Gates
-from holdfast.control.graphs import Graphs
-from holdfast.control.limits import Limits
-from holdfast.control.queues import Queues
-from holdfast.control.runs import Runs
-from holdfast.control.schedules import Schedules
-from holdfast.control.stats import Statistics
-from holdfast.control.tasks import Tasks
-from holdfast.control.tokens import Tokens
-from holdfast.control.upkeep import Upkeep
-from holdfast.control.why import Whys
-from holdfast.control.workers import Workers
+from holdfast.control.explainer import Explainer
+from holdfast.control.graphs import GateControl, GraphControl
+from holdfast.control.limits import LimitControl
+from holdfast.control.maintenance import Maintenance
+from holdfast.control.queues import QueueControl
+from holdfast.control.runs import EventControl, RunControl
+from holdfast.control.schedules import ScheduleControl
+from holdfast.control.stats import CountControl, StatsControl
+from holdfast.control.tasks import TaskControl
+from holdfast.control.tokens import TokenControl
+from holdfast.control.workers import WorkerControl
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
 if TYPE_CHECKING:
-    from holdfast.control.check import Check
+    from holdfast.control.replay_check import ReplayChecker
 
 
 class Control:
@@ -36,34 +33,36 @@ class Control:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._known = known = Registry() if registry is None else registry
-        self.runs = Runs(store, known)
-        self.bulk = Bulk(store)
-        self.counts = Counting(store)
-        self.stats = Statistics(store)
-        self.graphs = Graphs(store)
-        self.gates = Gates(store)
-        self.events = Events(store)
-        self.queues = Queues(store)
-        self.schedules = Schedules(store)
-        self.workers = Workers(store)
-        self.limits = Limits(store)
-        self.whys = Whys(store)
-        self.upkeep = Upkeep(store)
-        self.tasks = Tasks(known)
-        self.tokens = Tokens(store)
+        self.runs = RunControl(store, known)
+        self.bulk = BulkControl(store)
+        self.counts = CountControl(store)
+        self.stats = StatsControl(store)
+        self.graphs = GraphControl(store)
+        self.gates = GateControl(store)
+        self.events = EventControl(store)
+        self.queues = QueueControl(store)
+        self.schedules = ScheduleControl(store)
+        self.workers = WorkerControl(store)
+        self.limits = LimitControl(store)
+        self.whys = Explainer(store)
+        self.upkeep = Maintenance(store)
+        self.tasks = TaskControl(known)
+        self.tokens = TokenControl(store)
         self.doctor = Doctor(store, known)
 
     @cached_property
-    def check(self) -> Check:
+    def check(self) -> ReplayChecker:
         """Whether open runs would go on with this code as they began."""
-        from holdfast.control.check import Check  # with most of the engine, which nothing else here needs
+        from holdfast.control.replay_check import (
+            ReplayChecker,  # with most of the engine, which nothing else here needs
+        )
 
-        return Check(self._store, self._known)
+        return ReplayChecker(self._store, self._known)
 
     @property
     def database(self) -> str:
         """The database as it may be shown: without a password."""
-        return self._store.database.shown
+        return self._store.database.display_url
 
     @property
     def identity(self) -> str:

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.control import symptoms
-from holdfast.control.symptoms import Finding
-from holdfast.control.tasks import Tasks
-from holdfast.control.workers import Workers
-from holdfast.database.migrate import newest
+from holdfast.control import health_checks
+from holdfast.control.health_checks import Finding
+from holdfast.control.tasks import TaskControl
+from holdfast.control.workers import WorkerControl
+from holdfast.database.migrate import newest_version
 from holdfast.errors import SchemaAhead
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
 from holdfast.task.registry import Registry
 
 
-class Examination(msgspec.Struct, frozen=True):
+class HealthReport(msgspec.Struct, frozen=True):
     """What was looked at, and what was found, the worst first."""
 
     looked_at: list[str]
@@ -43,7 +43,7 @@ class Doctor:
         self._registry = registry
         self._clock = clock
 
-    def examine(self) -> Examination:
+    def examine(self) -> HealthReport:
         """Look at everything."""
         tables = list(self._tables())
         looks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
@@ -52,27 +52,27 @@ class Doctor:
             looks |= {"workers and runs": self._work, "unknown tasks": self._lanes}
         self._registry.load()
         if self._registry.names():
-            looks["settings"] = lambda: symptoms.of_tasks(Tasks(self._registry).list())
+            looks["settings"] = lambda: health_checks.of_tasks(TaskControl(self._registry).list())
         found = [finding for look in looks.values() for finding in look()]
-        return Examination(list(looks), sorted(found, key=lambda finding: finding.level, reverse=True))
+        return HealthReport(list(looks), sorted(found, key=lambda finding: finding.level, reverse=True))
 
     @property
     def _of_server(self) -> dict[str, Callable[[], Iterator[Finding]]]:
         health = self._store.health
         return {
             "clocks": self._clocks,
-            "server": lambda: symptoms.of_server(health.server(), Workers(self._store).list()),
-            "old snapshots": lambda: symptoms.of_holders(health.holders()),
-            "bloat": lambda: symptoms.of_bloat(health.bloat()),
+            "server": lambda: health_checks.of_server(health.server(), WorkerControl(self._store).list()),
+            "old snapshots": lambda: health_checks.of_holders(health.holders()),
+            "bloat": lambda: health_checks.of_bloat(health.bloat()),
         }
 
     @property
     def _of_file(self) -> dict[str, Callable[[], Iterator[Finding]]]:
-        return {"file": lambda: symptoms.of_file(self._store.health.file())}
+        return {"file": lambda: health_checks.of_file(self._store.health.file())}
 
     def _tables(self) -> Iterator[Finding]:
         try:
-            yield from symptoms.of_tables(self._store.upkeep.version(), newest())
+            yield from health_checks.of_tables(self._store.upkeep.version(), newest_version())
         except SchemaAhead as error:
             yield Finding(
                 "schema", "wrong", str(error), "this code is older than the tables and refuses to work on them",
@@ -84,25 +84,25 @@ class Doctor:
         differences = []
         for _ in range(3):
             before = self._clock()
-            theirs = self._store.tallies.now() / SECOND
+            theirs = self._store.tallies.now() / MICROS_PER_SECOND
             differences.append(theirs - (before + self._clock()) / 2)
-        yield from symptoms.of_clocks(min(differences, key=abs))
+        yield from health_checks.of_clocks(min(differences, key=abs))
 
     def _work(self) -> Iterator[Finding]:
         due = self._store.timers.due()
-        overdue = 0.0 if due.scheduled is None else -due.scheduled / SECOND
-        workers = Workers(self._store).list()
-        yield from symptoms.of_workers(workers, sum(self._ready().values()), overdue)
-        yield from symptoms.of_worker_health(workers)
+        overdue = 0.0 if due.scheduled is None else -due.scheduled / MICROS_PER_SECOND
+        workers = WorkerControl(self._store).list()
+        yield from health_checks.of_workers(workers, sum(self._ready().values()), overdue)
+        yield from health_checks.of_worker_health(workers)
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.all() if queue.paused}
-        yield from symptoms.of_lanes(self._ready(), Workers(self._store).list(), paused)
+        yield from health_checks.of_lanes(self._ready(), WorkerControl(self._store).list(), paused)
         known = self._store.lanes.refresh()
         runs: Counter[int] = Counter()
         for counted in self._store.counting.unfinished().values():
             runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
-        yield from symptoms.of_missing_lanes(runs)
+        yield from health_checks.of_missing_lanes(runs)
 
     def _ready(self) -> dict[tuple[str, str], int]:
         """Ready runs by queue and task; counted no further than to a bound."""

@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.failure import from_json
+from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name
-from holdfast.model.run import FINAL, RunState
-from holdfast.policy.wording import conditions, modes
+from holdfast.model.run import FINAL_STATES, RunState
+from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
 from holdfast.store.gates import completed, failed
 from holdfast.store.reader import Reader
@@ -89,7 +89,7 @@ class GraphInfo(msgspec.Struct, frozen=True):
     """Its gates, and those of graphs within it."""
 
 
-class Graphs:
+class GraphControl:
     """Runs whose nodes are runs."""
 
     def __init__(self, store: Store) -> None:
@@ -127,7 +127,7 @@ class Graphs:
         rows = self._store.views.overview(str(id))
         needs = _needs(rows, self._store.views.edges(str(id)))
         layers = layers_of(needs)
-        unfinished = {row.node for row in rows if row.state not in FINAL}
+        unfinished = {row.node for row in rows if row.state not in FINAL_STATES}
         within = self._store.views.nodes_within(str(id)) if any(row.kind == "graph" for row in rows) else {}
         nodes = []
         for row in rows:
@@ -179,7 +179,7 @@ def _node(
     row: NodeRow, layer: int, needs: list[str], unfinished: set[str], counts: dict[str, int], graph: GraphInfo | None
 ) -> NodeInfo:
     rule = None if row.plan is None else msgspec.json.decode(row.plan).get("rule")
-    said = modes(rule)
+    said = dependency_modes(rule)
     otherwise = "done" if rule is None else "condition"  # its output has a default
     return NodeInfo(
         name=row.node,
@@ -190,8 +190,8 @@ def _node(
         layer=layer,
         needs={name: said.get(name, otherwise) for name in needs},
         waits_for=[name for name in needs if name in unfinished] if row.state == "blocked" else [],
-        conditions=conditions(rule),
-        error=None if row.error is None else from_json(row.error),
+        conditions=condition_text(rule),
+        error=None if row.error is None else error_from_json(row.error),
         attempt=row.attempt,
         started_at=to_datetime_or_none(row.started_at),
         finished_at=to_datetime_or_none(row.finished_at),
@@ -226,3 +226,47 @@ def _gate_name(name: str) -> str:
 def how_to_conclude(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
     """The command that completes a gate."""
     return f"holdfast gate {graph} {shlex.quote(gate)} complete{' OUTPUT' if typed else ''}"
+
+
+MOST = 1000
+
+
+class OpenGate(msgspec.Struct, frozen=True):
+    """A gate that somebody has to complete."""
+
+    id: UUID
+    name: str
+    graph: UUID
+    """The run whose gate it is,"""
+    task: str
+    """and the name of that graph."""
+    tenant: str | None
+    created_at: datetime
+    until: datetime | None
+    """When it times out."""
+    schema: dict[str, Any] | None
+    """What its output must be like, as JSON Schema."""
+
+
+class GateControl:
+    """What waits for people. How a gate is completed is in `graphs.py`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
+        """Gates that wait, of one tenant's graphs or all, the oldest first, but no more than that."""
+        rows = self._store.views.open_gates(tenant, min(limit, MOST))
+        return [
+            OpenGate(
+                id=UUID(str(id)),
+                name=node,
+                graph=UUID(str(graph)),
+                task=task,
+                tenant=of,
+                created_at=to_datetime(created_at),
+                until=to_datetime_or_none(deadline),
+                schema=msgspec.json.decode(plan).get("schema"),
+            )
+            for id, node, graph, task, of, created_at, deadline, plan in rows
+        ]

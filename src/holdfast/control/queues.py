@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.model.clock import SECOND, to_datetime_or_none
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
 from holdfast.model.names import check_queue
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
@@ -26,7 +26,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     """Seconds since the oldest ready run was made."""
 
 
-class Queues:
+class QueueControl:
     """A queue exists as soon as someone names it: pausing one before its first run is allowed."""
 
     def __init__(self, store: Store) -> None:
@@ -39,7 +39,7 @@ class Queues:
         for count in self._store.queues.unfinished():
             runs.setdefault(count.queue, {})[count.state] = count.runs
             if count.state == "ready":
-                oldest[count.queue] = max(count.now - count.oldest, 0) / SECOND
+                oldest[count.queue] = max(count.now - count.oldest, 0) / MICROS_PER_SECOND
         return [
             QueueInfo(
                 row.name,

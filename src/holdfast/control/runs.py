@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, Unpack
@@ -12,23 +12,23 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.graphs import GateInfo, GraphInfo, Graphs
+from holdfast.control.graphs import GateInfo, GraphControl, GraphInfo
 from holdfast.control.limits import shown_place
-from holdfast.control.steps import ChildInfo, StepInfo, WaitInfo, children_of, steps_of, waits_of
-from holdfast.errors import ConfigError, RunNotFound, UnknownTask
-from holdfast.model.clock import to_datetime_or_none
-from holdfast.model.codec import decode, encode, shown
-from holdfast.model.failure import cancelled
-from holdfast.model.filters import PageAsked
+from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.codec import decode, display_value, encode
+from holdfast.model.failure import cancellation_json, error_from_json
+from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_by, check_name
-from holdfast.model.run import Page, RunInfo
+from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
+from holdfast.model.run import Page, RunInfo, RunState
+from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
-from holdfast.store.views import RunRow
+from holdfast.store.views import RunRow, StepRow, WaitRow
 from holdfast.task.registry import Registry
-from holdfast.task.signature import Parameters, UntypedSignature
+from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 SHORTEST_PREFIX = 4
 SHOWN_CANDIDATES = 5
@@ -79,16 +79,16 @@ class RunDetails(msgspec.Struct, frozen=True):
     """The limit, and its key, that is full while the run is parked."""
 
 
-class Runs:
+class RunControl:
     """Every run of the database, whatever code made it; results are plain JSON values."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = registry
         self._reader = Reader(store.views, store.graphs, store.listing)
-        self._graphs = Graphs(store)
+        self._graphs = GraphControl(store)
 
-    def page(self, **asked: Unpack[PageAsked]) -> Page:
+    def page(self, **asked: Unpack[PageOptions]) -> Page:
         """Runs, newest first, that fit all of the filters; give the page's `after` for the next ones. A page that had
         to pass over very many others is `partial`: it may have few runs, or none, though more follow."""
         return self._reader.page(**asked)
@@ -111,9 +111,9 @@ class Runs:
             tops = self._store.views.tops_between(low, high)
             if len(tops) == 1:
                 return UUID(tops[0])
-            shown = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
+            display_value = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
             more = ", …" if len(found) > SHOWN_CANDIDATES else ""
-            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {shown}{more}")
+            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {display_value}{more}")
         return UUID(str(found[0][0]))
 
     def info(self, id: UUID) -> RunInfo[Any]:
@@ -130,7 +130,7 @@ class Runs:
         options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
-            args=shown(more.args),
+            args=display_value(more.args),
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
@@ -181,11 +181,11 @@ class Runs:
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """End a run; False when it had ended before. `by` says who did it."""
-        return self._store.operators.cancel(str(id), cancelled(reason, check_by(by)))
+        return self._store.operators.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
-        return self._store.operators.retry(str(id), check_by(by))
+        return self._store.operators.retry(str(id), check_actor(by))
 
     def fork(
         self,
@@ -199,14 +199,14 @@ class Runs:
         `by` says who did it."""
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
-            check_name(from_step, "the step", LONGEST_KEY)
+            check_name(from_step, "the step", MAX_KEY_CHARS)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, check_by(by))
+        self._store.forks.fork(str(id), str(fork), from_step, text, check_actor(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
         """Checked against the task's code where that is known, else kept as they are."""
-        signature: Parameters = UntypedSignature(task)
+        signature: SignatureProtocol = UntypedSignature(task)
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature
@@ -217,10 +217,156 @@ class Runs:
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_by(by))
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
 
 
 def _trace_id(kept: Any) -> str | None:
     """The trace's id in a kept W3C context."""
     parts = str(kept.get("traceparent", "")).split("-") if isinstance(kept, dict) else []
     return parts[1] if len(parts) > 1 else None
+
+
+class StepInfo(msgspec.Struct, frozen=True):
+    """Something on record: a step, what a wait came to, a recorded value, children made, a compensation run."""
+
+    n: int
+    """Its number: the order in which it reached the code."""
+    name: str
+    """What the author called it; steps are named as they are, all else begins with a `$`."""
+    label: str
+    """What it is, in words."""
+    kind: str
+    key: str
+    """What it is known by. `fork` takes it, and the label or the name of its first occurrence too."""
+    at: datetime
+    took: float | None
+    """Seconds."""
+    value: Any
+    """The result of a step, the payload of an event or message, the id of a run that was made, …"""
+    error: ErrorInfo | None
+    undo: bool
+    """Whether it has a compensation."""
+    undone_at: datetime | None
+    """When that was run."""
+
+
+class WaitInfo(msgspec.Struct, frozen=True):
+    """Something that a run waits for. `outcome`: it has come, but the run hasn't gone on yet."""
+
+    key: str
+    kind: Literal["sleep", "event", "message", "children"]
+    name: str | None
+    """The event, the topic, the sleep's own name, or the task of the children."""
+    pending: int | None
+    """How many children are unfinished."""
+    since: datetime
+    due_at: datetime | None
+    outcome: str | None
+
+
+class ChildInfo(msgspec.Struct, frozen=True):
+    """A child of a run. `spawn` is the key of the call that made it."""
+
+    id: UUID
+    task: str
+    state: RunState
+    spawn: str
+    generation: int
+    place: int | None
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: ErrorInfo | None
+
+
+def steps_of(rows: Sequence[StepRow]) -> list[StepInfo]:
+    """All that is on record, in order."""
+    undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
+    return [_step(row, undone.get(row.n)) for row in rows]
+
+
+def _step(row: StepRow, undone_at: int | None) -> StepInfo:
+    failed = row.kind == "failed"
+    return StepInfo(
+        n=row.n,
+        name=key_name(row.key),
+        label=key_label(row.key),
+        kind=row.kind,
+        key=row.key,
+        at=to_datetime(row.at),
+        took=None if row.took is None else row.took / MICROS_PER_SECOND,
+        value=None if failed else _value(row.kind, row.value),
+        error=error_from_json(row.value or "") if failed else None,
+        undo=row.undo == 1,
+        undone_at=to_datetime_or_none(undone_at),
+    )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def _value(kind: str, text: str | None) -> Any:
+    """What is on record, as plain JSON; the text itself where that can't be read."""
+    if text is None:
+        return None
+    with suppress(PayloadError):
+        value = display_value(text)
+        return to_datetime(value) if kind == "now" and isinstance(value, int) else value
+    return text
+
+
+def waits_of(rows: Iterable[WaitRow]) -> list[WaitInfo]:
+    return [
+        WaitInfo(
+            key=row.key,
+            kind=row.kind,  # type: ignore[arg-type]
+            name=_awaited(row),
+            pending=row.pending,
+            since=to_datetime(row.since),
+            due_at=to_datetime_or_none(row.due_at),
+            outcome=row.outcome,
+        )
+        for row in rows
+    ]
+
+
+def _awaited(row: WaitRow) -> str | None:
+    if row.kind == "message":
+        return row.target
+    if row.kind == "children":
+        return key_label(row.key).rpartition(" ")[2]
+    return key_label(row.key).partition(" ")[2] or None
+
+
+def children_of(rows: Iterable[RunRow]) -> list[ChildInfo]:
+    return [_child(row) for row in rows]
+
+
+def _child(run: RunRow) -> ChildInfo:
+    generation, _, key = (run.spawn_key or "").partition(":")
+    return ChildInfo(
+        id=UUID(run.id),
+        task=run.task,
+        state=run.state,
+        spawn=key,
+        generation=_number(generation),
+        place=run.place,
+        attempt=run.attempt,
+        started_at=to_datetime_or_none(run.started_at),
+        finished_at=to_datetime_or_none(run.finished_at),
+        error=None if run.error is None else error_from_json(run.error),
+    )
+
+
+class EventControl:
+    """Facts that durable functions wait for by name."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def emit(self, name: str, payload: Any = None, tenant: str | None = None) -> bool:
+        """Emit an event; False when it had been emitted before, which changes nothing."""
+        event = check_name(name, "the name of an event")
+        text = encode(payload, f"the payload of event {name!r}")
+        return self._store.events.emit(None if tenant is None else check_name(tenant, "tenant"), event, text)

@@ -9,22 +9,91 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, Duration, to_datetime, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_datetime, to_micros
+from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
-from holdfast.policy.histogram import Histogram, merged, percentile
+from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
 from holdfast.store.tallies import HOUR, MINUTE, Tally, together
 
-By: TypeAlias = Literal["all", "task", "queue"]
-Span: TypeAlias = Literal["minute", "hour"]
+MOST_COUNTED = 10_000
+"""Runs that fit a filter are counted so far."""
+MOST_PAGES = 20
 
-SPANS: dict[Span, int] = {"minute": MINUTE, "hour": HOUR}
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A count. Where it isn't exact, counting went only so far, or the database's own statistics were asked."""
+
+    value: int
+    exact: bool = True
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many runs there are. Those that are done, and the total, are always estimates where there are many."""
+
+    total: Estimate
+    states: dict[str, Estimate] = msgspec.field(default_factory=dict)
+    """By state; unfinished ones as they are stored: a run that undoes counts by what it is doing."""
+    queues: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
+    """Unfinished runs by queue and state."""
+    tasks: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
+    """Unfinished runs by task and state."""
+
+
+class CountControl:
+    """Counts runs, without ever reading very many rows."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def overview(self) -> Counts:
+        """All runs by state, and the unfinished ones by queue and by task."""
+        lanes = self._store.lanes.refresh()
+        total = self._store.counting.total()
+        states: dict[str, Estimate] = {}
+        queues: dict[str, dict[str, Estimate]] = {}
+        tasks: dict[str, dict[str, Estimate]] = {}
+        for state, counted in self._store.counting.unfinished().items():
+            states[state] = Estimate(sum(counted.by_lane.values()), counted.exact)
+            for lane, runs in counted.by_lane.items():
+                queue, task = lanes.get(lane, ("", ""))
+                if queue != GRAPH_QUEUE:
+                    _add(queues, queue, state, runs, counted.exact)
+                    _add(tasks, task, state, runs, counted.exact)
+        for state, (runs, exact) in self._store.counting.unwell().items():
+            states[state] = Estimate(runs, exact)
+        known = sum(count.value for count in states.values())
+        exact = total.exact and all(count.exact for count in states.values())
+        states["done"] = Estimate(max(total.runs - known, 0), exact)
+        return Counts(Estimate(max(total.runs, known), total.exact), states, queues, tasks)
+
+    def fitting(self, asked: RunFilter) -> Estimate:
+        """How many runs fit a filter: counted up to a bound, beyond which there are at least so many."""
+        count, after = 0, None
+        for _ in range(MOST_PAGES):
+            page = self._store.listing.page(asked, 1000, after)
+            count, after = count + len(page.rows), page.after
+            if after is None or count >= MOST_COUNTED:
+                break
+        return Estimate(count, after is None)
+
+
+def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int, exact: bool) -> None:
+    by_state = into.setdefault(name, {})
+    before = by_state.get(state, Estimate(0))
+    by_state[state] = Estimate(before.value + runs, before.exact and exact)
+
+
+GroupBy: TypeAlias = Literal["all", "task", "queue"]
+Interval: TypeAlias = Literal["minute", "hour"]
+
+SPANS: dict[Interval, int] = {"minute": MINUTE, "hour": HOUR}
 MOST_SPANS = 1500
 LIVE = 10 * MINUTE
 """How far back minutes that nobody has counted yet are counted when they are asked for."""
 
 
-class Times(msgspec.Struct, frozen=True):
+class Percentiles(msgspec.Struct, frozen=True):
     """Percentiles of durations, in seconds, right to about a tenth; None where nothing was measured."""
 
     p50: float | None
@@ -41,9 +110,9 @@ class Stats(msgspec.Struct, frozen=True):
     runs: int
     failed: int
     cancelled: int
-    wait: Times
+    wait: Percentiles
     """From when runs were made until they first began; a delay counts."""
-    run: Times
+    run: Percentiles
     """From then until they ended; retries and waits count."""
 
     @property
@@ -57,7 +126,7 @@ class Stats(msgspec.Struct, frozen=True):
         return self.failed / self.runs if self.runs else 0.0
 
 
-class Lately(msgspec.Struct, frozen=True):
+class RecentStats(msgspec.Struct, frozen=True):
     """The last while, seen from all sides."""
 
     whole: Stats
@@ -75,7 +144,7 @@ class _Past(NamedTuple):
     minutes: list[Stats]
 
 
-class Statistics:
+class StatsControl:
     """What became of runs, as housekeeping has counted it; the last minutes are counted when they are asked for."""
 
     def __init__(self, store: Store) -> None:
@@ -83,7 +152,12 @@ class Statistics:
         self._past = _Past(0, 0, [], [])
 
     def over_time(
-        self, *, last: Duration = timedelta(hours=1), span: Span = "minute", by: By = "all", name: str | None = None
+        self,
+        *,
+        last: Duration = timedelta(hours=1),
+        span: Interval = "minute",
+        by: GroupBy = "all",
+        name: str | None = None,
     ) -> list[Stats]:
         """Each span of the last while, the oldest first, one entry for each task or queue that had ends in it; with a
         `name` of that one only. With `by="all"` spans without any are there too."""
@@ -91,20 +165,22 @@ class Statistics:
         since, until = self._window(last, size)
         return self._spans(self._tallies(since, until, size), since, until, size, by, name)
 
-    def summary(self, *, last: Duration = timedelta(hours=1), by: By = "all", name: str | None = None) -> list[Stats]:
+    def summary(
+        self, *, last: Duration = timedelta(hours=1), by: GroupBy = "all", name: str | None = None
+    ) -> list[Stats]:
         """The last while as a whole, by name."""
         size = MINUTE if to_micros(last, "last") <= 24 * HOUR else HOUR
         since, until = self._window(last, size)
         return self._sums(self._tallies(since, until, size), since, until, by, name)
 
-    def lately(self, last: Duration = timedelta(hours=1)) -> Lately:
+    def lately(self, last: Duration = timedelta(hours=1)) -> RecentStats:
         """The last while as a whole, by minute, by queue and by task, of what is read only once."""
         since, until = self._window(last, MINUTE)
         counted = min(max(self._store.tallies.counted_until(MINUTE), since), until)
         past = self._counted(since, counted)
         live = self._store.tallies.live(max(counted, until - MINUTE - LIVE), until)
         whole = together(since, [*past.whole, *live])
-        return Lately(
+        return RecentStats(
             self._sums(whole, since, until)[0],
             [*past.minutes, *self._spans(live, counted, until, MINUTE)],
             self._sums(whole, since, until, "queue"),
@@ -120,7 +196,7 @@ class Statistics:
         return past
 
     def _spans(
-        self, found: Sequence[Tally], since: int, until: int, size: int, by: By = "all", name: str | None = None
+        self, found: Sequence[Tally], since: int, until: int, size: int, by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
         groups: dict[tuple[int, str | None], list[Tally]] = {}
         if by == "all":
@@ -131,7 +207,7 @@ class Statistics:
         return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
 
     def _sums(
-        self, found: Sequence[Tally], since: int, until: int, by: By = "all", name: str | None = None
+        self, found: Sequence[Tally], since: int, until: int, by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
         groups: dict[str | None, list[Tally]] = {None: []} if by == "all" else {}
         for key, tally in self._named(found, by, name):
@@ -160,7 +236,7 @@ class Statistics:
             *tallies.live(fresh, until),
         ]
 
-    def _named(self, found: Iterable[Tally], by: By, name: str | None) -> Sequence[tuple[str | None, Tally]]:
+    def _named(self, found: Iterable[Tally], by: GroupBy, name: str | None) -> Sequence[tuple[str | None, Tally]]:
         """Tallies by the name of what they are of; without those of graphs and gates, which no worker runs."""
         lanes = self._store.lanes.refresh()
         named: list[tuple[str | None, Tally]] = []
@@ -179,14 +255,14 @@ def _stats(name: str | None, at: int, length: int, some: Sequence[Tally]) -> Sta
     return Stats(
         name=name,
         since=to_datetime(at),
-        seconds=length / SECOND,
+        seconds=length / MICROS_PER_SECOND,
         runs=sum(by_state.values()),
         failed=by_state.get("failed", 0),
         cancelled=by_state.get("cancelled", 0),
-        wait=_times(merged(tally.waits for tally in some)),
-        run=_times(merged(tally.takes for tally in some)),
+        wait=_times(merge_histograms(tally.waits for tally in some)),
+        run=_times(merge_histograms(tally.takes for tally in some)),
     )
 
 
-def _times(histogram: Histogram) -> Times:
-    return Times(*(percentile(histogram, percent) for percent in (50, 95, 99)))
+def _times(histogram: Histogram) -> Percentiles:
+    return Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99)))

@@ -23,7 +23,7 @@ from holdfast.model.names import check_name
 from holdfast.store import Store
 from holdfast.store.tokens import TokenRow
 
-May: TypeAlias = Literal["read", "operate"]
+Permission: TypeAlias = Literal["read", "operate"]
 
 _TOKEN = re.compile(r"hf_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -34,7 +34,7 @@ class TokenInfo(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    may: May
+    may: Permission
     tenant: str | None
     """Whose runs alone it is for; None: all."""
     created_at: datetime
@@ -48,13 +48,13 @@ class NewToken(NamedTuple):
     token: str
 
 
-class Tokens:
+class TokenControl:
     """Who may come in, and what they may do."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(self, may: May, tenant: str | None = None, name: str | None = None) -> NewToken:
+    def create(self, may: Permission, tenant: str | None = None, name: str | None = None) -> NewToken:
         """Make a token for reading, or for operating, which includes that; for one tenant's runs, or all."""
         if may not in ("read", "operate"):
             raise ConfigError(f"a token is for read or operate, not {may!r}")

@@ -10,25 +10,22 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.engine.alarms import Alarms
 from holdfast.engine.attempt import Attempt, Cancellable, Order
-from holdfast.engine.blocking import BlockingConductor
-from holdfast.engine.conductor import Conductor
-from holdfast.engine.desk import Desk
-from holdfast.engine.enclosing_timeouts import watch_timers
-from holdfast.engine.loop_monitor import LoopMonitor
-from holdfast.engine.past import Past
-from holdfast.engine.patience import PatientReader
-from holdfast.engine.playing import Arguments, play, play_plainly
-from holdfast.engine.processes import Processes
-from holdfast.engine.score import Score
-from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads
+from holdfast.engine.durable.async_executor import AsyncExecutor, watch_timers
+from holdfast.engine.durable.history import RecordedHistory
+from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.replay import Arguments, run_async, run_sync
+from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.event_loop import LoopMonitor
+from holdfast.engine.processes.pool import Processes
+from holdfast.engine.services import RetryingChildReader, WorkerServices
+from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
-from holdfast.task.current import Scope, scope
+from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
 MAX_LEFTOVER = 20
@@ -48,12 +45,12 @@ class Runner:
         let_go: Callable[[Attempt], None],
         slot_freed: Callable[[], None],
         in_hand: Callable[[], int],
-        alarms: Alarms,
+        timer_thread: TimerThread,
         monitor: LoopMonitor,
         between: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.concurrency = concurrency
-        self._alarms = alarms
+        self._timer_thread = timer_thread
         self._monitor = monitor
         self._ended = ended
         self._let_go = let_go
@@ -67,11 +64,11 @@ class Runner:
         self._threads = Threads(between)
         self._processes = Processes(between)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._desk: Desk
+        self._services: WorkerServices
 
-    def serve(self, desk: Desk) -> None:
+    def serve(self, services: WorkerServices) -> None:
         """What durable functions need of the worker."""
-        self._desk = desk
+        self._services = services
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for coroutines and timers."""
@@ -152,7 +149,7 @@ class Runner:
 
     def _begin_beside(self, attempt: Attempt) -> bool:
         """Begin an attempt in a thread or a process; where no thread can be had it is handed back."""
-        self._set_timer(attempt, self._alarms.set)
+        self._set_timer(attempt, self._timer_thread.set)
         try:
             work = self._run_in_thread if attempt.place == "thread" else self._run_in_process
             attempt.thread = self._threads.run(partial(work, attempt))
@@ -166,7 +163,7 @@ class Runner:
         if attempt.timeout is None and attempt.claim.deadline_in is None:
             return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        seconds, order = min((micros / MICROS_PER_SECOND, order) for micros, order in limits if micros is not None)
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
@@ -174,27 +171,27 @@ class Runner:
             attempt.begun = True
         attempt.enter()
         call = self._call(attempt)
-        conductor: Conductor | None = None
+        executor: AsyncExecutor | None = None
         if isinstance(call, End):
             end = call
         elif attempt.durable:
-            conductor = Conductor(attempt, self._score(attempt), self._desk, self.loop)
+            executor = AsyncExecutor(attempt, self._plans(attempt), self._services, self.loop)
             try:
-                end = await play(conductor, call)
+                end = await run_async(executor, call)
             except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
                 end = attempt.failed(error)
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
                 end = attempt.failed(error)
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if conductor is not None and conductor.calls.threads:
+        if executor is not None and executor.calls.threads:
             attempt.threads_over = partial(self._over, attempt, end)
             self._report(attempt, end)
-            self.loop.call_later(ABANDON_AFTER_S, conductor.calls.abandon_threads)
+            self.loop.call_later(ABANDON_AFTER_S, executor.calls.abandon_threads)
         else:
             self._over(attempt, end)
 
@@ -207,16 +204,16 @@ class Runner:
                 report = attempt.stopped(attempt.order, lingers=True)
             attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
+            self._ended(attempt, attempt.complete(report, self._services.store.payloads))
 
-    def _score(self, attempt: Attempt) -> Score:
+    def _plans(self, attempt: Attempt) -> OperationPlans:
         claim = attempt.claim
-        past = Past(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
-        dry = claim.ending is not None
-        reader = PatientReader(attempt, self._desk.store.journal)
-        attempt.score = Score(claim, past, self._desk.clerk, reader, dry=dry)
-        attempt.score.link = None if attempt.watched is None else attempt.watched.link
-        return attempt.score
+        history = RecordedHistory(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        replay_only = claim.ending is not None
+        reader = RetryingChildReader(attempt, self._services.store.journal)
+        attempt.plans = OperationPlans(claim, history, self._services.client, reader, replay_only=replay_only)
+        attempt.plans.link = None if attempt.watched is None else attempt.watched.link
+        return attempt.plans
 
     def _run_in_thread(self, attempt: Attempt) -> None:
         attempt.enter()
@@ -224,13 +221,13 @@ class Runner:
         if isinstance(call, End):
             end = call
         elif attempt.durable:
-            conductor = BlockingConductor(attempt, self._score(attempt), self._desk)
-            end = play_plainly(conductor, call)
-            if conductor.threads:
+            executor = SyncExecutor(attempt, self._plans(attempt), self._services)
+            end = run_sync(executor, call)
+            if executor.threads:
                 self._report(attempt, end)
-                conductor.wait_for_threads()
+                executor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -282,10 +279,10 @@ class Runner:
                 report = end if counts else attempt.stopped(attempt.order, lingers=False)  # type: ignore[arg-type]
                 attempt.ended = report is not None
         if report is not None:
-            self._ended(attempt, attempt.complete(report, self._desk.store.payloads))
+            self._ended(attempt, attempt.complete(report, self._services.store.payloads))
         else:
             self._let_go(attempt)
-        attempt.score = None  # which has the attempt: only the garbage collector could free the two
+        attempt.plans = None  # which has the attempt: only the garbage collector could free the two
         self._free_slot(attempt, holds_slot, has_stopped=True)
 
     def _free_slot(self, attempt: Attempt, holds_slot: bool, *, has_stopped: bool) -> None:
@@ -310,7 +307,7 @@ class Runner:
             if order in ("suspend", "restart") and attempt.place == "thread":
                 continue  # it is its own thread that ends now
             if attempt.place != "loop" and order != "hand back":  # a worker that stops says itself when it gives up
-                self._alarms.set(0.0 if attempt.place == "thread" else CLEAN_UP, partial(self.give_up, attempt))
+                self._timer_thread.set(0.0 if attempt.place == "thread" else CLEAN_UP, partial(self.give_up, attempt))
 
     def _cancel(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
@@ -332,11 +329,11 @@ class Runner:
             attempt.ended = end is not None
             order = attempt.order
         if end is not None:
-            self._ended(attempt, attempt.complete(end, self._desk.store.payloads))
+            self._ended(attempt, attempt.complete(end, self._services.store.payloads))
         if order == "hand back":
             log.attempt_still_running(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         else:
-            self._alarms.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
+            self._timer_thread.set(ABANDON_AFTER_S, partial(self.abandon, attempt))
 
     def abandon(self, attempt: Attempt) -> None:
         """Continue the run without code that doesn't stop. Free its slot, and count its thread as lost."""
@@ -369,7 +366,7 @@ class Runner:
                 attempt.order = "lost"
                 attempt.ended = True
             taken.append(attempt)
-            self._ended(attempt, attempt.complete(end_of(attempt), self._desk.store.payloads))
+            self._ended(attempt, attempt.complete(end_of(attempt), self._services.store.payloads))
         if taken:
             self.loop.call_soon_threadsafe(self._cancel, taken)
         return taken

@@ -36,7 +36,7 @@ def worker_name() -> str:
     return f"{socket.gethostname()[:100]}:{os.getpid()}"
 
 
-class Duty:
+class WorkerState:
     """The session of now, if any, and the attempts that it has in hand. Shared by all loops of a worker."""
 
     def __init__(self) -> None:

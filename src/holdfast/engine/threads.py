@@ -6,11 +6,19 @@ process from ending. These are daemons, made when needed and kept.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import heapq
+import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, TypeVar
 
+from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
 from holdfast.telemetry import log
 
 ABANDON_AFTER_S = 1.0
@@ -113,3 +121,116 @@ class Threads:
                 function()
             except Exception:
                 log.hook_failed(function.__qualname__)
+
+
+# aside
+
+T = TypeVar("T")
+
+
+async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Run a blocking call beside the loop and wait for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def run() -> None:
+        set_outcome: Callable[[Any], None] = future.set_result
+        try:
+            outcome: Any = call(*args, **kwargs)
+        except StopIteration as error:  # which no future can carry
+            set_outcome, outcome = future.set_exception, RuntimeError(f"{call} raised {error!r}")
+        except BaseException as error:
+            set_outcome, outcome = future.set_exception, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, set_outcome, outcome)
+
+    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    return await future
+
+
+def beside(call: Callable[[], T]) -> Future[T]:
+    """Start a blocking call in a thread and return its future. Cancelling the future doesn't stop the thread."""
+    ended: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome = call()
+        except BaseException as error:
+            with suppress(InvalidStateError):  # cancelled
+                ended.set_exception(error)
+        else:
+            with suppress(InvalidStateError):
+                ended.set_result(outcome)
+
+    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    return ended
+
+
+def to_the_end(call: Callable[[], None], hurry: Callable[[], None]) -> None:
+    """Wait for a blocking call, also when a signal interrupts us: that hurries the call, and is raised after it."""
+    ended = beside(call)
+    interrupted: BaseException | None = None
+    while not ended.done():
+        try:
+            ended.exception()
+        except BaseException as error:
+            interrupted = error
+            hurry()
+    if interrupted is not None:
+        raise interrupted
+    ended.result()
+
+
+# timer_thread
+
+
+class Alarm:
+    """A call to be made at a time, unless it is cancelled before."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Forget the call, and what it holds, now."""
+        self.call = None
+
+
+class TimerThread(Loop):
+    """Makes calls when their time has come."""
+
+    name = "timer_thread"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[tuple[float, int, Alarm]] = []
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        """Make the call in so many seconds, on the thread of the timer_thread."""
+        alarm = Alarm(call)
+        with self._lock:
+            heapq.heappush(self._waiting, (time.monotonic() + seconds, next(self._numbers), alarm))
+            first = self._waiting[0][2] is alarm
+        if first:
+            self.wake()
+        return alarm
+
+    def tick(self) -> float:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return NOT_BEFORE_WOKEN
+                left = self._waiting[0][0] - time.monotonic()
+                if left > 0:
+                    return left
+                _, _, alarm = heapq.heappop(self._waiting)
+            call = alarm.call
+            if call is not None:
+                call()

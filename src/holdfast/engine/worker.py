@@ -20,15 +20,15 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from holdfast.engine.aside import aside, beside, to_the_end
-from holdfast.engine.crew import Crew
-from holdfast.engine.event_loop import LoopThread
-from holdfast.engine.loop import FIRST_PAUSE
-from holdfast.engine.own_process import own_process
+from holdfast.engine.components import WorkerComponents
+from holdfast.engine.event_loop import EventLoopThread
+from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.engine.runner import CLEAN_UP
-from holdfast.engine.startup import StartAborted, Startup, await_or_abort, wait_or_abort
+from holdfast.engine.startup import StartAborted, Startup, await_or_abort, own_process, wait_or_abort
+from holdfast.engine.threads import aside, beside, to_the_end
+from holdfast.engine.write_queue import AttemptEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
@@ -43,14 +43,14 @@ LAST_ACT = 5.0
 class Worker:
     """Works in the background of a `with` block, or by itself with `run()` or `drain()`. Made by `app.worker(…)`."""
 
-    def __init__(self, crew: Crew, registry: Registry) -> None:
-        self._crew = crew
-        self._own_loop: LoopThread | None = None
+    def __init__(self, components: WorkerComponents, registry: Registry) -> None:
+        self._components = components
+        self._own_loop: EventLoopThread | None = None
         self._told: SimpleQueue[None] = SimpleQueue()  # no Event: its lock may be held by the code that a signal breaks
         self._asked = 0
         self._signalled = 0
         self._unhealthy = False
-        self._startup = Startup(crew, registry, self._should_stop)
+        self._startup = Startup(components, registry, self._should_stop)
         self._closing: threading.Thread
 
     # The blocking forms
@@ -89,7 +89,7 @@ class Worker:
                 time.sleep(LOOK)
         finally:
             to_the_end(self._stop, self._hurry)
-        return self._crew.committer.ended
+        return self._components.committer.ended_attempts
 
     def stop(self) -> None:
         """Ask `run()` to end, from another thread; asked twice, it hurries."""
@@ -99,7 +99,7 @@ class Worker:
     def restart_if_unhealthy(self) -> None:
         """End `run()` when the event loop is blocked for too long or too many threads are lost, with the exit code
         that asks a supervisor for a new process."""
-        self._crew.on_unhealthy = self._stop_unhealthy
+        self._components.on_unhealthy = self._stop_unhealthy
 
     def _stop_unhealthy(self, reason: str) -> None:
         if not self._unhealthy:
@@ -109,11 +109,11 @@ class Worker:
 
     def session_ended(self, session: str) -> None:
         """Recover the runs of another worker's session at once: its process is known to have ended."""
-        self._crew.recoverer.session_ended(session)
+        self._components.recovery.session_ended(session)
 
     def on_session(self, report: Callable[[str], None]) -> None:
         """Call `report` with the id of each session that this worker opens."""
-        self._crew.on_session = report
+        self._components.on_session = report
 
     @property
     def exit_code(self) -> int:
@@ -131,14 +131,14 @@ class Worker:
     def _wait_until_told(self) -> None:
         """Wake up now and then: a signal that came while the process was frozen may have gone to another thread, and
         its handler runs only when the main thread does."""
-        while self._crew.store.database.failure is None:
+        while self._components.store.database.failure is None:
             with suppress(Empty):
                 self._told.get(timeout=SIGNAL_LOOK)
                 return
 
     async def _await_until_told(self) -> None:
         told = asyncio.create_task(aside(self._told.get))
-        while not told.done() and self._crew.store.database.failure is None:
+        while not told.done() and self._components.store.database.failure is None:
             await asyncio.wait([told], timeout=SIGNAL_LOOK)
 
     # The awaited forms: author code runs on the loop that awaits
@@ -174,7 +174,7 @@ class Worker:
                 await asyncio.sleep(LOOK)
         finally:
             await self._stop_surely(exiting=False)
-        return self._crew.committer.ended
+        return self._components.committer.ended_attempts
 
     # Starting
 
@@ -186,13 +186,13 @@ class Worker:
             wait_or_abort(beside(self._startup.connect), should_stop)
         else:
             self._startup.connect()
-        self._own_loop = LoopThread()
+        self._own_loop = EventLoopThread()
         try:
-            self._crew.use(self._own_loop.loop)
-            wait_or_abort(self._own_loop.submit(self._crew.lifespan.start()), should_stop)
+            self._components.use(self._own_loop.loop)
+            wait_or_abort(self._own_loop.submit(self._components.lifespan.start()), should_stop)
             self._startup.start_loops(drain=drain)
         except BaseException:
-            closing = self._own_loop.submit(self._crew.lifespan.abort())
+            closing = self._own_loop.submit(self._components.lifespan.abort())
             if not self._stuck_loop():
                 self._wait_for_hooks(closing.done)
             self._abort()
@@ -208,11 +208,11 @@ class Worker:
             self.stop()  # ends the thread that waits for the database
             raise
         try:
-            self._crew.use(asyncio.get_running_loop())
-            await await_or_abort(self._crew.lifespan.start(), should_stop)
+            self._components.use(asyncio.get_running_loop())
+            await await_or_abort(self._components.lifespan.start(), should_stop)
             await aside(self._startup.start_loops, drain=drain)
         except BaseException:
-            await self._crew.lifespan.abort()
+            await self._components.lifespan.abort()
             await aside(self._abort)
             raise
 
@@ -223,7 +223,7 @@ class Worker:
         try:
             while not self._nothing_is_due():
                 pass
-            if self._crew.claimer.rounds_without_work and self._crew.quiet() and self._nothing_is_due():
+            if self._components.claimer.rounds_without_work and self._components.quiet() and self._nothing_is_due():
                 return True  # what ended since the first look may have left a retry that is due at once
         except StoreUnavailable as error:  # the loops wait for the database too
             log.database_trouble("drain", error)
@@ -233,7 +233,7 @@ class Worker:
         return False
 
     def _nothing_is_due(self) -> bool:
-        return all(clock.tick() > 0.0 for clock in self._crew.clocks)
+        return all(clock.tick() > 0.0 for clock in self._components.clocks)
 
     # Stopping
 
@@ -243,16 +243,16 @@ class Worker:
         self._finish_or_cancel()
         if not self._stuck_loop():
             self._write_and_tell()
-            hooks = asyncio.run_coroutine_threadsafe(self._crew.lifespan.stop(), own_loop.loop)
+            hooks = asyncio.run_coroutine_threadsafe(self._components.lifespan.stop(), own_loop.loop)
             self._wait_for_hooks(hooks.done)
         lingers = self._close(exiting=exiting)
-        if not lingers and not (exiting and self._crew.runner.taken):
+        if not lingers and not (exiting and self._components.runner.taken):
             own_loop.stop(CLEAN_UP)
 
     async def _stop_here(self, *, exiting: bool) -> None:
         await aside(self._finish_or_cancel)
         await aside(self._write_and_tell)
-        hooks = asyncio.ensure_future(self._crew.lifespan.stop())
+        hooks = asyncio.ensure_future(self._components.lifespan.stop())
         await aside(self._wait_for_hooks, hooks.done)
         await aside(self._close, exiting=exiting)
 
@@ -272,49 +272,58 @@ class Worker:
 
     def _wait_for_hooks(self, done: Callable[[], bool]) -> None:
         """Stop hooks have the grace, as what runs had it, and a moment also in a hurry."""
-        crew = self._crew
-        if not (crew.wait_until(done, crew.settings.grace, self._hurried) or crew.wait_until(done, CLEAN_UP)):
+        components = self._components
+        if not (
+            components.wait_until(done, components.settings.grace, self._hurried)
+            or components.wait_until(done, CLEAN_UP)
+        ):
             log.hooks_slow()
 
     def _finish_or_cancel(self) -> None:
         """Claim no more, give what runs its grace, then tell it to stop."""
-        crew = self._crew
-        crew.claimer.stop()
-        for clock in crew.clocks:
+        components = self._components
+        components.claimer.stop()
+        for clock in components.clocks:
             clock.stop()
-        session = crew.duty.session
-        if session is not None and crew.store.database.failure is not None:
-            crew.lose(session, "its database can't be used any more")
-        log.worker_stopping(session.id if session else "(none)", crew.runner.taken, crew.settings.grace)
-        crew.wait_until(lambda: not (crew.unfinished() or crew.poller.busy), crew.settings.grace, self._hurried)
-        crew.poller.give_up()
-        crew.runner.stop(crew.unfinished(), "hand back")
-        crew.wait_until(
-            lambda: all(attempt.place == "thread" for attempt in crew.unfinished()), CLEAN_UP, self._hurried
+        session = components.state.session
+        if session is not None and components.store.database.failure is not None:
+            components.lose(session, "its database can't be used any more")
+        log.worker_stopping(session.id if session else "(none)", components.runner.taken, components.settings.grace)
+        components.wait_until(
+            lambda: not (components.unfinished() or components.trigger_poller.busy),
+            components.settings.grace,
+            self._hurried,
+        )
+        components.trigger_poller.give_up()
+        components.runner.stop(components.unfinished(), "hand back")
+        components.wait_until(
+            lambda: all(attempt.place == "thread" for attempt in components.unfinished()), CLEAN_UP, self._hurried
         )
 
     def _write_and_tell(self) -> None:
         """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
         self._flush()
-        crew = self._crew
-        crew.wait_until(lambda: not crew.failures.pending, max(crew.settings.grace, CLEAN_UP), self._hurried)
-        crew.failures.close()
+        components = self._components
+        components.wait_until(
+            lambda: not components.failures.pending, max(components.settings.grace, CLEAN_UP), self._hurried
+        )
+        components.failures.close()
 
     def _stuck_loop(self) -> bool:
         """Whether author code blocks the event loop."""
         passed = threading.Event()
         with suppress(RuntimeError):  # it is closed
-            self._crew.runner.loop.call_soon_threadsafe(passed.set)
-        return not self._crew.wait_until(passed.is_set, CLEAN_UP)
+            self._components.runner.loop.call_soon_threadsafe(passed.set)
+        return not self._components.wait_until(passed.is_set, CLEAN_UP)
 
     def _close(self, *, exiting: bool) -> bool:
         """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
         whether there is such."""
-        self._crew.failures.close()
-        lingering = self._crew.unfinished()
+        self._components.failures.close()
+        lingering = self._components.unfinished()
         if lingering and not exiting:
             for attempt in lingering:
-                self._crew.runner.give_up(attempt)
+                self._components.runner.give_up(attempt)
             self._flush()
             atexit.register(self._end_with_the_process)
             self._closing = threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True)
@@ -322,13 +331,13 @@ class Worker:
             return True
         self._flush()
         for attempt in lingering:  # the last act
-            self._crew.runner.give_up(attempt, lingers=False)
-            self._crew.committer.let_go(attempt)
+            self._components.runner.give_up(attempt, lingers=False)
+            self._components.submit(AttemptEnd(attempt, None))
         self._end_session()
         return False
 
     def _close_when_over(self) -> None:
-        while self._crew.unfinished():
+        while self._components.unfinished():
             time.sleep(LOOK)
         self._end_session()
         if self._own_loop is not None:
@@ -337,54 +346,69 @@ class Worker:
 
     def _end_with_the_process(self) -> None:
         """The author code that outlived us ends now, as all else here does."""
-        for attempt in self._crew.unfinished():
-            self._crew.committer.let_go(attempt)
+        for attempt in self._components.unfinished():
+            self._components.submit(AttemptEnd(attempt, None))
         self._closing.join(LAST_ACT)
 
     def _flush(self) -> None:
         """Wait until all ends are durable, or the session is over. What a loop that author code blocks has gathered
         isn't waited for: it may stay there for ever."""
-        crew = self._crew
+        components = self._components
         self._stuck_loop()  # in a turn of it, what has gathered there is handed over
-        crew.committer.wake()
-        crew.wait_until(lambda: not crew.committer.handed_over or crew.duty.session is None, FLUSH)
+        components.committer.wake()
+        components.wait_until(
+            lambda: not components.committer.queue.available or components.state.session is None, FLUSH
+        )
 
     def _end_session(self) -> None:
-        crew = self._crew
+        components = self._components
         self._flush()
-        crew.following.end()
-        if crew.watching is not None:
-            crew.watching.stop()
-        for loop in (*crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
+        components.virtual_time.end()
+        if components.telemetry is not None:
+            components.telemetry.stop()
+        for loop in (
+            *components.housekeepers,
+            components.committer,
+            components.timer_thread,
+            components.lease_guard,
+            components.heartbeat,
+        ):
             loop.stop(CLEAN_UP)
-        session = crew.duty.session
+        session = components.state.session
         if session is not None:
-            crew.duty.end(session)
+            components.state.end(session)
             try:
-                crew.store.workers.close(session.id)
+                components.store.workers.close(session.id)
             except Exception as error:
                 log.database_trouble("closing the session", error)
-            log.worker_stopped(session.id, crew.committer.ended, crew.committer.handed_back)
-        crew.runner.close()
+            log.worker_stopped(session.id, components.committer.ended_attempts, components.committer.released_attempts)
+        components.runner.close()
 
     def _abort(self) -> None:
         """The start failed half way."""
-        crew = self._crew
-        crew.following.end()
-        for loop in (crew.claimer, *crew.housekeepers, crew.committer, crew.alarms, crew.warden, crew.heartbeat):
+        components = self._components
+        components.virtual_time.end()
+        for loop in (
+            components.claimer,
+            *components.housekeepers,
+            components.committer,
+            components.timer_thread,
+            components.lease_guard,
+            components.heartbeat,
+        ):
             loop.stop(CLEAN_UP)
-        session = crew.duty.session
+        session = components.state.session
         if session is not None:
-            crew.duty.end(session)
+            components.state.end(session)
             try:
-                crew.store.workers.close(session.id)
+                components.store.workers.close(session.id)
             except StoreUnavailable as error:
                 log.database_trouble("closing the session", error)
 
     def _exit_if_stuck(self) -> None:
         """End the process if author code still runs: its runs were handed back. Raise the database's failure."""
-        failure = self._crew.store.database.failure
-        if self._crew.runner.taken or self._crew.runner.lost_threads:
+        failure = self._components.store.database.failure
+        if self._components.runner.taken or self._components.runner.lost_threads:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.exit_code if failure is None else 2)
@@ -421,4 +445,4 @@ def _never() -> bool:
 
 
 def _deadline(timeout: Duration | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND
+    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / MICROS_PER_SECOND

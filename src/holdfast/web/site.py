@@ -17,24 +17,24 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.open import IN_MEMORY
 from holdfast.database import open_database
-from holdfast.web.answers import json_answer
-from holdfast.web.api import many, others, runs
-from holdfast.web.api.live import Live
+from holdfast.web.api import bulk, resources, runs
+from holdfast.web.api.live import LiveUpdates
 from holdfast.web.api.metrics import CONTENT_TYPE, exposition
 from holdfast.web.api.openapi import document
-from holdfast.web.api.table import PREFIX, Handler, admit, refused, route
-from holdfast.web.guard import Guard
+from holdfast.web.api.operation import PREFIX, Handler, authorize, error_response, route
+from holdfast.web.auth import Authenticator, SiteContext
+from holdfast.web.middleware import SecurityMiddleware
+from holdfast.web.pages.page import error_page
 from holdfast.web.pages.routes import page_routes
-from holdfast.web.pages.table import refused_page
-from holdfast.web.place import Place
-from holdfast.web.problems import Refusal
-from holdfast.web.visitors import Visitors
+from holdfast.web.responses import RequestError, json_response
 
 READ_SECONDS = 5.0
-OPERATIONS = (*runs.OPERATIONS, *many.OPERATIONS, *others.OPERATIONS)
+OPERATIONS = (*runs.OPERATIONS, *bulk.OPERATIONS, *resources.OPERATIONS)
 
 
-def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()) -> Guard:
+def dashboard(
+    app: Holdfast, *, token: str | None = None, unlocked: bool = False, hosts: Iterable[str] = ()
+) -> SecurityMiddleware:
     """The dashboard and the API of an app, to be served, or mounted in another ASGI application.
 
     `token`, or `$HOLDFAST_TOKEN`, has all rights; `holdfast token create` makes others. `unlocked`: as long as there
@@ -42,16 +42,18 @@ def dashboard(app: Holdfast, *, token: str | None = None, unlocked: bool = False
     the names by which it is reached, beside localhost and addresses written as numbers.
     """
     control = _control(app)
-    place = Place(app, control, Visitors(control, token or os.environ.get("HOLDFAST_TOKEN") or None, unlocked=unlocked))
+    context = SiteContext(
+        app, control, Authenticator(control, token or os.environ.get("HOLDFAST_TOKEN") or None, unlocked=unlocked)
+    )
 
     @asynccontextmanager
     async def until_it_ends(_site: Starlette) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(control.close)
 
-    routes = [*_api_routes(place), *page_routes(place)]
+    routes = [*_api_routes(context), *page_routes(context)]
     site = Starlette(routes=routes, exception_handlers={HTTPException: _refused_by_router}, lifespan=until_it_ends)
-    return Guard(site, ["localhost", *hosts], loopback_only=unlocked, close=control.close)
+    return SecurityMiddleware(site, ["localhost", *hosts], loopback_only=unlocked, close=control.close)
 
 
 def _control(app: Holdfast) -> Control:
@@ -59,39 +61,39 @@ def _control(app: Holdfast) -> Control:
     if app.url == IN_MEMORY:
         return Control(app.store, app.registry)
     database = open_database(app.url, app.store.database.dialect.schema)
-    database.read_seconds = READ_SECONDS
+    database.read_timeout_s = READ_SECONDS
     return Control(app.store.beside(database), app.registry)
 
 
-def _api_routes(place: Place) -> list[BaseRoute]:
-    live = Live(place)
+def _api_routes(context: SiteContext) -> list[BaseRoute]:
+    live = LiveUpdates(context)
     return [
-        Route(f"{PREFIX}/openapi.json", _openapi(place), name="openapi"),
+        Route(f"{PREFIX}/openapi.json", _openapi(context), name="openapi"),
         Route(f"{PREFIX}/live", live.runs, name="live"),
         Route(f"{PREFIX}/runs/{{id}}/live", live.run, name="live_run"),
-        Route("/metrics", _metrics(place), name="metrics"),
-        *(route(place, operation) for operation in OPERATIONS),
+        Route("/metrics", _metrics(context), name="metrics"),
+        *(route(context, operation) for operation in OPERATIONS),
     ]
 
 
-def _openapi(place: Place) -> Handler:
+def _openapi(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            admit(await asyncio.to_thread(place.visitors.of, request), "read", whole=False)
-            return json_answer(document(OPERATIONS, request.scope.get("root_path", "")))
+            authorize(await asyncio.to_thread(context.authenticator.of, request), "read", all_tenants=False)
+            return json_response(document(OPERATIONS, request.scope.get("root_path", "")))
         except Exception as error:
-            return refused(error, request)
+            return error_response(error, request)
 
     return handle
 
 
-def _metrics(place: Place) -> Handler:
+def _metrics(context: SiteContext) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            admit(await asyncio.to_thread(place.visitors.of, request), "read", whole=True)
-            return Response(await asyncio.to_thread(exposition, place.control), media_type=CONTENT_TYPE)
+            authorize(await asyncio.to_thread(context.authenticator.of, request), "read", all_tenants=True)
+            return Response(await asyncio.to_thread(exposition, context.control), media_type=CONTENT_TYPE)
         except Exception as error:
-            return refused(error, request)
+            return error_response(error, request)
 
     return handle
 
@@ -100,10 +102,12 @@ async def _refused_by_router(request: Request, error: Exception) -> Response:
     """There is no such route, or not with this method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(getattr(error, "headers", None) or {})
-    refusal = Refusal(status, f"{request.method} {request.url.path[:200]} isn't answered here", "no_route", headers)
+    refusal = RequestError(
+        status, f"{request.method} {request.url.path[:200]} isn't answered here", "no_route", headers
+    )
     if _for_a_browser(request):
-        return refused_page(refusal, request, None)
-    return refused(refusal, request)
+        return error_page(refusal, request, None)
+    return error_response(refusal, request)
 
 
 def _for_a_browser(request: Request) -> bool:

@@ -5,15 +5,53 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.demo.interrupt import Interrupt
 from holdfast.cli.root import holdfast
 from holdfast.errors import HoldfastError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the first signal, or after what must not be broken off."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._came = False
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.ignore()
+        self._came = True
+        if not self._held:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From now on nothing interrupts us: we are about to end."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let a signal wait until the end of the block."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._came:
+            raise KeyboardInterrupt
+
 
 FEWEST_JOBS = 20
 MOST_JOBS = 5000
@@ -57,22 +95,22 @@ def demo(postgres: str | None, jobs: int, keep: bool) -> int:
 
 
 def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: Interrupt) -> int:
-    from holdfast.cli.demo import screen
+    from holdfast.cli.demo import display
     from holdfast.cli.demo.app import app
-    from holdfast.cli.demo.play import Play
-    from holdfast.cli.demo.scene import Scene
+    from holdfast.cli.demo.scenario import Scenario
+    from holdfast.cli.demo.state import DemoState
 
-    console = screen.make_console()
-    database = app.store.database.shown
-    scene = Scene(jobs, database)
+    console = display.make_console()
+    database = app.store.database.display_url
+    scene = DemoState(jobs, database)
     try:
-        with screen.shown(console, scene) as draw:
-            verdict = Play(folder, scene, draw, interrupt).perform()
-        screen.tell_verdict(console, verdict)
+        with display.shown(console, scene) as draw:
+            verdict = Scenario(folder, scene, draw, interrupt).perform()
+        display.tell_verdict(console, verdict)
         if keep:
             look = f"holdfast runs --url {database}" + (f" --schema {schema}" if schema else "")
-            screen.tell_kept(console, str(folder), look)
-        screen.tell_next(console)
+            display.tell_kept(console, str(folder), look)
+        display.tell_next(console)
         return 0 if verdict.good else 1
     finally:
         interrupt.ignore()
@@ -83,6 +121,8 @@ def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: In
 
 def _drop(app: Holdfast, schema: str) -> None:
     try:
-        app.store.database.line("client").run(lambda line: line.script(f'drop schema if exists "{schema}" cascade'))
+        app.store.database.connection("client").run(
+            lambda line: line.execute_script(f'drop schema if exists "{schema}" cascade')
+        )
     except HoldfastError as error:
         click.echo(f"holdfast demo: the schema {schema} couldn't be dropped: {error}", err=True)

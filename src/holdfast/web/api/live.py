@@ -19,10 +19,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from holdfast.store.reader import run_id
-from holdfast.web.api.table import admit, refused
-from holdfast.web.place import Place
-from holdfast.web.problems import Refusal
-from holdfast.web.visitors import Visitor
+from holdfast.web.api.operation import authorize, error_response
+from holdfast.web.auth import Principal, SiteContext
+from holdfast.web.responses import RequestError
 
 LOOK_SECONDS = 1.0
 MOST_LISTENERS = 100
@@ -32,11 +31,11 @@ SILENCE_SECONDS = 15.0
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class Live:
+class LiveUpdates:
     """Streams of changes, to a bounded number of listeners."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, context: SiteContext) -> None:
+        self._place = context
         self._listeners = 0
         self._looked: dict[str | None, tuple[float, str]] = {}
         self._looking = threading.Lock()
@@ -44,8 +43,8 @@ class Live:
     async def run(self, request: Request) -> Response:
         """Changes of one run; its end ends the stream."""
 
-        def look(visitor: Visitor) -> tuple[Any, bool]:
-            info = visitor.run(self._place.control, run_id(request.path_params["id"]))
+        def look(principal: Principal) -> tuple[Any, bool]:
+            info = principal.run(self._place.control, run_id(request.path_params["id"]))
             version = self._place.control.runs.pulse(info.id)
             return {"id": info.id, "state": info.state, "progress": info.progress, "version": version}, info.final
 
@@ -54,8 +53,8 @@ class Live:
     async def runs(self, request: Request) -> Response:
         """Changes of the newest runs, and of what queues hold."""
 
-        def look(visitor: Visitor) -> tuple[Any, bool]:
-            return {"version": self._version(visitor.tenant)}, False
+        def look(principal: Principal) -> tuple[Any, bool]:
+            return {"version": self._version(principal.tenant)}, False
 
         return await self._answer(request, look)
 
@@ -77,25 +76,25 @@ class Live:
             self._looked = {**dict(list(self._looked.items())[-MOST_LISTENERS:]), tenant: (time.monotonic(), version)}
             return version
 
-    async def _answer(self, request: Request, look: Callable[[Visitor], tuple[Any, bool]]) -> Response:
+    async def _answer(self, request: Request, look: Callable[[Principal], tuple[Any, bool]]) -> Response:
         try:
-            visitor = await asyncio.to_thread(self._place.visitors.of, request)
-            admit(visitor, "read", whole=False)
-            first, over = await asyncio.to_thread(look, visitor)
+            principal = await asyncio.to_thread(self._place.authenticator.of, request)
+            authorize(principal, "read", all_tenants=False)
+            first, over = await asyncio.to_thread(look, principal)
             if self._listeners >= MOST_LISTENERS:
-                raise Refusal(
+                raise RequestError(
                     503, f"{MOST_LISTENERS} listen already: ask again later", "too_many", {"retry-after": "30"}
                 )
         except Exception as error:
-            return refused(error, request)
-        stream = self._stream(request, visitor, look, first, over)
+            return error_response(error, request)
+        stream = self._stream(request, principal, look, first, over)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     async def _stream(
         self,
         request: Request,
-        visitor: Visitor,
-        look: Callable[[Visitor], tuple[Any, bool]],
+        principal: Principal,
+        look: Callable[[Principal], tuple[Any, bool]],
         seen: Any,
         over: bool,
     ) -> AsyncIterator[bytes]:
@@ -107,7 +106,7 @@ class Live:
             while not over and time.monotonic() < end and not await request.is_disconnected():
                 await asyncio.sleep(LOOK_SECONDS)
                 try:
-                    now, over = await asyncio.to_thread(look, visitor)
+                    now, over = await asyncio.to_thread(look, principal)
                 except Exception:  # pruned, or the database is away: who listens comes back and is told
                     return
                 if now != seen:

@@ -12,7 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class Metric(NamedTuple):
+class Gauge(NamedTuple):
     """A name, what it means, and its values by labels."""
 
     name: str
@@ -25,9 +25,9 @@ def exposition(control: Control) -> str:
     return "".join(line + "\n" for metric in _metrics(control) for line in _lines(metric))
 
 
-def _metrics(control: Control) -> Iterator[Metric]:
+def _metrics(control: Control) -> Iterator[Gauge]:
     counts = control.counts.overview()
-    yield Metric(
+    yield Gauge(
         "holdfast_runs",
         "Unfinished runs, by queue and state; counted up to 100,000 ready ones, 20,000 in other states.",
         [
@@ -36,28 +36,28 @@ def _metrics(control: Control) -> Iterator[Metric]:
             for state, count in states.items()
         ],
     )
-    yield Metric(
+    yield Gauge(
         "holdfast_kept_runs",
         "All runs that are kept, by state; where there are many, an estimate.",
         [({"state": state}, count.value) for state, count in counts.states.items()],
     )
-    yield Metric(
+    yield Gauge(
         "holdfast_queue_paused",
         "1 for queues that are paused.",
         [({"queue": queue}, int(paused)) for queue, paused in control.queues.paused().items()],
     )
     states = Counter(worker.state for worker in control.workers.list())
-    yield Metric(
+    yield Gauge(
         "holdfast_workers",
         "Worker sessions, by what they do.",
         [({"state": state}, states[state]) for state in ("working", "idle", "unhealthy", "dead")],
     )
     limits = control.limits.list()
     counters = [(limit.name, counter) for limit in limits for counter in limit.counters]
-    yield Metric("holdfast_permits_used", "Permits of a limit in use.", _summed(counters, "used"))
-    yield Metric("holdfast_parked", "Runs that wait for a permit of a limit.", _summed(counters, "parked"))
+    yield Gauge("holdfast_permits_used", "Permits of a limit in use.", _summed(counters, "used"))
+    yield Gauge("holdfast_parked", "Runs that wait for a permit of a limit.", _summed(counters, "parked"))
     schedules = Counter(each.state for each in control.schedules.list())
-    yield Metric(
+    yield Gauge(
         "holdfast_schedules",
         "Schedules and triggers, by state.",
         [({"state": s}, n) for s, n in sorted(schedules.items())],
@@ -71,7 +71,7 @@ def _summed(counters: Iterable[tuple[str, object]], what: str) -> list[tuple[dic
     return [({"limit": name}, count) for name, count in sorted(sums.items())]
 
 
-def _lines(metric: Metric) -> Iterator[str]:
+def _lines(metric: Gauge) -> Iterator[str]:
     yield f"# HELP {metric.name} {metric.help}"
     yield f"# TYPE {metric.name} gauge"
     for labels, value in metric.samples:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.web.api.table import PREFIX, Operation
-from holdfast.web.problems import Problem
+from holdfast.web.api.operation import PREFIX, Operation
+from holdfast.web.responses import Problem
 
 _NAMED = re.compile(r"\{(\w+)(?::\w+)?\}")
 _IN_PATH = {"id": {"type": "string", "format": "uuid"}}
@@ -69,7 +69,7 @@ def _content(each: Operation) -> dict[str, Any]:
 
 
 def _who_may(each: Operation) -> str:
-    scope = "; it must not be for one tenant only" if each.whole else ""
+    scope = "; it must not be for one tenant only" if each.all_tenants else ""
     return f"Needs a token for {each.may}{scope}."
 
 

@@ -8,23 +8,22 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.control.explainer import Reason
 from holdfast.control.graphs import GraphInfo
-from holdfast.control.runs import RunDetails
-from holdfast.control.steps import StepInfo, WaitInfo
-from holdfast.control.why import Reason
+from holdfast.control.runs import RunDetails, StepInfo, WaitInfo
 from holdfast.errors import UnknownTask
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo, RunState
 from holdfast.task.task import Task
-from holdfast.web.api.table import Call, Operation
-from holdfast.web.problems import Refusal
+from holdfast.web.api.operation import ApiRequest, Operation
+from holdfast.web.responses import RequestError
 
 LARGEST_PAGE = 200
 T = TypeVar("T")
 
 
-class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Runs that fit all that is given; `error` is a part of the error's text."""
 
     state: list[RunState] = []
@@ -42,7 +41,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     family: UUID | None = None
 
 
-class RunsQuery(Filter, forbid_unknown_fields=True, kw_only=True):
+class RunsQuery(RunFilterBody, forbid_unknown_fields=True, kw_only=True):
     """Which runs, and how many at most. `state` may be given several times."""
 
     limit: int = 50
@@ -58,7 +57,7 @@ class RunsPage(msgspec.Struct):
     partial: bool
 
 
-class NewRun(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A call of a task. `args`: by position; `kwargs`: by name. `remote`: its code isn't known here; any name will do.
     Durations are seconds."""
 
@@ -77,14 +76,14 @@ class NewRun(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     remote: bool = False
 
 
-class Made(msgspec.Struct):
+class RunCreated(msgspec.Struct):
     """A run that there is now; with a key that was used before, the one that there was."""
 
     id: UUID
     task: str
 
 
-class Reasoned(msgspec.Struct, forbid_unknown_fields=True):
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Why something is done, in words."""
 
     reason: str | None = None
@@ -96,14 +95,14 @@ class Changed(msgspec.Struct):
     changed: bool
 
 
-class Fork(msgspec.Struct, forbid_unknown_fields=True):
+class ForkRequest(msgspec.Struct, forbid_unknown_fields=True):
     """From which step on, and with which arguments instead of the run's own."""
 
     from_step: str | None = None
     args: list[Any] | dict[str, Any] | None = None
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
+class MessageRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Something for `ctx.receive(topic)`."""
 
     topic: str
@@ -117,14 +116,14 @@ class PartQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     after: int = 0
 
 
-class History(msgspec.Struct):
+class HistoryPage(msgspec.Struct):
     """The story of a run, from its beginning."""
 
     entries: list[Entry]
     after: int | None
 
 
-class Steps(msgspec.Struct):
+class StepsPage(msgspec.Struct):
     """What a durable function has on record, in order, and what it waits for."""
 
     steps: list[StepInfo]
@@ -146,29 +145,29 @@ class Reasons(msgspec.Struct):
 
 def page_size(limit: int) -> int:
     if not 1 <= limit <= LARGEST_PAGE:
-        raise Refusal(422, f"limit must be between 1 and {LARGEST_PAGE}; use after for more", "invalid")
+        raise RequestError(422, f"limit must be between 1 and {LARGEST_PAGE}; use after for more", "invalid")
     return limit
 
 
-def part(whole: list[T], asked: PartQuery) -> tuple[list[T], int | None]:
+def part(all_tenants: list[T], asked: PartQuery) -> tuple[list[T], int | None]:
     """What was asked for of something that only grows at its end; and where the next part begins, if there is one."""
     if asked.after < 0:
-        raise Refusal(422, "after must be what an answer said", "invalid")
+        raise RequestError(422, "after must be what an answer said", "invalid")
     end = asked.after + page_size(asked.limit)
-    return whole[asked.after : end], end if end < len(whole) else None
+    return all_tenants[asked.after : end], end if end < len(all_tenants) else None
 
 
-def tenant_of(call: Call, asked: str | None) -> str | None:
+def tenant_of(call: ApiRequest, asked: str | None) -> str | None:
     """The tenant that a request is about: the visitor's own, if they have one."""
-    own = call.visitor.tenant
+    own = call.principal.tenant
     if own is not None and asked not in (None, own):
-        raise Refusal(403, f"this token is for the runs of tenant {own} only", "one_tenant")
+        raise RequestError(403, f"this token is for the runs of tenant {own} only", "one_tenant")
     return own or asked
 
 
-def _list(call: Call) -> RunsPage:
+def _list(call: ApiRequest) -> RunsPage:
     asked: RunsQuery = call.query
-    own = call.visitor.tenant
+    own = call.principal.tenant
     if own is not None and asked.tenant not in (None, own):
         return RunsPage([], None, False)
     given: Any = {**msgspec.structs.asdict(asked), "tenant": own or asked.tenant, "limit": page_size(asked.limit)}
@@ -176,8 +175,8 @@ def _list(call: Call) -> RunsPage:
     return RunsPage(list(page), page.after, page.partial)
 
 
-def _enqueue(call: Call) -> Made:
-    asked: NewRun = call.body
+def _enqueue(call: ApiRequest) -> RunCreated:
+    asked: EnqueueRequest = call.body
     given = {name: getattr(asked, name) for name in ("queue", "priority", "key", "unique", "tags")}
     times: dict[str, Duration | None] = {"delay": asked.delay, "timeout": asked.timeout, "deadline": asked.deadline}
     options = {name: value for name, value in {**given, **times}.items() if value is not None}
@@ -185,12 +184,12 @@ def _enqueue(call: Call) -> Made:
     if tenant is not None:
         options["tenant"] = tenant
     task = _task(call, asked).options(**options)
-    run = call.place.app.enqueue_many([task.request(*asked.args, **asked.kwargs)])[0]
-    return Made(run.id, run.task)
+    run = call.context.app.enqueue_many([task.request(*asked.args, **asked.kwargs)])[0]
+    return RunCreated(run.id, run.task)
 
 
-def _task(call: Call, asked: NewRun) -> Task[..., Any]:
-    app = call.place.app
+def _task(call: ApiRequest, asked: EnqueueRequest) -> Task[..., Any]:
+    app = call.context.app
     if asked.remote:
         return app.remote(asked.task)
     try:
@@ -199,43 +198,45 @@ def _task(call: Call, asked: NewRun) -> Task[..., Any]:
         raise UnknownTask(f"{error}; with remote=true any name is taken") from None
 
 
-def _one(call: Call) -> RunDetails:
+def _one(call: ApiRequest) -> RunDetails:
     return call.control.runs.details(call.run().id)
 
 
-def _cancel(call: Call) -> Changed:
-    return Changed(call.control.runs.cancel(call.run().id, call.body.reason, by=call.visitor.by))
+def _cancel(call: ApiRequest) -> Changed:
+    return Changed(call.control.runs.cancel(call.run().id, call.body.reason, by=call.principal.by))
 
 
-def _retry(call: Call) -> Changed:
-    return Changed(call.control.runs.retry(call.run().id, by=call.visitor.by))
+def _retry(call: ApiRequest) -> Changed:
+    return Changed(call.control.runs.retry(call.run().id, by=call.principal.by))
 
 
-def _fork(call: Call) -> Made:
+def _fork(call: ApiRequest) -> RunCreated:
     info = call.run()
-    return Made(call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.visitor.by), info.task)
+    return RunCreated(
+        call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by), info.task
+    )
 
 
-def _send(call: Call) -> Changed:
-    call.control.runs.send(call.run().id, call.body.topic, call.body.payload, by=call.visitor.by)
+def _send(call: ApiRequest) -> Changed:
+    call.control.runs.send(call.run().id, call.body.topic, call.body.payload, by=call.principal.by)
     return Changed(True)
 
 
-def _history(call: Call) -> History:
-    return History(*part(call.control.runs.history(call.run().id), call.query))
+def _history(call: ApiRequest) -> HistoryPage:
+    return HistoryPage(*part(call.control.runs.history(call.run().id), call.query))
 
 
-def _steps(call: Call) -> Steps:
+def _steps(call: ApiRequest) -> StepsPage:
     id = call.run().id
     steps, after = part(call.control.runs.steps(id), call.query)
-    return Steps(steps, call.control.runs.waits(id), after)
+    return StepsPage(steps, call.control.runs.waits(id), after)
 
 
-def _why(call: Call) -> Reasons:
-    return Reasons(call.control.whys.why(call.run().id, call.visitor.tenant).reasons)
+def _why(call: ApiRequest) -> Reasons:
+    return Reasons(call.control.whys.why(call.run().id, call.principal.tenant).reasons)
 
 
-def _graph(call: Call) -> GraphPage:
+def _graph(call: ApiRequest) -> GraphPage:
     graph = call.control.graphs.read(call.run().id)
     nodes, after = part(graph.nodes, call.query)
     return GraphPage(graph.id, graph.counts, nodes, graph.gates, after=after)
@@ -248,7 +249,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs", name="enqueue", summary="Make a run of a task.",
-        do=_enqueue, body=NewRun, answer=Made, status=201,
+        do=_enqueue, body=EnqueueRequest, answer=RunCreated, status=201,
     ),
     Operation(
         method="GET", path="/runs/{id}", name="show_run", summary="All there is to know of a run.",
@@ -256,12 +257,12 @@ OPERATIONS = (
     ),
     Operation(
         method="GET", path="/runs/{id}/history", name="run_history", summary="What happened to a run, in order.",
-        do=_history, query=PartQuery, answer=History,
+        do=_history, query=PartQuery, answer=HistoryPage,
     ),
     Operation(
         method="GET", path="/runs/{id}/steps", name="run_steps",
         summary="What a durable function has on record, and what it waits for.",
-        do=_steps, query=PartQuery, answer=Steps,
+        do=_steps, query=PartQuery, answer=StepsPage,
     ),
     Operation(
         method="GET", path="/runs/{id}/why", name="why_run", summary="Why a run isn't running.",
@@ -273,7 +274,7 @@ OPERATIONS = (
     ),
     Operation(
         method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="End a run, and its children with it.",
-        do=_cancel, body=Reasoned, answer=Changed,
+        do=_cancel, body=CancelRequest, answer=Changed,
     ),
     Operation(
         method="POST", path="/runs/{id}/retry", name="retry_run",
@@ -282,11 +283,11 @@ OPERATIONS = (
     Operation(
         method="POST", path="/runs/{id}/fork", name="fork_run",
         summary="Make a new run with what another one recorded before a step.",
-        do=_fork, body=Fork, answer=Made, status=201,
+        do=_fork, body=ForkRequest, answer=RunCreated, status=201,
     ),
     Operation(
         method="POST", path="/runs/{id}/messages", name="send_message", summary="Send an unfinished run a message.",
-        do=_send, body=Message, answer=Changed,
+        do=_send, body=MessageRequest, answer=Changed,
     ),
 )  # fmt: skip
 """What can be asked about runs, and done to them."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.control.stats import Stats
-from holdfast.web.pages.words import exact, many, span
+from holdfast.web.pages.formats import exact, many, span
 
 WIDTH = 600.0
 HEIGHT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ChartColumn:
     """What ended within one span: from the bottom what went well, on top of it what failed."""
 
     x: float
@@ -25,7 +25,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line through the spans that have a value."""
 
     kind: str
@@ -41,14 +41,14 @@ class Line:
 class Charts:
     """Both charts of a while, and what their tops stand for."""
 
-    columns: list[Column]
+    columns: list[ChartColumn]
     most: str
-    lines: list[Line]
+    lines: list[ChartLine]
     longest: str
     empty: bool
 
 
-def charts_of(stats: Sequence[Stats]) -> Charts:
+def build_charts(stats: Sequence[Stats]) -> Charts:
     """The charts of spans, the oldest first."""
     top = _round_up(max((each.runs for each in stats), default=0))
     times = [time for each in stats for time in (each.wait.p95, each.run.p95) if time is not None]
@@ -59,11 +59,11 @@ def charts_of(stats: Sequence[Stats]) -> Charts:
         good, bad = (HEIGHT * part / top for part in (each.runs - each.failed, each.failed))
         title = f"{many(each.runs)} ended, {many(each.failed)} failed, from {exact(each.since)}"
         columns.append(
-            Column(round(at * width, 1), round(max(width - 1.5, 1), 1), round(good, 1), round(bad, 1), title)
+            ChartColumn(round(at * width, 1), round(max(width - 1.5, 1), 1), round(good, 1), round(bad, 1), title)
         )
     lines = [
-        Line("wait", _points([each.wait.p95 for each in stats], width, longest)),
-        Line("run", _points([each.run.p95 for each in stats], width, longest)),
+        ChartLine("wait", _points([each.wait.p95 for each in stats], width, longest)),
+        ChartLine("run", _points([each.run.p95 for each in stats], width, longest)),
     ]
     return Charts(columns, many(top), lines, span(longest), not any(each.runs for each in stats))
 

@@ -21,7 +21,7 @@ _FORMATS = {"date-time": "2026-11-16T08:00:00Z", "date": "2026-11-16", "uuid": "
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One part of an answer."""
 
     name: str
@@ -35,10 +35,10 @@ class Field:
     hint: str = ""
 
 
-def fields_of(schema: Mapping[str, Any] | None) -> list[Field]:
+def fields_of(schema: Mapping[str, Any] | None) -> list[FormField]:
     """The fields of a form for a schema. Without a schema: one, for any JSON."""
     if not schema:
-        return [Field(WHOLE, "json", "Output", required=False, hint="JSON; left empty it is null")]
+        return [FormField(WHOLE, "json", "Output", required=False, hint="JSON; left empty it is null")]
     plain = _resolved(schema, schema)
     properties = plain.get("properties")
     if plain.get("type") == "object" and properties:
@@ -80,7 +80,7 @@ def _resolved(part: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return part
 
 
-def _field(name: str, part: Any, schema: Mapping[str, Any], required: bool) -> Field:
+def _field(name: str, part: Any, schema: Mapping[str, Any], required: bool) -> FormField:
     plain = _resolved(part, schema)
     nullable = False
     options = [_resolved(each, schema) for each in (*plain.get("anyOf", ()), *plain.get("oneOf", ()))]
@@ -94,7 +94,7 @@ def _field(name: str, part: Any, schema: Mapping[str, Any], required: bool) -> F
     if kind in ("choice", "json") and plain.get("default") is not None:
         default = msgspec.json.encode(plain["default"]).decode()
     hint = str(plain.get("description") or _FORMATS.get(str(plain.get("format", "")), "JSON" if kind == "json" else ""))
-    return Field(name, kind, label, required, nullable, choices, default, hint)
+    return FormField(name, kind, label, required, nullable, choices, default, hint)
 
 
 def _kind(plain: Mapping[str, Any]) -> tuple[Kind, tuple[str, ...]]:
@@ -118,7 +118,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _value(field: Field, text: str) -> Any:
+def _value(field: FormField, text: str) -> Any:
     if field.kind in ("string", "long"):
         return text.replace("\r\n", "\n")
     if field.kind == "boolean":

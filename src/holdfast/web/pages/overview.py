@@ -9,12 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.control import Control
-from holdfast.control.counts import Estimate
-from holdfast.control.stats import Stats
+from holdfast.control.stats import Estimate, Stats
 from holdfast.model.run import RunInfo
-from holdfast.web.pages.charts import charts_of
+from holdfast.web.pages.charts import build_charts
+from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
 from holdfast.web.pages.render import link
-from holdfast.web.pages.table import Action, Page, Visit
 
 NEWEST = 8
 FAILURES = 200
@@ -36,7 +35,7 @@ class Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueSummary:
     """A queue: what waits in it, and how the last hour went."""
 
     name: str
@@ -45,8 +44,8 @@ class QueueRow:
     stats: Stats | None
 
 
-def _overview(visit: Visit) -> dict[str, Any]:
-    control, tenant = visit.control, visit.visitor.tenant
+def _overview(visit: PageRequest) -> dict[str, Any]:
+    control, tenant = visit.control, visit.principal.tenant
     failed = control.runs.page(state="failed", tenant=tenant, limit=FAILURES)
     values: dict[str, Any] = {
         "groups": grouped(failed)[:SHOWN_GROUPS],
@@ -64,7 +63,7 @@ def _whole(control: Control) -> dict[str, Any]:
     hour = control.stats.lately(timedelta(hours=1))
     by_queue = {each.name: each for each in hour.queues}
     queues = [
-        QueueRow(name, paused, counts.queues.get(name, {}), by_queue.get(name))
+        QueueSummary(name, paused, counts.queues.get(name, {}), by_queue.get(name))
         for name, paused in control.queues.paused().items()
     ]
     alive = [worker for worker in control.workers.list() if worker.state != "dead"]
@@ -73,7 +72,7 @@ def _whole(control: Control) -> dict[str, Any]:
         "queues": queues,
         "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:NEWEST],
         "hour": hour.whole,
-        "charts": charts_of(hour.minutes),
+        "charts": build_charts(hour.minutes),
         "alive": alive,
     }
 
@@ -91,12 +90,12 @@ def grouped(runs: Iterable[RunInfo[Any]]) -> list[Failures]:
     return sorted(groups.values(), key=lambda group: -group.count)
 
 
-def _queue(visit: Visit) -> str:
+def _queue(visit: PageRequest) -> str:
     pause = visit.form.get("verb") == "pause"
     change = visit.control.queues.pause if pause else visit.control.queues.resume
     change([visit.form.get("queue", "")])
     return link("/", did="paused" if pause else "resumed")
 
 
-PAGES = (Page(path="/", template="overview.html", section="overview", do=_overview),)
-ACTIONS = (Action(path="/queues", do=_queue, whole=True),)
+PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview),)
+ACTIONS = (FormAction(path="/queues", do=_queue, all_tenants=True),)

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from importlib import resources
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.model.run import FINAL, STATES
-from holdfast.web.pages import words
-from holdfast.web.pages.files import address
-from holdfast.web.visitors import Visitor
+from holdfast.model.run import FINAL_STATES, RUN_STATES
+from holdfast.web.auth import Principal
+from holdfast.web.pages import formats
+
+KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class StaticFile(NamedTuple):
+    """A file as it is sent."""
+
+    data: bytes
+    kind: str
+    version: str
+
+
+def _read() -> dict[str, StaticFile]:
+    found = {}
+    for file in (resources.files("holdfast.web") / "static").iterdir():
+        kind = KINDS.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            data = file.read_bytes()
+            found[file.name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
+    return found
+
+
+FILES = _read()
+
+
+def address(name: str) -> str:
+    """Where a page finds a file."""
+    return f"/static/{name}?v={FILES[name].version}"
+
 
 SECTIONS = (
     ("overview", "/", "Overview"),
@@ -46,18 +76,18 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ago=words.ago, span=words.span, exact=words.exact, shown=words.shown, brief=words.brief,
-    many=words.many, path=lambda text: quote(str(text), safe=""),
+    ago=formats.ago, span=formats.span, exact=formats.exact, shown=formats.shown, brief=formats.brief,
+    many=formats.many, path=lambda text: quote(str(text), safe=""),
 )  # fmt: skip
-_environment.globals.update(SECTIONS=SECTIONS, STATES=STATES, FINAL=FINAL, asset=address)
+_environment.globals.update(SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES, asset=address)
 
 
-def page(request: Request, visitor: Visitor | None, template: str, status: int = 200, **values: Any) -> Response:
+def page(request: Request, principal: Principal | None, template: str, status: int = 200, **values: Any) -> Response:
     """A page. Without a visitor it shows nothing but itself."""
     root = request.scope.get("root_path", "")
     text = _environment.get_template(template).render(
         root=root,
-        visitor=visitor,
+        principal=principal,
         did=DONE.get(request.query_params.get("did", "")),
         **{"live": None, "section": None, **values},
     )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from holdfast.control.runs import RunDetails
 from holdfast.model.history import Entry
-from holdfast.web.pages.words import exact, span
+from holdfast.web.pages.formats import exact, span
 
 WIDTH = 1000.0
 LEAST = 2.0
@@ -63,7 +63,7 @@ class _Scale:
         return [(WIDTH * at / TICKS, f"+{span(self.seconds * at / TICKS)}") for at in range(TICKS + 1)]
 
 
-def timeline_of(run: RunDetails, now: datetime) -> Timeline | None:
+def build_timeline(run: RunDetails, now: datetime) -> Timeline | None:
     """The picture of a run; None when nothing has happened yet that could be drawn."""
     info = run.info
     ends = [entry.at for entry in run.history]

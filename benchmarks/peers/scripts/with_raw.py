@@ -1,0 +1,228 @@
+"""Hand-written SQL on PostgreSQL: one connection claims in batches, another records the ends, so that they overlap.
+
+Steps are durable before the next one starts: one writer commits all that wait in one statement. Every write is fenced.
+The fence is on `lease_until is not null`, not on the state: with that a generic plan would walk the index of leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from benchmarks.peers.scripts.run import Arguments, Told
+
+CHANNEL = "raw_job"
+WORKER = os.getpid()
+IDLE_SECONDS = 5.0
+SMALLEST_REFILL = 20
+
+CLAIM = """
+with ready as (
+    select id from job where queue = 'default' and state = 0 and run_at <= now()
+    order by priority, id limit $1 for update skip locked
+), claimed as (
+    update job set state = 1, attempt = attempt + 1, worker = $2, started_at = now(),
+        lease_until = now() + interval '60 seconds'
+    from ready where job.id = ready.id
+    returning job.id, job.args, job.attempt
+), told as (
+    insert into event (job, kind, worker) select id, 1, $2 from claimed
+)
+select id, args, attempt from claimed
+"""
+FINISH = """
+with given as (
+    select * from unnest($1::bigint[], $2::smallint[], $3::jsonb[]) as each (id, attempt, result)
+), done as (
+    update job set state = 2, result = given.result, finished_at = now(), lease_until = null
+    from given
+    where job.id = given.id and job.attempt = given.attempt and job.worker = $4 and job.lease_until is not null
+    returning job.id
+)
+insert into event (job, kind, worker) select id, 2, $4 from done
+"""
+RECORD = """
+insert into step (job, n, name, result)
+select given.id, given.n, given.name, given.result
+from unnest($1::bigint[], $2::smallint[], $3::int[], $4::text[], $5::jsonb[]) as given (id, attempt, n, name, result)
+join job on job.id = given.id and job.attempt = given.attempt and job.worker = $6 and job.lease_until is not null
+"""
+ENQUEUE = f"""
+with added as (
+    insert into job (name, args) select $2, args from unnest($1::jsonb[]) as each (args) returning id
+), told as (
+    insert into event (job, kind) select id, 0 from added
+)
+select count(*), pg_notify('{CHANNEL}', '') from added
+"""
+
+
+class Group:
+    """Writes all rows that wait with one statement; each caller learns when its own is durable."""
+
+    def __init__(self, statement: Any, constant: Any) -> None:
+        self._statement = statement
+        self._constant = constant
+        self._rows: list[tuple[Any, ...]] = []
+        self._callers: list[asyncio.Future[None]] = []
+        self._more = asyncio.Event()
+        self._writing = asyncio.create_task(self._write())
+
+    async def put(self, *row: Any) -> None:
+        written = asyncio.get_running_loop().create_future()
+        self._rows.append(row)
+        self._callers.append(written)
+        self._more.set()
+        await written
+
+    async def _write(self) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            rows, self._rows = self._rows, []
+            callers, self._callers = self._callers, []
+            try:
+                await self._statement.fetch(*columns(rows), self._constant)
+            except Exception as error:
+                for caller in callers:
+                    caller.set_exception(error)
+            else:
+                for caller in callers:
+                    caller.set_result(None)
+
+
+def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+class Jobs:
+    """A worker for no-op jobs: two loops that wake each other."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._batch: int = told.settings["batch"]
+        self._done: list[tuple[int, int, str]] = []
+        self._any_done = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._in_flight = 0
+        self._running: set[asyncio.Task[None]] = set()
+
+    def wake(self, *_: Any) -> None:
+        self._wake.set()
+
+    async def _run(self, row: Any) -> None:
+        arguments = json.loads(row["args"])
+        self._told.handle(arguments)
+        self._done.append((row["id"], row["attempt"], json.dumps(arguments["number"])))
+        self._any_done.set()
+
+    async def claim(self, connection: Any) -> None:
+        claim = await connection.prepare(CLAIM)
+        while True:
+            self._wake.clear()
+            if self._in_flight >= 2 * self._batch:
+                await self._wake.wait()
+                continue
+            rows = await claim.fetch(self._batch, WORKER)
+            self._in_flight += len(rows)
+            for row in rows:
+                task = asyncio.create_task(self._run(row))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+            if not rows:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), IDLE_SECONDS)
+
+    async def finish(self, connection: Any) -> None:
+        finish = await connection.prepare(FINISH)
+        while True:
+            await self._any_done.wait()
+            self._any_done.clear()
+            done, self._done = self._done, []
+            await finish.fetch(*columns(done), WORKER)
+            self._in_flight -= len(done)
+            self._wake.set()
+
+
+async def trivial() -> dict[str, int]:
+    return {"ok": 1}
+
+
+class Steps:
+    """A worker for runs of steps, many at once."""
+
+    def __init__(self, told: Told, claim: Any, ends: Group, steps: Group) -> None:
+        self._told = told
+        self._claim = claim
+        self._ends = ends
+        self._steps = steps
+
+    async def _run(self, row: Any) -> None:
+        self._told.started()
+        for number in range(self._told.steps):
+            result = await trivial()
+            await self._steps.put(row["id"], row["attempt"], number, f"step-{number}", json.dumps(result))
+        await self._ends.put(row["id"], row["attempt"], "1")
+
+    async def work(self) -> None:
+        most: int = self._told.settings["concurrency"]
+        running: set[asyncio.Task[None]] = set()
+        while True:
+            free = most - len(running)
+            if free >= min(SMALLEST_REFILL, most):
+                running.update(asyncio.create_task(self._run(row)) for row in await self._claim.fetch(free, WORKER))
+            if not running:
+                await asyncio.sleep(IDLE_SECONDS)
+                continue
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+
+
+class Enqueuer:
+    """Callers at once are grouped; a single one makes groups of one."""
+
+    def __init__(self, connection: Any, statement: Any, task: str) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._task = task
+        self._group = Group(statement, task)
+
+    async def one(self, arguments: Arguments) -> None:
+        await self._group.put(json.dumps(arguments))
+
+    async def many(self, arguments: Sequence[Arguments]) -> None:
+        await self._statement.fetch([json.dumps(each) for each in arguments], self._task)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def prepare(told: Told) -> None:
+    connection = await asyncpg.connect(told.url)
+    await connection.execute(Path(__file__).with_name("raw.sql").read_text())
+    await connection.close()
+
+
+async def work(told: Told) -> None:
+    first, second, third = [await asyncpg.connect(told.url) for _ in range(3)]
+    if told.task == "steps":
+        ends, steps = Group(await second.prepare(FINISH), WORKER), Group(await third.prepare(RECORD), WORKER)
+        await Steps(told, await first.prepare(CLAIM), ends, steps).work()
+        return
+    jobs = Jobs(told)
+    await third.add_listener(CHANNEL, jobs.wake)
+    await asyncio.gather(jobs.claim(first), jobs.finish(second))
+
+
+async def open_enqueuer(told: Told) -> Enqueuer:
+    connection = await asyncpg.connect(told.url)
+    return Enqueuer(connection, await connection.prepare(ENQUEUE), told.task)

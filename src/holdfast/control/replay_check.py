@@ -1,0 +1,402 @@
+"""Would the runs that are open go on with this code as they did with the code that began them? Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NoReturn, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.durable.async_executor import AsyncExecutor
+from holdfast.engine.durable.history import RecordedHistory
+from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.replay import Arguments, ReplayOutcome, missing_undos, replay_async, replay_sync
+from holdfast.engine.durable.sync_executor import SyncExecutor
+from holdfast.engine.services import ClientServices
+from holdfast.engine.threads import ThreadCall, Threads
+from holdfast.errors import HoldfastError, TaskError
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.failure import describe_exception
+from holdfast.model.payloads import Payloads
+from holdfast.model.step_keys import key_label
+from holdfast.store import NewRun, Store
+from holdfast.store.commands import Checkpoint, Held, Kept
+from holdfast.store.rows import NewGraph
+from holdfast.store.views import OpenClaim, OpenRow
+from holdfast.task.registry import Registry
+from holdfast.task.task import Task
+
+DifferenceKind: TypeAlias = Literal[
+    "arguments",  # the kept ones don't fit the code
+    "not_durable",  # the task isn't a durable function any more
+    "removed",  # on record, and not asked for any more
+    "instead",  # on record, and the code asks for something else first
+    "drift",  # on record, and asked for with other arguments
+    "raised",  # the code raises where the record went on
+    "wait",  # what the run waits for isn't waited for any more
+    "added",  # the code would do something new where the run only waits
+    "undo",  # a compensation isn't in the code any more
+    "timeout",  # the replay didn't come to rest
+    "unchecked",  # the replay couldn't go on
+]
+
+GIVE_UP = 1.0
+"""How much longer than its time a replay gets to clean up, in seconds."""
+SIGNAL_LOOK = 0.5
+"""How long Ctrl-C may go unnoticed: one that comes right before a wait doesn't end that wait."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A place where a run and the code of now part."""
+
+    kind: DifferenceKind
+    where: str
+    """The step or wait, as people name it."""
+    text: str
+    key: str | None = None
+
+
+class CannotCheck(BaseException):
+    """Author code wants something that a replay can't give. No `Exception`: it isn't to be handled."""
+
+
+class ChildHandle:
+    """A child as a replay gives it to author code: it can be joined, and nothing else."""
+
+    def __init__(self, id: UUID, task: str) -> None:
+        self.id = id
+        self.task = task
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChildHandle) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.task}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise CannotCheck(f"it uses .{name} of another run outside of a step")
+
+
+class ReadOnlyRunFactory:
+    """What a replay needs of the application's side: nothing that makes anything."""
+
+    def __init__(self, registry: Registry, payloads: Payloads) -> None:
+        self._registry = registry
+        self._payloads = payloads
+
+    def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
+        raise _refusal("make a run")
+
+    def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
+        raise _refusal("make a graph")
+
+    def pack(self, text: str, what: str) -> str:
+        return self._payloads.pack(text, what)
+
+    def unpack(self, text: str) -> str:
+        return self._payloads.unpack(text)
+
+    def trace(self) -> str | None:
+        """Nothing is made that a trace could be kept with."""
+
+    def handle(self, id: UUID, task: str) -> ChildHandle:
+        return ChildHandle(id, task)
+
+    def decode_result(self, task: str, text: str) -> Any:
+        return self._registry.decode_result(task, self.unpack(text))
+
+    def ended(self) -> None:
+        """Nothing ends here."""
+
+
+class ReadOnlyServices:
+    """A worker that does nothing but read."""
+
+    def __init__(self, store: Store, client: ClientServices) -> None:
+        self.store = store
+        self.client = client
+
+    def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
+        """Run a call that reads the ends of children. Its thread ends with the call."""
+        threads = Threads()
+        handle = threads.run(call)
+        threads.close()
+        return handle
+
+    def has_room(self) -> bool:
+        return True
+
+    def submit(self, write: Any) -> NoReturn:
+        raise _refusal(f"write {type(write.command).__name__}")
+
+    def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
+        raise _refusal("wait")
+
+    def stop(self, attempt: Any, order: Any) -> NoReturn:  # noqa: ARG002
+        raise _refusal(f"end by {order}")
+
+    def transact(self, attempt: Any, command: Any, work: Any) -> NoReturn:  # noqa: ARG002
+        raise _refusal("run a transaction")
+
+
+def _refusal(what: str) -> TaskError:
+    return TaskError(f"a check would {what}: that is a fault in Holdfast")
+
+
+class RunReplay:
+    """The replay of one run."""
+
+    def __init__(
+        self, services: ReadOnlyServices, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float
+    ) -> None:
+        claim = run.claim
+        self._services = services
+        self._run = run
+        self._timeout = timeout
+        self._history = RecordedHistory(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        self._waits = list(self._history.open)
+        self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
+        self._attempt = Attempt(claim, task, "check", kept)
+        self._unrecorded: list[str] = []
+        self._replayed: ReplayOutcome | None = None
+
+    def findings(self) -> list[Difference]:
+        """Where the run and the code part; empty when the run would go on as it did."""
+        try:
+            arguments = self._attempt.signature.decode(self._run.claim.args)
+        except Exception as error:
+            return [Difference("arguments", "arguments", f"the kept ones don't fit the code: {_error_text(error)}")]
+        thread = threading.Thread(target=self._work, args=(arguments,), name="holdfast-check", daemon=True)
+        thread.start()
+        until = time.monotonic() + self._timeout + GIVE_UP
+        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+            thread.join(min(left, SIGNAL_LOOK))
+        if self._replayed is None:
+            key = next((kept.key for kept in _in_order(self._history)), None)
+            where = "the end of its record" if key is None else key_label(key)
+            text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
+            return [Difference("timeout", where, text, key)]
+        if isinstance(self._replayed.error, CannotCheck):
+            return [Difference("unchecked", "body", str(self._replayed.error))]
+        return self._undo_findings() if self._run.claim.ending is not None else self._compare(self._replayed)
+
+    # Replaying
+
+    def _work(self, arguments: Arguments) -> None:
+        try:
+            if self._attempt.place == "loop":
+                with asyncio.Runner() as runner:
+                    runner.get_loop().set_exception_handler(lambda *_: None)
+                    self._replayed = runner.run(asyncio.wait_for(self._on_loop(arguments), self._timeout))
+            else:
+                executor = SyncExecutor(self._attempt, self._plans, self._services)
+                self._unrecorded = executor.unrecorded
+                self._replayed = replay_sync(executor, arguments)
+        except TimeoutError:
+            pass  # said by there being no outcome
+        except BaseException as error:
+            self._replayed = ReplayOutcome(True, error)
+
+    async def _on_loop(self, arguments: Arguments) -> ReplayOutcome:
+        executor = AsyncExecutor(self._attempt, self._plans, self._services, asyncio.get_running_loop())
+        self._unrecorded = executor.unrecorded
+        return await replay_async(executor, arguments)
+
+    # Comparing
+
+    def _undo_findings(self) -> list[Difference]:
+        """A run that undoes only needs its compensations."""
+        text = "it is to be undone, but its compensation isn't in the code any more"
+        return [Difference("undo", key_label(key), text, key) for key in missing_undos(self._plans)]
+
+    def _compare(self, replayed: ReplayOutcome) -> list[Difference]:
+        unasked = _in_order(self._history)
+        lost_waits = [key for key in self._waits if key not in self._unrecorded]
+        if replayed.error is not None and (unasked or lost_waits):
+            key = unasked[0].key if unasked else lost_waits[0]
+            what = "is on record" if unasked else "is waited for"
+            return [
+                Difference("raised", key_label(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
+            ]
+        new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
+        found = self._unasked(unasked, new)
+        if not (found and new):  # else those may well be waited for behind what is new
+            found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
+        if not found and self._run.state == "waiting" and not self._history.settled:
+            text = "isn't on record, but the code would run it now, where the run only waits"
+            found = [Difference("added", key_label(key), text, key) for key in new]
+        return found + self._without_undo()
+
+    def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Difference]:
+        """What is on record and wasn't asked for. What lies behind something new can't be seen."""
+        drifted = {key for keys in self._history.drift().values() for key in keys}
+        text = "the code asks for it with other arguments, so it would run again"
+        found = [Difference("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
+        others = [kept for kept in unasked if kept.key not in drifted]
+        if new:
+            return found or ([_instead(others, new)] if others else [])
+        text = "is on record, but the code doesn't ask for it any more"
+        return found + [Difference("removed", key_label(kept.key), text, kept.key) for kept in others]
+
+    def _without_undo(self) -> list[Difference]:
+        text = "was recorded with a compensation, which isn't in the code any more"
+        return [
+            Difference("undo", key_label(key), text, key)
+            for n, key in self._plans.missing_undo
+            if n not in self._history.undone
+        ]
+
+
+def _in_order(history: RecordedHistory) -> list[Checkpoint]:
+    return sorted(history.unasked.values(), key=lambda kept: kept.n)
+
+
+def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
+    first = unasked[0]
+    more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
+    text = f"is on record{more}, but the code asks for {_list_labels(new)} first"
+    return Difference("instead", key_label(first.key), text, first.key)
+
+
+def _lost(key: str, new: list[str], *, ended: bool) -> Difference:
+    instead = "would end instead" if ended else f"would go on with {_list_labels(new)}" if new else "doesn't any more"
+    return Difference("wait", key_label(key), f"the run waits for it, but the code {instead}", key)
+
+
+def _list_labels(keys: list[str]) -> str:
+    named = ", ".join(map(key_label, keys[:3]))
+    return f"{named}, …" if len(keys) > 3 else named
+
+
+def _error_text(error: BaseException) -> str:
+    return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe_exception(error))).split())
+
+
+PAGE = 10_000
+BATCH = 50
+LOOKS = 3
+"""How often a run that moves meanwhile is looked at before its difference is believed."""
+
+
+class CheckedRun(msgspec.Struct, frozen=True):
+    """A run, and where the code of now parts from it."""
+
+    id: UUID
+    task: str
+    state: str
+    findings: list[Difference]
+
+
+class CheckReport(msgspec.Struct):
+    """What came of a check."""
+
+    checked: int = 0
+    """How many runs were replayed."""
+    same: int = 0
+    different: list[CheckedRun] = msgspec.field(default_factory=list)
+    unchecked: list[CheckedRun] = msgspec.field(default_factory=list)
+    """Runs that could only be replayed in part."""
+    unknown: dict[str, int] = msgspec.field(default_factory=dict)
+    """Tasks that this app doesn't have, and how many open runs they have. Others may know them."""
+
+
+class ReplayChecker:
+    """Replays open runs of durable functions, without running any step. Code outside steps does run."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+        self._services = ReadOnlyServices(store, ReadOnlyRunFactory(registry, store.payloads))
+
+    def run(
+        self,
+        *,
+        task: str | None = None,
+        limit: int | None = None,
+        timeout: Duration = 10,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> CheckReport:
+        """Replay the unfinished runs that were begun, the oldest first, each for at most `timeout`; `progress` is told
+        how many of how many are done."""
+        seconds = to_micros(timeout, "timeout") / MICROS_PER_SECOND
+        self._registry.load()
+        report = CheckReport()
+        if task is not None:
+            self._registry.get(task)  # raises when there is no such task
+        todo = self._choose(report, task, limit)
+        for at in range(0, len(todo), BATCH):
+            for id, run, kept in self._load(todo[at : at + BATCH]):
+                self._judge(report, id, run, kept, seconds)
+                progress(report.checked, len(todo))
+        return report
+
+    def _choose(self, report: CheckReport, task: str | None, limit: int | None) -> list[str]:
+        """The runs to be replayed; those of tasks that aren't known are counted."""
+        todo: list[str] = []
+        known = self._registry.names()
+        for row in self._open(task):
+            mine = known.get(row.task)
+            if mine is None:
+                if row.past:
+                    report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
+            elif (mine.durable or row.past) and (limit is None or len(todo) < limit):
+                todo.append(row.id)
+        return todo
+
+    def _open(self, task: str | None) -> Iterator[OpenRow]:
+        after: str | None = None
+        while True:
+            page = self._store.views.open_runs(task, PAGE, after)
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
+
+    def _load(self, runs: Sequence[str]) -> list[tuple[str, OpenClaim, Kept]]:
+        """What is kept of runs; those that have ended meanwhile are left out."""
+        found = self._store.views.open_claims(runs)
+        kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
+        return [(id, found[id], kept[id]) for id in runs if id in found]
+
+    def _judge(self, report: CheckReport, id: str, run: OpenClaim, kept: Kept, timeout: float) -> None:
+        findings = self._findings(run, kept, timeout)
+        for _ in range(LOOKS):  # its parts are not read in one moment, and a worker may be at it
+            if not findings or findings[0].kind == "timeout":
+                break
+            again = self._load([id])
+            if not again:
+                findings = []  # it has ended
+                break
+            if _as_it_was(run, kept, *again[0][1:]):
+                break
+            _, run, kept = again[0]
+            findings = self._findings(run, kept, timeout)
+        report.checked += 1
+        if not findings:
+            report.same += 1
+            return
+        state = "undoing" if run.claim.ending is not None else run.state
+        checked = CheckedRun(UUID(id), run.task, state, findings)
+        (report.unchecked if findings[0].kind == "unchecked" else report.different).append(checked)
+
+    def _findings(self, run: OpenClaim, kept: Kept, timeout: float) -> list[Difference]:
+        task = self._registry.get(run.task)
+        if not task.durable:
+            text = f"{len(kept.checkpoints)} steps are on record, but it is no durable function any more"
+            return [Difference("not_durable", "task", text)]
+        return RunReplay(self._services, task, run, kept, timeout).findings()
+
+
+def _as_it_was(run: OpenClaim, kept: Kept, run_now: OpenClaim, kept_now: Kept) -> bool:
+    waits, waits_now = ([(wait.key, wait.outcome) for wait in some.waits] for some in (kept, kept_now))
+    return run == run_now and kept.checkpoints == kept_now.checkpoints and waits == waits_now

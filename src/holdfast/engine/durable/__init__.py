@@ -1,0 +1,1 @@
+"""Execute durable functions: plans of operations, executors that carry them out, and replay from history."""

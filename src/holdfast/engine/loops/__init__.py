@@ -1,0 +1,1 @@
+"""The background loops of a worker, each in its own thread."""

@@ -1,0 +1,333 @@
+"""Group commit: the committer writes everything about the worker's claimed runs, in batches.
+
+It takes what the write queue holds and writes it, each kind in one transaction; meanwhile the next batch gathers. So an
+idle worker adds no delay, and a busy one shares the cost of a commit among many runs.
+
+* A write that lost its fence fails alone; the rest of its batch is written.
+* If the database rejects a batch because of its data, the committer bisects it: one bad value can't fail others. The
+  same goes for any other exception that isn't a failure of the store: a malformed payload never stops the worker.
+* After a lost connection the committer repeats the whole batch; the store recognizes what was written before.
+* Writes of an earlier session are discarded: its lease has expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from logging import DEBUG
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from holdfast.database import DataFault
+from holdfast.engine.attempt import Attempt
+from holdfast.engine.instrumentation import WorkerTelemetry
+from holdfast.engine.loops.base import Loop
+from holdfast.engine.session import WorkerState
+from holdfast.engine.write_queue import (
+    AttemptEnd,
+    CheckpointBatch,
+    PendingWrite,
+    QueuedWrite,
+    WriteQueue,
+    WriteResult,
+    sessions_of,
+    single_writes,
+)
+from holdfast.errors import ConfigError, StoreError
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.codec import decode
+from holdfast.model.failure import describe_exception, error_from_json, error_to_json
+from holdfast.store import End, Store
+from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
+from holdfast.store.rows import Counted
+from holdfast.telemetry import log
+
+POLL_INTERVAL_S = 1.0
+"""How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
+
+WROTE = Wrote()
+
+Ends: TypeAlias = list[tuple[Attempt, End]]
+
+_is_on_loop = attrgetter("on_loop")
+_count_of = attrgetter("count")
+
+
+def is_data_error(error: Exception) -> bool:
+    """Return whether the written data caused an error, as opposed to the store or the process."""
+    return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
+
+
+class Committer(Loop):
+    """Writes the commands and the ends of attempts, and delivers the results."""
+
+    name = "committer"
+
+    def __init__(
+        self,
+        store: Store,
+        state: WorkerState,
+        on_failed: Callable[[str], None],
+        on_commit: Callable[[], None],
+        on_lost: Callable[[list[Attempt]], None],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._state = state
+        self._on_failed = on_failed
+        self._on_commit = on_commit
+        self._on_lost = on_lost
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
+        self.queue = WriteQueue(self.wake)
+        self.ended_attempts = 0
+        self.released_attempts = 0
+        self.telemetry: WorkerTelemetry | None = None
+
+    def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the event loop on which coroutines get their results."""
+        self._loop = loop
+        self.queue.set_event_loop(loop)
+
+    def tick(self) -> float:
+        queue = self.queue
+        batch = queue.take()
+        if not batch:
+            return POLL_INTERVAL_S
+        self._durable_ids.clear()
+        started = time.time_ns()
+        try:
+            self._write(batch)
+            if self.telemetry is not None:
+                attempts = (write.attempt for write in single_writes(batch))
+                self.telemetry.committed(queue.in_flight, attempts, started)
+        except BaseException:
+            queue.put_back([write for write in single_writes(batch) if not self._is_durable(write)])
+            raise
+        finally:
+            queue.finish()
+            self._on_commit()
+        return 0.0 if queue.has_ready else POLL_INTERVAL_S
+
+    def _is_durable(self, write: PendingWrite | AttemptEnd) -> bool:
+        if isinstance(write, PendingWrite):
+            return id(write) in self._durable_ids
+        return write.end is not None and id(write.attempt) in self._durable_ids
+
+    def _write(self, batch: list[QueuedWrite]) -> None:
+        session = self._state.session
+        current = session.id if session else None
+        if sessions_of(batch) != {current}:
+            ends = [write for write in batch if isinstance(write, AttemptEnd)]
+            self._state.remove([write.attempt for write in ends if write.attempt.session != current])
+            batch = [write for write in batch if sessions_of([write]) == {current}]
+        if current is None:
+            return
+        checkpoints = [write for write in batch if isinstance(write, CheckpointBatch)]
+        self._write_commands(current, checkpoints, [write for write in batch if isinstance(write, PendingWrite)])
+        self._write_attempt_ends(current, [write for write in batch if isinstance(write, AttemptEnd)])
+
+    # Commands
+
+    def _write_commands(self, session: str, batches: list[CheckpointBatch], writes: list[PendingWrite]) -> None:
+        """Write commands and checkpoints.
+
+        Commands other than checkpoints go first: nobody waits until the outcome of a wait is durable, so no checkpoint
+        that follows it may become durable before it.
+        """
+        journal = self._store.journal
+        checkpoints = [write for write in writes if write.is_checkpoint]
+        alone = [write for write in writes if wants_to_be_alone(write.command)]
+        if others := [write for write in writes if not write.is_checkpoint and not wants_to_be_alone(write.command)]:
+            self._write_bisecting(others, lambda some: journal.write(session, [write.command for write in some]))
+        if batches and not self._write_checkpoint_batches(session, batches):
+            checkpoints += chain.from_iterable(batch.writes for batch in batches)
+        if checkpoints:
+            self._write_bisecting(checkpoints, lambda some: journal.record(session, [write.record() for write in some]))
+        for write in alone:
+            self._write_bisecting([write], lambda some: [journal.enqueue(session, some[0].command)])
+
+    def _write_checkpoint_batches(self, session: str, batches: list[CheckpointBatch]) -> bool:
+        """Write encoded checkpoints with one statement. Return False if they have to be written one by one instead."""
+        rows, count = ",".join([batch.rows for batch in batches]), sum(map(_count_of, batches))
+        try:
+            if not self._store.journal.record_steps(session, f"[{rows}]", count):
+                return False
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            return False
+        writes = list(chain.from_iterable(batch.writes for batch in batches))
+        self._durable_ids.update(map(id, writes))
+        self._deliver_on_loop(zip(writes, repeat(WROTE)))
+        return True
+
+    def _write_bisecting(self, writes: list[PendingWrite], write: Callable[[Any], Sequence[WriteResult]]) -> None:
+        try:
+            results = write(writes)
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            if len(writes) > 1:
+                half = len(writes) // 2
+                self._write_bisecting(writes[:half], write)
+                self._write_bisecting(writes[half:], write)
+                return
+            results = [error]
+        self._durable_ids.update(map(id, writes))
+        self._deliver(writes, results)
+
+    def _deliver(self, writes: list[PendingWrite], results: Sequence[WriteResult]) -> None:
+        pairs = list(zip(writes, results, strict=True))
+        if LOST in results:
+            lost = {id(write.attempt): write.attempt for write, result in pairs if result is LOST}
+            self._on_lost(list(lost.values()))
+        if not all(map(_is_on_loop, writes)):
+            for write, result in pairs:
+                if not write.on_loop:
+                    write.on_result(write, result)
+            pairs = [pair for pair in pairs if pair[0].on_loop]
+        if pairs:
+            self._deliver_on_loop(pairs)
+
+    def _deliver_on_loop(self, pairs: Iterable[tuple[PendingWrite, WriteResult]]) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._call_back, pairs)
+
+    def _call_back(self, pairs: Iterable[tuple[PendingWrite, WriteResult]]) -> None:
+        """Call the callbacks on the event loop.
+
+        The resumed coroutines run in the loop's next turn; whatever they submit is flushed together after that turn.
+        """
+        for write, result in pairs:
+            write.on_result(write, result)
+        self.queue.flush_after_this_turn()
+
+    # Ends of attempts
+
+    def _write_attempt_ends(self, session: str, writes: list[AttemptEnd]) -> None:
+        all_ends = [(write.attempt, write.end) for write in writes if write.end is not None]
+        ends = [each for each in all_ends if each[1].kind != "crashed"]
+        if ends:
+            self._write_ends(session, ends)
+        if len(ends) < len(all_ends):
+            self._write_crashes(session, [each for each in all_ends if each[1].kind == "crashed"])
+        released = [write.attempt for write in writes if write.end is None]
+        if released:
+            self._store.attempts.let_go(session, [(attempt.claim.id, attempt.claim.fence) for attempt in released])
+            self._state.remove(released)
+
+    def _write_ends(self, session: str, ends: Ends) -> None:
+        try:
+            counted = self._store.attempts.end(session, [end for _, end in ends])
+        except Exception as error:
+            self._write_ends_bisecting(self._write_ends, session, ends, error)
+            return
+        all_accepted, no_debug_log = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
+        for attempt, end in ends:
+            self._durable_ids.add(id(attempt))
+            if not all_accepted and end.claim not in counted:
+                self._rejected(attempt)
+            elif no_debug_log and end.kind == "done" and end.drift is None:
+                self.ended_attempts += 1
+            else:
+                self._accepted(attempt, end)
+        for graph in counted.failed_with:
+            self._on_failed(graph)
+        # An attempt whose code is still running stays claimed until it is released.
+        self._state.remove([attempt for attempt, end in ends if not end.lingers])
+
+    def _write_crashes(self, session: str, ends: Ends) -> None:
+        """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
+        try:
+            counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
+        except Exception as error:
+            self._write_ends_bisecting(self._write_crashes, session, ends, error)
+            return
+        for run in failed:
+            self._on_failed(run)
+        for attempt, end in ends:
+            self._durable_ids.add(id(attempt))
+            if end.claim not in counted:
+                self._rejected(attempt)
+                continue
+            self.ended_attempts += 1
+            info = error_from_json(end.error or "")
+            log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, info, final=end.id in failed)
+        self._state.remove(attempt for attempt, _ in ends)
+
+    def _write_ends_bisecting(
+        self, write: Callable[[str, Ends], None], session: str, ends: Ends, error: Exception
+    ) -> None:
+        """Write a rejected batch of ends in halves; a single rejected end is written as a failure of its run."""
+        if not is_data_error(error):
+            raise error
+        if len(ends) > 1:
+            half = len(ends) // 2
+            write(session, ends[:half])
+            write(session, ends[half:])
+        else:
+            self._write_as_failed(session, *ends[0], error)
+
+    def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
+        """Fail the run of an end that the database rejects, with the database's error."""
+        info = describe_exception(error)
+        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
+        failed = replace(
+            end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
+        )
+        try:
+            counted = self._store.attempts.end(session, [failed])
+        except Exception as again:
+            if not is_data_error(again):
+                raise
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            counted = Counted()  # the next heartbeat finds the run and releases it
+        self._durable_ids.add(id(attempt))
+        self._state.remove([] if end.lingers else [attempt])
+        for graph in counted.failed_with:
+            self._on_failed(graph)
+        if end.claim in counted:
+            self._accepted(attempt, failed)
+        else:
+            self._rejected(attempt)
+
+    def _rejected(self, attempt: Attempt) -> None:
+        """Handle an end that was rejected because the run was cancelled or another worker has it.
+
+        If the run ended in the database while its code was still running here, it is released now.
+        """
+        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        if attempt.over:
+            self.queue.submit(AttemptEnd(attempt, None))
+
+    def _accepted(self, attempt: Attempt, end: End) -> None:
+        """Count and log an end that is durable, and report a failed run."""
+        if end.kind == "handed_back":
+            self.released_attempts += 1
+        else:
+            self.ended_attempts += 1
+        claim = attempt.claim
+        if end.drift is not None:
+            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+        if end.kind == "done":
+            log.attempt_done(claim.id, attempt.task.name, claim.attempt)
+        elif end.kind in ("waiting", "restarted", "moved"):
+            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+        elif end.kind == "undoing":
+            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+        elif end.kind == "undone":
+            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            if end.state == "failed":
+                self._on_failed(claim.id)
+        elif end.kind == "handed_back":
+            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
+        else:
+            retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
+            if end.kind == "failed":
+                self._on_failed(claim.id)

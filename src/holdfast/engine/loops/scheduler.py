@@ -1,0 +1,79 @@
+"""Makes the runs of schedules whose slots have come, whatever number of workers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from holdfast.engine.loops.base import Loop
+from holdfast.engine.services import ClientServices
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.policy.schedule_timing import Timing
+from holdfast.store import NewRun, Store
+from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.task.schedule_registry import ScheduleRegistry
+from holdfast.telemetry import log
+
+POLL = 2.0
+"""How soon it is noticed what others changed: a schedule that was resumed, or has a new timing."""
+SHORTEST = 0.02
+
+
+class Scheduler(Loop):
+    """Sleeps until the next slot of any schedule in the database, by the database's clock."""
+
+    name = "scheduler"
+
+    def __init__(
+        self, store: Store, schedule_registry: ScheduleRegistry, client: ClientServices, made: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._schedule_registry = schedule_registry
+        self._client = client
+        self._made = made
+        self._unreadable: set[str] = set()
+
+    def declare(self) -> None:
+        """Let the database know what this code says, also that it says nothing any more."""
+        changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
+        named = {"new": changes.added, "changed": changes.changed, "not in the code any more": changes.orphaned}
+        for what, names in named.items():
+            if names:
+                log.schedules_declared(self._schedule_registry.app, what, names)
+        for name, app in changes.taken.items():
+            log.schedule_taken(name, app, self._schedule_registry.app)
+
+    def tick(self) -> float:
+        left = self._store.schedules.until_next()
+        if left is not None and left <= 0:
+            fired = self._store.schedules.fire()
+            for made in fired.made:
+                log.slot_made(made.schedule, to_datetime(made.slot), made.run)
+            for name, slot in fired.passed:
+                log.slot_passed(name, to_datetime(slot))
+            for name, trouble in fired.unreadable.items():
+                if name not in self._unreadable:
+                    log.schedule_unreadable(name, trouble)
+            self._unreadable |= fired.unreadable.keys()
+            if fired.made:
+                self._made()
+            return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
+        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
+
+    def _template(self, request: Any) -> NewRun:
+        """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
+        arguments are as they were given: they are compared with those of other code."""
+        template: NewRun = Context().run(self._client.new_run, request)
+        template.args = request.args
+        return template
+
+    def _declared(self) -> list[Declared]:
+        schedules = [
+            Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._template(it.request))
+            for it in self._schedule_registry.schedules.values()
+        ]
+        return schedules + [
+            Declared(it.name, Timing(every=it.every)) for it in self._schedule_registry.triggers.values()
+        ]

@@ -1,0 +1,1 @@
+"""Worker processes and task processes: the pool, its protocol and the supervisor."""
