@@ -21,7 +21,7 @@ def durable_server() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.slow)])
+@pytest.fixture(params=["SQLite", pytest.param("PostgreSQL", markers=pytest.mark.slow)])
 def chosen(request: pytest.FixtureRequest) -> list[str]:
     """The options that choose a database."""
     if request.param == "SQLite":
@@ -38,7 +38,7 @@ def measured(capsys: pytest.CaptureFixture[str]) -> Measured:
         output, errors = capsys.readouterr()
         assert found == code, errors
         results = json.loads(output)
-        [measure] = results["measures"]
-        return {**results, **measure}
+        [benchmark] = results["measures"]
+        return {**results, **benchmark}
 
     return call

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import command
-from benchmarks.hosts import PostgresHost, Unusable
-from benchmarks.options import MEASURES, options_of, parse
+from benchmarks.databases import PostgresBackend, BenchmarkError
+from benchmarks.cli import BENCHMARKS, options_of, parse
 from tests.support.benching import LONGEST, processes_that_name, start
 from tests.support.waiting import wait_until
 
@@ -23,9 +23,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, "one line"
-    return said
+    last_output = capsys.readouterr().err
+    assert last_output.count("\n") == 1, "one line"
+    return last_output
 
 
 # What comes out
@@ -39,7 +39,7 @@ def test_json_goes_into_a_file_and_the_table_to_the_terminal(tmp_path, capsys):
     assert table.startswith("measure")
     assert "not to be published" in table
     found = json.loads(file.read_text())
-    assert [measure["measure"] for measure in found["measures"]] == ["jobs"]
+    assert [benchmark["measure"] for benchmark in found["measures"]] == ["jobs"]
     assert {"date", "about"} <= found.keys()
 
 
@@ -54,21 +54,21 @@ def test_a_profile_is_a_flame_graph_of_our_processes(tmp_path, measured):
 
 def test_all_takes_every_measure_with_its_own_defaults():
     given = parse(["all", "--sqlite", "--quick", "--peers", "raw"])
-    own = {measure.name: options_of(measure, given) for measure in MEASURES}
+    own = {benchmark.name: options_of(benchmark, given) for benchmark in BENCHMARKS}
     assert own["jobs"].workers == [1, 2]
     assert own["growth"].kinds[:3] == ["ready", "finished", "sleeping"]
     assert [own[name].peers for name in ("jobs", "growth")] == [["raw"], []]
     assert {(options.reps, options.sqlite, options.postgres) for options in own.values()} == {(1, True, None)}
-    assert [options.count for options in own.values()] == [measure.quick_count for measure in MEASURES]
+    assert [options.count for options in own.values()] == [benchmark.quick_count for benchmark in BENCHMARKS]
 
 
-@pytest.mark.parametrize("measure", [measure.name for measure in MEASURES])
-def test_every_measure_has_help(measure, capsys):
+@pytest.mark.parametrize("measure", [benchmark.name for benchmark in BENCHMARKS])
+def test_every_measure_has_help(benchmark, capsys):
     with pytest.raises(SystemExit) as ended:
-        parse([measure, "--help"])
+        parse([benchmark, "--help"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert all(option in said for option in ("--postgres", "--sqlite", "--reps", "--count", "--json", "--profile"))
+    last_output = capsys.readouterr().out
+    assert all(option in last_output for option in ("--postgres", "--sqlite", "--reps", "--count", "--json", "--profile"))
 
 
 # Interruption
@@ -146,8 +146,8 @@ def test_without_a_choice_both_databases_are_measured():
 def test_a_server_that_may_lose_commits_is_refused(postgres_server_url):
     joint = "&" if "?" in postgres_server_url else "?"
     url = f"{postgres_server_url}{joint}options=-c%20synchronous_commit%3Doff"
-    with pytest.raises(Unusable, match=r"has (fsync|synchronous_commit) off"):
-        PostgresHost(url).facts()
+    with pytest.raises(BenchmarkError, match=r"has (fsync|synchronous_commit) off"):
+        PostgresBackend(url).describe()
 
 
 def test_a_server_that_is_not_there_is_reported_in_one_line(capsys):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.children import Workers
-from benchmarks.sustained import Feeder
-from benchmarks.tables import Tables
+from benchmarks.processes import Workers
+from benchmarks.suite.sustained import Feeder
+from benchmarks.databases import BenchmarkDatabase
 from benchmarks.tasks import NOOP
 from tests.support.world import World
 
@@ -22,7 +22,7 @@ def nothing() -> None: ...
 
 @pytest.fixture
 def feeder(world: World, tmp_path: Path) -> Iterator[Feeder]:
-    with closing(Tables(world.url, nothing, nothing)) as tables:
+    with closing(BenchmarkDatabase(world.url, nothing, nothing)) as tables:
         tables.fill(WAITING)
         yield Feeder(tables, WAITING, Workers(tmp_path))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def figures(found: dict[str, Any]) -> list[tuple[str, str]]:
+def metrics(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(line["subject"], line["figure"]) for line in found["results"]]
 
 
@@ -34,7 +34,7 @@ def test_jobs_gives_all_values_medians_settings_and_versions(measured):
 
 def test_jobs_are_measured_by_one_worker_and_by_two(measured, chosen):
     found = measured("jobs", *chosen, "--quick", "--count", "60")
-    assert figures(found) == [("holdfast", "1 worker"), ("holdfast", "2 workers")]
+    assert metrics(found) == [("holdfast", "1 worker"), ("holdfast", "2 workers")]
 
 
 def test_a_server_says_that_it_is_durable(measured, durable_server):
@@ -45,7 +45,7 @@ def test_a_server_says_that_it_is_durable(measured, durable_server):
 
 def test_steps_are_measured_at_once_and_alone(measured, chosen):
     found = measured("steps", *chosen, "--quick", "--count", "20", "--at-once", "10,1")
-    assert figures(found) == [("holdfast", "10 at once"), ("holdfast", "alone")]
+    assert metrics(found) == [("holdfast", "10 at once"), ("holdfast", "alone")]
     assert found["settings"]["runs alone"] == 1
 
 
@@ -59,7 +59,7 @@ def test_latency_gives_the_median_and_the_slowest_percent(measured, chosen):
 
 def test_enqueue_goes_one_by_one_at_once_and_in_bulk(measured, chosen):
     found = measured("enqueue", *chosen, "--quick", "--count", "500")
-    assert figures(found) == [("holdfast", way) for way in ("one by one", "100 at once", "bulk")]
+    assert metrics(found) == [("holdfast", mode) for mode in ("one by one", "100 at once", "bulk")]
     assert (found["settings"]["one by one"], found["settings"]["100 at once"], found["settings"]["bulk"]) == (
         30, 100, 500,
     )  # fmt: skip
@@ -86,14 +86,14 @@ def test_a_backlog_is_as_large_in_every_repetition(measured):
     assert [(line["subject"], line["n"]) for line in found["results"]] == [("empty", 2), ("ready", 2)]
 
 
-@pytest.mark.parametrize("database", ["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("database", ["SQLite", pytest.param("PostgreSQL", markers=pytest.mark.slow)])
 def test_graphs_compare_large_with_small_ones_of_every_shape(measured, database, request):
     where = ["--sqlite"] if database == "SQLite" else ["--postgres", request.getfixturevalue("durable_server")]
     found = measured("graphs", *where, "--quick", "--count", "30", "--concurrency", "20")
     shapes = ["fan", "fan with outputs", "chain", "layered"]
     subjects = [f"{shape} of {size}" for shape in shapes for size in (3, 30)]
     parts = ["build", "submit", "run"]
-    assert figures(found) == [(subject, part) for subject in subjects for part in parts]
+    assert metrics(found) == [(subject, part) for subject in subjects for part in parts]
     assert [(ratio["of"], ratio["to"], ratio["figure"]) for ratio in found["ratios"]] == [
         (f"{shape} of 30", f"{shape} of 3", part) for shape in shapes for part in parts
     ]
@@ -107,7 +107,7 @@ def test_limits_compares_each_kind_with_none(measured, chosen):
 
 def test_sustained_compares_the_last_minute_with_the_first(measured, chosen):
     found = measured("sustained", *chosen, "--quick", "--count", "100", "--minutes", "2")
-    assert figures(found) == [("holdfast", "minute 1"), ("holdfast", "minute 2")]
+    assert metrics(found) == [("holdfast", "minute 1"), ("holdfast", "minute 2")]
     [ratio] = found["ratios"]
     assert (ratio["figure"], ratio["to_figure"], ratio["must"]) == ("minute 2", "minute 1", "0.85")
     assert (found["settings"]["minutes"], found["settings"]["seconds a minute"]) == (2, 1.0)
@@ -125,5 +125,5 @@ def test_pages_are_asked_for_among_runs_of_all_kinds(measured, chosen):
     names = [line["figure"] for line in found["results"]]
     assert {"overview", "gates", "runs: tag that nobody has", "runs: state failed", "API: counts"} <= set(names)
     assert all((line["unit"], line["n"]) == ("ms", 1) for line in found["results"])
-    goals = {ratio["must"] for ratio in found["ratios"]}
-    assert goals == ({"at most 100"} if "--postgres" in chosen else set())
+    targets = {ratio["must"] for ratio in found["ratios"]}
+    assert targets == ({"at most 100"} if "--postgres" in chosen else set())

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import environments
-from benchmarks.peers.catalog import PEERS, RAW, TRIALS
-from benchmarks.peers.environments import Unavailable, prepare
+from benchmarks.peers.catalog import PEERS, RAW, PEER_CASES
+from benchmarks.peers.environments import PeerUnavailable, prepare
 
 LIBRARIES = [name for name in PEERS if name != RAW.name]
 
@@ -31,11 +31,11 @@ def ready_raw(tmp_path, monkeypatch) -> Path:
 
 def test_raw_jobs_are_measured_in_every_round_and_compared_with(measured, chosen, ready_raw):
     found = measured("jobs", *chosen, "--count", "1000", "--reps", "2", "--workers", "1", "--peers", "raw")
-    raw, ours = found["results"]
-    assert (raw["subject"], ours["subject"]) == ("raw", "holdfast")
+    raw, child_command = found["results"]
+    assert (raw["subject"], child_command["subject"]) == ("raw", "holdfast")
     assert (raw["n"], raw["count"], raw["versions"]) == (2, 1000, {"asyncpg": "1"})
     [ratio] = found["ratios"]
-    assert ratio["ratio"] == pytest.approx(ours["median"] / raw["median"])
+    assert ratio["ratio"] == pytest.approx(child_command["median"] / raw["median"])
     assert (ratio["title"], ratio["must"]) == (
         "holdfast / raw, 1 worker",
         "0.5" if "--sqlite" in chosen else "0.55",
@@ -45,8 +45,8 @@ def test_raw_jobs_are_measured_in_every_round_and_compared_with(measured, chosen
 
 def test_raw_steps_are_measured_at_once_and_alone(measured, chosen, ready_raw):
     found = measured("steps", *chosen, "--quick", "--count", "100", "--peers", "raw")
-    figures = ["500 at once", "100 at once", "alone"]
-    assert [(ratio["figure"], ratio["to"]) for ratio in found["ratios"]] == [(figure, "raw") for figure in figures]
+    metrics = ["500 at once", "100 at once", "alone"]
+    assert [(ratio["figure"], ratio["to"]) for ratio in found["ratios"]] == [(metric, "raw") for metric in metrics]
 
 
 @pytest.mark.slow
@@ -74,9 +74,9 @@ def test_a_peer_that_fails_is_named_and_ends_with_1(measured, ready_raw):
 
 def test_a_peer_that_cannot_be_installed_is_named_with_the_reason(measured, ready_raw, monkeypatch):
     def prepared(name, requirements):
-        raise Unavailable("pip couldn't install it: there is no network")
+        raise PeerUnavailable("pip couldn't install it: there is no network")
 
-    monkeypatch.setattr("benchmarks.peers.cases.prepare", prepared)
+    monkeypatch.setattr("benchmarks.peers.runner.prepare", prepared)
     found = measured("jobs", "--sqlite", "--quick", "--count", "20", "--workers", "1", "--peers", "raw")
     assert found["not measured"] == {"raw": "pip couldn't install it: there is no network"}
 
@@ -90,34 +90,34 @@ def test_what_pip_said_is_the_reason(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(environments, "WAITS", (0,))
-    with pytest.raises(Unavailable, match=r"pip couldn't install it: .*no-such-peer"):
+    with pytest.raises(PeerUnavailable, match=r"pip couldn't install it: .*no-such-peer"):
         prepare("odd", ["no-such-peer==1"])
-    said = capsys.readouterr().err
-    assert "peers: installing odd (no-such-peer==1)" in said
-    assert "trying again" in said
+    last_output = capsys.readouterr().err
+    assert "peers: installing odd (no-such-peer==1)" in last_output
+    assert "trying again" in last_output
 
 
 def test_a_python_that_is_too_old_is_named_in_few_words():
-    said = (
+    last_output = (
         "ERROR: Ignored the following versions that require a different python version:"
         " 1.0 Requires-Python >=3.40; 1.1 Requires-Python >=3.41\n"
         "ERROR: Could not find a version that satisfies the requirement odd==1.1 (from versions: none)\n"
     )
-    assert environments._reason(said) == f"it needs Python >=3.41, this is {platform.python_version()}"
+    assert environments._reason(last_output) == f"it needs Python >=3.41, this is {platform.python_version()}"
 
 
 def test_every_peer_has_what_its_trials_need():
-    trials = [trial for make in TRIALS.values() for trial in make()]
-    assert {trial.peer.name for trial in trials} == set(PEERS)
-    assert all(trial.peer.steps for trial in trials if trial.task == "steps")
+    cases = [case for make in PEER_CASES.values() for case in make()]
+    assert {case.peer.name for case in cases} == set(PEERS)
+    assert all(case.peer.steps for case in cases if case.task == "steps")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_is_installed_and_measured_or_named_with_the_reason(measured, durable_server, name):
     where = ("--quick", "--postgres", durable_server, "--peers", name)
-    for measure, count in (("jobs", "500"), ("enqueue", "2000"), ("latency", "4"), ("steps", "200")):
-        found = measured(measure, *where, "--count", count)
+    for benchmark, count in (("jobs", "500"), ("enqueue", "2000"), ("latency", "4"), ("steps", "200")):
+        found = measured(benchmark, *where, "--count", count)
         subjects = {line["subject"] for line in found["results"]}
-        has = any(trial.peer.name == name for trial in TRIALS[measure]())
+        has = any(case.peer.name == name for case in PEER_CASES[benchmark]())
         assert name in subjects or name in found["not measured"] or not has

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import command, flame
-from benchmarks.enqueue import Enqueue
-from benchmarks.hosts import Unusable
-from benchmarks.jobs import Jobs
-from benchmarks.memory import Memory
-from benchmarks.profile import folded, gathered
+from benchmarks.suite.enqueue import Enqueue
+from benchmarks.databases import BenchmarkError
+from benchmarks.suite.jobs import Jobs
+from benchmarks.suite.memory import Memory
+from benchmarks.profiler import folded, gathered
 from benchmarks.publish import BEGIN, END, publish, read
 from benchmarks.report import Report
-from benchmarks.results import Results
+from benchmarks.report import Results
 
 ABOUT = {"cores": 2, "PostgreSQL": {"version": "18", "fsync": "on"}}
 
@@ -29,7 +29,7 @@ def jobs_report(reps: int = 3) -> Report:
         report.add("PostgreSQL", "holdfast", {"1 worker": 16_000.0})
         report.add("SQLite", "raw", {"1 worker": 40_000.0})
         report.add("SQLite", "holdfast", {"1 worker": 10_000.0})
-    report.leave_out("dbos", "pip couldn't install it")
+    report.skip_peer("dbos", "pip couldn't install it")
     return report
 
 
@@ -48,8 +48,8 @@ def test_the_table_says_what_was_measured_and_whether_goals_were_reached():
     table = jobs_report(1).as_table().splitlines()
     assert table[0].split() == ["measure", "database", "subject", "median", "min", "max", "n", "unit"]
     assert table[1].split()[-7:] == ["PostgreSQL", "holdfast", "16,000", "16,000", "16,000", "1", "jobs/s"]
-    compared = [line.split() for line in table if "/ " in line]
-    assert compared == [
+    pairs_to_compare = [line.split() for line in table if "/ " in line]
+    assert pairs_to_compare == [
         ["holdfast", "/", "pgqueuer,", "1", "worker", "PostgreSQL", "1.60", "1.5", "ok"],
         ["holdfast", "/", "raw,", "1", "worker", "SQLite", "0.25", "0.5", "short"],
     ]
@@ -71,7 +71,7 @@ def test_many_callers_of_ours_are_held_against_one_of_theirs():
 def test_a_goal_may_be_about_a_figure_itself():
     report = Report(Memory(), {"reps": 3, "quick": False})
     report.add("SQLite", "holdfast", {"idle worker": 61.0, "import": 150.0})
-    assert [(found.title, found.goal and found.goal.shown, found.verdict) for found in report.comparisons()] == [
+    assert [(found.title, found.target and found.target.shown, found.verdict) for found in report.comparisons()] == [
         ("holdfast, idle worker", "at most 60", "short"),
         ("holdfast, import", "at most 150", "ok"),
     ]
@@ -83,7 +83,7 @@ def test_a_goal_may_be_about_a_figure_itself():
 def test_published_figures_replace_the_ones_before(docs):
     data = Results(ABOUT, [jobs_report()], "2026-01-31").as_data()
     publish([data], docs)
-    assert publish([data], docs) == [Path("docs/benchmarks.md"), Path("docs/benchmarks.svg")]
+    assert publish([data], docs) == [Path("docs/benchmarks.md"), Path("docs/benchmarks.charts")]
     page = (docs / "benchmarks.md").read_text()
     assert page.startswith("# Before\n")
     assert page.endswith(f"{END}\n\n# After\n")
@@ -100,7 +100,7 @@ def test_published_figures_replace_the_ones_before(docs):
 
 def test_the_chart_has_a_bar_for_each(docs):
     publish([Results(ABOUT, [jobs_report()]).as_data()], docs)
-    texts = [element.text for element in ElementTree.parse(docs / "benchmarks.svg").getroot().iter() if element.text]
+    texts = [element.text for element in ElementTree.parse(docs / "benchmarks.charts").getroot().iter() if element.text]
     assert "jobs, 1 worker, PostgreSQL (jobs/s)" in texts
     assert [text for text in texts if text in ("holdfast", "raw", "pgqueuer")] == [
         "holdfast", "pgqueuer", "holdfast", "raw",
@@ -109,23 +109,23 @@ def test_the_chart_has_a_bar_for_each(docs):
 
 def test_what_is_not_fit_is_not_published(docs):
     before = (docs / "benchmarks.md").read_text()
-    with pytest.raises(Unusable, match="not published: jobs"):
+    with pytest.raises(BenchmarkError, match="not published: jobs"):
         publish([Results(ABOUT, [jobs_report(reps=2)]).as_data()], docs)
     assert (docs / "benchmarks.md").read_text() == before
-    assert not (docs / "benchmarks.svg").exists()
+    assert not (docs / "benchmarks.charts").exists()
 
 
 def test_what_failed_before_it_was_repeated_often_enough_is_not_published(docs):
     report = jobs_report()
     report.add("PostgreSQL", "absurd", {"1 worker": 900.0})
     report.fail("PostgreSQL", "absurd", "runs done: 9 of 10")
-    with pytest.raises(Unusable, match="not published: jobs"):
+    with pytest.raises(BenchmarkError, match="not published: jobs"):
         publish([Results(ABOUT, [report]).as_data()], docs)
 
 
 def test_a_page_without_a_place_for_figures_is_left_alone(docs):
     (docs / "benchmarks.md").write_text("# Nothing\n")
-    with pytest.raises(Unusable, match="no place for figures"):
+    with pytest.raises(BenchmarkError, match="no place for figures"):
         publish([Results(ABOUT, [jobs_report()]).as_data()], docs)
 
 
@@ -134,7 +134,7 @@ def test_files_that_json_wrote_can_be_published_later(tmp_path):
     file.write_text(Results(ABOUT, [jobs_report()]).as_json())
     assert read(file)["measures"][0]["measure"] == "jobs"
     file.write_text(json.dumps({"other": 1}))
-    with pytest.raises(Unusable, match=r"found\.json can't be published"):
+    with pytest.raises(BenchmarkError, match=r"found\.json can't be published"):
         read(file)
 
 

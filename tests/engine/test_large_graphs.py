@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.graphs import SHAPES, Tasks
+from benchmarks.suite.graphs import SHAPES, Tasks
 from benchmarks.tasks import NOOP, TOTAL, make_app
 from holdfast import Graph, Retry
 from tests.support.counting import ask, records
 from tests.support.graph_world import check_graphs
 
-SIZES = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
+SIZES = [1_000, pytest.param(10_000, markers=pytest.mark.slow)]
 
 
 @pytest.fixture
