@@ -30,7 +30,7 @@ class Peer:
     requirements: tuple[str, ...]
     tables: tuple[str, ...]
     """The first one contains the jobs."""
-    unfinished_condition: str
+    unfinished: str
     """A SQL condition: is any job unfinished?"""
     done_query: str
     """Counts the finished jobs."""
@@ -43,7 +43,7 @@ RAW = Peer(
     "raw",
     (ASYNCPG, "apsw==3.54.1.0", UVLOOP),
     tables=("job", "event", "step"),
-    unfinished_condition="exists (select from job where state = 0) or exists (select from job where state = 1)",
+    unfinished="exists (select from job where state = 0) or exists (select from job where state = 1)",
     done_query="select count(*) from job where state = 2",
     steps_query="select count(*) from step",
     settings={"batch": 200},
@@ -52,7 +52,7 @@ PGQUEUER = Peer(
     "pgqueuer",
     ("pgqueuer==1.6.0", ASYNCPG, UVLOOP),
     tables=("pgqueuer", "pgqueuer_log", "pgqueuer_statistics"),
-    unfinished_condition="exists (select from pgqueuer)",
+    unfinished="exists (select from pgqueuer)",
     done_query="select count(*) from pgqueuer_log where status = 'successful'",
     settings={"batch": 200},
 )
@@ -60,7 +60,7 @@ DBOS = Peer(
     "dbos",
     ("dbos==3.3.0", "psycopg[binary]==3.3.8"),
     tables=("dbos.workflow_status", "dbos.operation_outputs", "dbos.workflow_input", "dbos.workflow_output"),
-    unfinished_condition="exists (select from dbos.workflow_status where status in ('ENQUEUED', 'PENDING'))",
+    unfinished="exists (select from dbos.workflow_status where status in ('ENQUEUED', 'PENDING'))",
     done_query="select count(*) from dbos.workflow_status where status = 'SUCCESS'",
     steps_query="select count(*) from dbos.operation_outputs",
     settings={"concurrency": 500, "poll": 0.1, "pool": 6, "threads": 16},
@@ -69,7 +69,7 @@ ABSURD = Peer(
     "absurd",
     ("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.8", UVLOOP),
     tables=tuple(f"absurd.{kind}_default" for kind in "trcew"),
-    unfinished_condition="exists (select from absurd.t_default where state not in ('completed', 'failed', 'cancelled'))",
+    unfinished="exists (select from absurd.t_default where state not in ('completed', 'failed', 'cancelled'))",
     done_query="select count(*) from absurd.t_default where state = 'completed'",
     steps_query="select count(*) from absurd.c_default",
     settings={"concurrency": 200, "poll": 0.25},
@@ -78,7 +78,7 @@ PROCRASTINATE = Peer(
     "procrastinate",
     ("procrastinate==3.10.0", PSYCOPG, UVLOOP),
     tables=tuple(f"procrastinate_{table}" for table in ("jobs", "events", "workers", "periodic_defers")),
-    unfinished_condition="exists (select from procrastinate_jobs where status in ('todo', 'doing'))",
+    unfinished="exists (select from procrastinate_jobs where status in ('todo', 'doing'))",
     done_query="select count(*) from procrastinate_jobs where status = 'succeeded'",
     settings={"concurrency": 30, "pool": 4},
 )
@@ -86,7 +86,7 @@ CHANCY = Peer(
     "chancy",
     ("chancy==0.26.0", PSYCOPG, UVLOOP),
     tables=("chancy_jobs", "chancy_workers"),
-    unfinished_condition="exists (select from chancy_jobs where state not in ('succeeded', 'failed'))",
+    unfinished="exists (select from chancy_jobs where state not in ('succeeded', 'failed'))",
     done_query="select count(*) from chancy_jobs where state = 'succeeded'",
     settings={"concurrency": 1000},
 )
@@ -94,7 +94,7 @@ OBAN = Peer(
     "oban",
     ("oban==0.7.0", PSYCOPG, UVLOOP),
     tables=("oban_jobs", "oban_producers"),
-    unfinished_condition="exists (select from oban_jobs where state in ('available', 'executing', 'scheduled', 'retryable'))",
+    unfinished="exists (select from oban_jobs where state in ('available', 'executing', 'scheduled', 'retryable'))",
     done_query="select count(*) from oban_jobs where state = 'completed'",
     settings={"concurrency": 100, "pool": 10},
 )

@@ -14,10 +14,10 @@ from benchmarks.benchmark import Benchmark, Case, Metrics, check_count, log
 from benchmarks.databases import Backend, PostgresBackend
 from benchmarks.peers.catalog import PEER_CASES, PEERS, Peer, PeerCase
 from benchmarks.peers.environments import Environment, PeerUnavailable, prepare
-from benchmarks.processes import Command, run_process
+from benchmarks.processes import Command, run_process, scratch_folder
 from benchmarks.suite.latency import measure_latency
 from benchmarks.tasks import STEPS_PER_RUN
-from benchmarks.throughput import TIMEOUT_S, measure_rate, scratch_folder
+from benchmarks.throughput import TIMEOUT_S, measure_rate
 from holdfast.testing.server import create_database, database_of, drop_database
 
 RUN = Path(__file__).with_name("scripts") / "run.py"
@@ -51,7 +51,7 @@ class PeerDatabase:
             self._connection.execute("checkpoint")
 
     def has_unfinished(self) -> bool:
-        return bool(self._value(f"select {self._peer.unfinished_condition}"))
+        return bool(self._value(f"select {self._peer.unfinished}"))
 
     def count_done(self) -> int:
         return int(self._value(self._peer.done_query))

@@ -34,7 +34,7 @@ with ready as (
         lease_until = now() + interval '60 seconds'
     from ready where job.id = ready.id
     returning job.id, job.args, job.attempt
-), told as (
+), recorded as (
     insert into event (job, kind, worker) select id, 1, $2 from claimed
 )
 select id, args, attempt from claimed
@@ -59,7 +59,7 @@ join job on job.id = given.id and job.attempt = given.attempt and job.worker = $
 ENQUEUE = f"""
 with added as (
     insert into job (name, args) select $2, args from unnest($1::jsonb[]) as each (args) returning id
-), told as (
+), recorded as (
     insert into event (job, kind) select id, 0 from added
 )
 select count(*), pg_notify('{CHANNEL}', '') from added
@@ -108,7 +108,7 @@ class Jobs:
     """A worker for no-op jobs, with a claim loop and a completion loop that wake each other."""
 
     def __init__(self, config: PeerConfig) -> None:
-        self._told = config
+        self._config = config
         self._batch: int = config.settings["batch"]
         self._done: list[tuple[int, int, str]] = []
         self._any_done = asyncio.Event()
@@ -121,7 +121,7 @@ class Jobs:
 
     async def _run(self, row: Any) -> None:
         arguments = json.loads(row["args"])
-        self._told.handle(arguments)
+        self._config.handle(arguments)
         self._done.append((row["id"], row["attempt"], json.dumps(arguments["number"])))
         self._any_done.set()
 
@@ -161,20 +161,20 @@ class Steps:
     """A worker for concurrent runs with steps."""
 
     def __init__(self, config: PeerConfig, claim: Any, ends: BatchWriter, steps: BatchWriter) -> None:
-        self._told = config
+        self._config = config
         self._claim = claim
         self._ends = ends
         self._steps = steps
 
     async def _run(self, row: Any) -> None:
-        self._told.started()
-        for number in range(self._told.steps):
+        self._config.mark_start()
+        for number in range(self._config.steps):
             result = await trivial()
             await self._steps.put(row["id"], row["attempt"], number, f"step-{number}", json.dumps(result))
         await self._ends.put(row["id"], row["attempt"], "1")
 
     async def work(self) -> None:
-        limit: int = self._told.settings["concurrency"]
+        limit: int = self._config.settings["concurrency"]
         running: set[asyncio.Task[None]] = set()
         while True:
             free = limit - len(running)

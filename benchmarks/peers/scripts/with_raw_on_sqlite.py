@@ -65,11 +65,11 @@ class Writer(threading.Thread):
 
     def submit(self, kind: str, *values: Any) -> asyncio.Future[Any]:
         """Submit a write: `claim` up to a number of jobs, `finish` a job, or `record` a step."""
-        granted = self._loop.create_future()
+        written = self._loop.create_future()
         with self._pending:
-            self._writes.append((kind, values, granted))
+            self._writes.append((kind, values, written))
             self._pending.notify()
-        return granted
+        return written
 
     def run(self) -> None:
         while True:
