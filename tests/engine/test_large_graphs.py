@@ -10,7 +10,7 @@ from holdfast import Graph, Retry
 from tests.support.counting import ask, records
 from tests.support.graph_world import check_graphs
 
-SIZES = [1_000, pytest.param(10_000, markers=pytest.mark.slow)]
+SIZES = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
 
 
 @pytest.fixture
