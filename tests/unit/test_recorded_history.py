@@ -1,4 +1,4 @@
-"""What a durable function has behind it, made of what is on record."""
+"""The recorded history of a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MESSAGE, WITHDRAWN = "$message:number#1", "withdrawn"
     ("kinds", "withdrawn"),
     [(["message", WITHDRAWN], True), ([WITHDRAWN, "message"], False), ([WITHDRAWN, "message", WITHDRAWN], True)],
 )
-def test_of_a_wait_that_was_cancelled_and_came_to_something_the_last_counts(kinds, withdrawn):
-    """What came as the code cancelled was given back: it is another's."""
+def test_the_last_of_the_outcomes_and_withdrawals_of_a_wait_counts(kinds, withdrawn):
+    """An outcome that arrives while user code cancels the wait is given back: another receiver gets it."""
     checkpoints = [Checkpoint(n, MESSAGE, kind, "4", 0) for n, kind in enumerate(kinds, 1)]
     history = RecordedHistory(Kept(checkpoints), Held("run", 1, 1, 0))
     assert history.withdrawn == ({MESSAGE} if withdrawn else set())
-    assert list(history.unasked) == ([] if withdrawn else [MESSAGE])
+    assert list(history.unconsumed) == ([] if withdrawn else [MESSAGE])
     assert history.numbers == ([] if withdrawn else [2])
-    assert history.last == len(kinds)
+    assert history.last_number == len(kinds)
