@@ -1,4 +1,4 @@
-"""Who keeps jobs waiting while `sustained` is measured."""
+"""The feeder that keeps a backlog for the benchmark `sustained`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.children import Workers
-from benchmarks.sustained import Feeder
-from benchmarks.tables import Tables
+from benchmarks.databases import BenchmarkDatabase
+from benchmarks.processes import Workers
+from benchmarks.suite.sustained import Feeder
 from benchmarks.tasks import NOOP
 from tests.support.world import World
 
-WAITING = 30
+BACKLOG = 30
 
 
 def nothing() -> None: ...
@@ -22,23 +22,23 @@ def nothing() -> None: ...
 
 @pytest.fixture
 def feeder(world: World, tmp_path: Path) -> Iterator[Feeder]:
-    with closing(Tables(world.url, nothing, nothing)) as tables:
-        tables.fill(WAITING)
-        yield Feeder(tables, WAITING, Workers(tmp_path))
+    with closing(BenchmarkDatabase(world.url, nothing, nothing)) as db:
+        db.enqueue(BACKLOG)
+        yield Feeder(db, BACKLOG, Workers(tmp_path))
 
 
-def test_what_was_claimed_is_replaced_and_counts_as_done_when_it_has_ended(world, feeder):
+def test_claimed_jobs_are_replaced_and_count_as_done_when_they_end(world, feeder):
     session = world.session("w")
     for done in (0, 16, 32):
-        assert feeder.completed() == done
+        assert feeder.count_done() == done
         claims = world.claim(session, 16, [NOOP])
         feeder.feed()
-        assert (len(claims), feeder.fed, feeder.completed()) == (16, WAITING + done + 16, done)
+        assert (len(claims), feeder.enqueued, feeder.count_done()) == (16, BACKLOG + done + 16, done)
         for claim in claims:
             world.end(session, claim)
 
 
-def test_looks_go_on_from_the_first_that_waits(world, feeder):
+def test_counting_resumes_at_the_first_ready_job(world, feeder):
     session = world.session("w")
     for _ in range(2):
         world.claim(session, 16, [NOOP])
@@ -46,16 +46,16 @@ def test_looks_go_on_from_the_first_that_waits(world, feeder):
         assert [(feeder.front,)] == world.sql("select min(turn) from {schema}runs where state = 'ready'")
 
 
-def test_a_worker_that_has_run_dry_is_fed(world, feeder):
+def test_an_empty_backlog_is_refilled(world, feeder):
     session = world.session("w")
     while world.claim(session, 16, [NOOP]):
         pass
-    assert feeder.completed() == 0
+    assert feeder.count_done() == 0
     feeder.feed()
-    assert (feeder.fed, feeder.completed()) == (2 * WAITING, 0)
+    assert (feeder.enqueued, feeder.count_done()) == (2 * BACKLOG, 0)
 
 
-def test_few_that_are_missing_are_left_for_later(world, feeder):
+def test_a_slightly_smaller_backlog_is_not_refilled(world, feeder):
     world.claim(world.session("w"), 8, [NOOP])
     feeder.feed()
-    assert feeder.fed == WAITING
+    assert feeder.enqueued == BACKLOG

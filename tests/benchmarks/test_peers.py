@@ -1,5 +1,7 @@
-"""Peers are measured beside us in every round, and what can't be had is named. `raw` runs here as it is; the libraries
-are installed by a slow test only."""
+"""Peers are measured in every repetition, and unavailable ones are reported.
+
+The tests use `raw`; only a slow test installs the libraries.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import environments
-from benchmarks.peers.catalog import PEERS, RAW, TRIALS
-from benchmarks.peers.environments import Unavailable, prepare
+from benchmarks.peers.catalog import PEER_CASES, PEERS, RAW
+from benchmarks.peers.environments import PeerUnavailable, prepare
 
 LIBRARIES = [name for name in PEERS if name != RAW.name]
 
 
 @pytest.fixture
 def ready_raw(tmp_path, monkeypatch) -> Path:
-    """An environment for `raw` that is made already: this one, which has what it needs."""
+    """An existing environment for `raw`: this one, which has its dependencies."""
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
     folder = tmp_path / f"python{sys.version_info.major}.{sys.version_info.minor}" / RAW.name
     (folder / "bin").mkdir(parents=True)
@@ -29,31 +31,31 @@ def ready_raw(tmp_path, monkeypatch) -> Path:
     return python
 
 
-def test_raw_jobs_are_measured_in_every_round_and_compared_with(measured, chosen, ready_raw):
+def test_raw_jobs_are_measured_in_every_repetition_and_compared(measured, chosen, ready_raw):
     found = measured("jobs", *chosen, "--count", "1000", "--reps", "2", "--workers", "1", "--peers", "raw")
     raw, ours = found["results"]
     assert (raw["subject"], ours["subject"]) == ("raw", "holdfast")
     assert (raw["n"], raw["count"], raw["versions"]) == (2, 1000, {"asyncpg": "1"})
     [ratio] = found["ratios"]
     assert ratio["ratio"] == pytest.approx(ours["median"] / raw["median"])
-    assert (ratio["title"], ratio["must"]) == (
+    assert (ratio["title"], ratio["target"]) == (
         "holdfast / raw, 1 worker",
         "0.5" if "--sqlite" in chosen else "0.55",
     )
-    assert ratio["verdict"] in ("ok", "short")
+    assert ratio["verdict"] in ("met", "missed")
 
 
-def test_raw_steps_are_measured_at_once_and_alone(measured, chosen, ready_raw):
+def test_raw_steps_are_measured_concurrently_and_alone(measured, chosen, ready_raw):
     found = measured("steps", *chosen, "--quick", "--count", "100", "--peers", "raw")
-    figures = ["500 at once", "100 at once", "alone"]
-    assert [(ratio["figure"], ratio["to"]) for ratio in found["ratios"]] == [(figure, "raw") for figure in figures]
+    metrics = ["500 at once", "100 at once", "alone"]
+    assert [(ratio["metric"], ratio["to"]) for ratio in found["ratios"]] == [(metric, "raw") for metric in metrics]
 
 
 @pytest.mark.slow
-def test_raw_has_a_latency_and_three_ways_to_enqueue(measured, durable_server, ready_raw):
+def test_raw_is_measured_for_latency_and_enqueueing(measured, durable_server, ready_raw):
     where = ("--quick", "--postgres", durable_server, "--peers", "raw")
     found = measured("latency", *where, "--count", "4")
-    assert [(ratio["figure"], ratio["to"]) for ratio in found["ratios"]] == [("p50", "raw"), ("p99", "raw")]
+    assert [(ratio["metric"], ratio["to"]) for ratio in found["ratios"]] == [("p50", "raw"), ("p99", "raw")]
     found = measured("enqueue", *where, "--count", "1000")
     assert [ratio["title"] for ratio in found["ratios"]] == [
         "holdfast / raw, one by one",
@@ -63,61 +65,61 @@ def test_raw_has_a_latency_and_three_ways_to_enqueue(measured, durable_server, r
     ]
 
 
-def test_a_peer_that_fails_is_named_and_ends_with_1(measured, ready_raw):
+def test_a_failing_peer_is_reported_and_the_exit_code_is_1(measured, ready_raw):
     ready_raw.write_text("#!/bin/sh\n[ \"$1\" = -c ] && echo '{}' || { echo no luck; exit 3; }\n")
     found = measured("jobs", "--sqlite", "--quick", "--count", "20", "--workers", "1", "--peers", "raw", code=1)
     assert found["failures"] == [
-        {"database": "SQLite", "subject": "raw", "part": "1 worker", "why": "the raw ended with 3: no luck"}
+        {"database": "SQLite", "subject": "raw", "variant": "1 worker", "why": "the raw exited with 3: no luck"}
     ]
     assert [line["subject"] for line in found["results"]] == ["holdfast"]
 
 
-def test_a_peer_that_cannot_be_installed_is_named_with_the_reason(measured, ready_raw, monkeypatch):
+def test_a_peer_that_cannot_be_installed_is_skipped_with_the_reason(measured, ready_raw, monkeypatch):
     def prepared(name, requirements):
-        raise Unavailable("pip couldn't install it: there is no network")
+        raise PeerUnavailable("pip failed: there is no network")
 
-    monkeypatch.setattr("benchmarks.peers.cases.prepare", prepared)
+    monkeypatch.setattr("benchmarks.peers.runner.prepare", prepared)
     found = measured("jobs", "--sqlite", "--quick", "--count", "20", "--workers", "1", "--peers", "raw")
-    assert found["not measured"] == {"raw": "pip couldn't install it: there is no network"}
+    assert found["skipped"] == {"raw": "pip failed: there is no network"}
 
 
-def test_a_peer_without_such_a_measure_is_named(measured, ready_raw):
+def test_a_peer_without_this_benchmark_is_skipped(measured, ready_raw):
     found = measured("latency", "--sqlite", "--quick", "--count", "3", "--peers", "raw")
-    assert found["not measured"] == {"raw": "it has nothing to compare in latency here"}
+    assert found["skipped"] == {"raw": "has nothing to compare with latency here"}
 
 
-def test_what_pip_said_is_the_reason(tmp_path, monkeypatch, capsys):
+def test_the_reason_comes_from_pip(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(environments, "WAITS", (0,))
-    with pytest.raises(Unavailable, match=r"pip couldn't install it: .*no-such-peer"):
+    monkeypatch.setattr(environments, "RETRY_DELAYS_S", (0,))
+    with pytest.raises(PeerUnavailable, match=r"pip failed: .*no-such-peer"):
         prepare("odd", ["no-such-peer==1"])
-    said = capsys.readouterr().err
-    assert "peers: installing odd (no-such-peer==1)" in said
-    assert "trying again" in said
+    output = capsys.readouterr().err
+    assert "peers: installing odd (no-such-peer==1)" in output
+    assert "retrying" in output
 
 
-def test_a_python_that_is_too_old_is_named_in_few_words():
-    said = (
+def test_an_unsupported_python_version_is_the_reason():
+    output = (
         "ERROR: Ignored the following versions that require a different python version:"
         " 1.0 Requires-Python >=3.40; 1.1 Requires-Python >=3.41\n"
         "ERROR: Could not find a version that satisfies the requirement odd==1.1 (from versions: none)\n"
     )
-    assert environments._reason(said) == f"it needs Python >=3.41, this is {platform.python_version()}"
+    assert environments._failure_reason(output) == f"needs Python >=3.41, this is {platform.python_version()}"
 
 
-def test_every_peer_has_what_its_trials_need():
-    trials = [trial for make in TRIALS.values() for trial in make()]
-    assert {trial.peer.name for trial in trials} == set(PEERS)
-    assert all(trial.peer.steps for trial in trials if trial.task == "steps")
+def test_every_peer_has_what_its_cases_need():
+    cases = [case for make in PEER_CASES.values() for case in make()]
+    assert {case.peer.name for case in cases} == set(PEERS)
+    assert all(case.peer.steps_query for case in cases if case.task == "steps")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_library_is_installed_and_measured_or_named_with_the_reason(measured, durable_server, name):
+def test_a_library_is_measured_or_skipped_with_the_reason(measured, durable_server, name):
     where = ("--quick", "--postgres", durable_server, "--peers", name)
-    for measure, count in (("jobs", "500"), ("enqueue", "2000"), ("latency", "4"), ("steps", "200")):
-        found = measured(measure, *where, "--count", count)
+    for benchmark, count in (("jobs", "500"), ("enqueue", "2000"), ("latency", "4"), ("steps", "200")):
+        found = measured(benchmark, *where, "--count", count)
         subjects = {line["subject"] for line in found["results"]}
-        has = any(trial.peer.name == name for trial in TRIALS[measure]())
-        assert name in subjects or name in found["not measured"] or not has
+        has = any(case.peer.name == name for case in PEER_CASES[benchmark]())
+        assert name in subjects or name in found["skipped"] or not has

@@ -1,4 +1,4 @@
-"""Every measure runs on both databases, counts right and compares what it should. How fast it is doesn't matter."""
+"""Every benchmark runs on both databases and reports the right metrics and ratios. Speed doesn't matter here."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 
-def figures(found: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(line["subject"], line["figure"]) for line in found["results"]]
+def metrics(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(line["subject"], line["metric"]) for line in found["results"]]
 
 
 def ratios(found: dict[str, Any]) -> list[tuple[str, str | None]]:
     return [(ratio["of"], ratio["to"]) for ratio in found["ratios"]]
 
 
-def test_jobs_gives_all_values_medians_settings_and_versions(measured):
+def test_jobs_reports_values_medians_settings_and_versions(measured):
     found = measured("jobs", "--sqlite", "--count", "60", "--reps", "3", "--concurrency", "20", "--workers", "1")
     [line] = found["results"]
-    assert (line["database"], line["subject"], line["figure"], line["unit"]) == (
+    assert (line["database"], line["subject"], line["metric"], line["unit"]) == (
         "SQLite", "holdfast", "1 worker", "jobs/s",
     )  # fmt: skip
     assert line["n"] == len(line["values"]) == 3
@@ -27,39 +27,39 @@ def test_jobs_gives_all_values_medians_settings_and_versions(measured):
         "count": 60, "concurrency": 20, "reps": 3, "quick": False, "profiled": False,
     }  # fmt: skip
     assert found["publishable"]
-    assert {"python", "holdfast", "cores", "SQLite"} <= found["about"].keys()
-    assert {"version", "commit_microseconds"} <= found["about"]["SQLite"].keys()
+    assert {"python", "holdfast", "cores", "SQLite"} <= found["environment"].keys()
+    assert {"version", "commit_microseconds"} <= found["environment"]["SQLite"].keys()
     assert found["failures"] == []
 
 
-def test_jobs_are_measured_by_one_worker_and_by_two(measured, chosen):
+def test_jobs_are_measured_with_one_worker_and_two(measured, chosen):
     found = measured("jobs", *chosen, "--quick", "--count", "60")
-    assert figures(found) == [("holdfast", "1 worker"), ("holdfast", "2 workers")]
+    assert metrics(found) == [("holdfast", "1 worker"), ("holdfast", "2 workers")]
 
 
-def test_a_server_says_that_it_is_durable(measured, durable_server):
+def test_the_environment_shows_that_the_server_is_durable(measured, durable_server):
     found = measured("jobs", "--postgres", durable_server, "--quick", "--count", "20", "--workers", "1")
-    settings = found["about"]["PostgreSQL"]
+    settings = found["environment"]["PostgreSQL"]
     assert (settings["fsync"], settings["synchronous_commit"]) == ("on", "on")
 
 
-def test_steps_are_measured_at_once_and_alone(measured, chosen):
+def test_steps_are_measured_concurrently_and_alone(measured, chosen):
     found = measured("steps", *chosen, "--quick", "--count", "20", "--at-once", "10,1")
-    assert figures(found) == [("holdfast", "10 at once"), ("holdfast", "alone")]
+    assert metrics(found) == [("holdfast", "10 at once"), ("holdfast", "alone")]
     assert found["settings"]["runs alone"] == 1
 
 
-def test_latency_gives_the_median_and_the_slowest_percent(measured, chosen):
+def test_latency_reports_p50_and_p99(measured, chosen):
     found = measured("latency", *chosen, "--quick", "--count", "4")
-    assert [(line["figure"], line["unit"], line["n"]) for line in found["results"]] == [
+    assert [(line["metric"], line["unit"], line["n"]) for line in found["results"]] == [
         ("p50", "ms", 1),
         ("p99", "ms", 1),
     ]
 
 
-def test_enqueue_goes_one_by_one_at_once_and_in_bulk(measured, chosen):
+def test_enqueue_is_measured_one_by_one_concurrently_and_in_bulk(measured, chosen):
     found = measured("enqueue", *chosen, "--quick", "--count", "500")
-    assert figures(found) == [("holdfast", way) for way in ("one by one", "100 at once", "bulk")]
+    assert metrics(found) == [("holdfast", mode) for mode in ("one by one", "100 at once", "bulk")]
     assert (found["settings"]["one by one"], found["settings"]["100 at once"], found["settings"]["bulk"]) == (
         30, 100, 500,
     )  # fmt: skip
@@ -70,36 +70,36 @@ def test_growth_compares_every_kind_with_the_empty_table(measured, chosen):
     found = measured("growth", *chosen, "--quick", "--count", "30", "--size", "40", "--kinds", ",".join(kinds))
     assert [line["subject"] for line in found["results"]] == ["empty", *kinds]
     assert ratios(found) == [(kind, "empty") for kind in kinds]
-    assert [ratio["must"] for ratio in found["ratios"]] == ["0.9", "0.9", "0.9"]
+    assert [ratio["target"] for ratio in found["ratios"]] == ["0.9", "0.9", "0.9"]
     assert found["settings"]["size"] == 40
 
 
-def test_growth_has_other_kinds_for_which_there_is_no_goal(measured):
+def test_growth_has_other_kinds_without_a_target(measured):
     kinds = ["scheduled", "unknown task", "other queue"]
     found = measured("growth", "--sqlite", "--quick", "--count", "10", "--size", "20", "--kinds", ",".join(kinds))
     assert [line["subject"] for line in found["results"]] == ["empty", *kinds]
-    assert [ratio["must"] for ratio in found["ratios"]] == [None, None, None]
+    assert [ratio["target"] for ratio in found["ratios"]] == [None, None, None]
 
 
-def test_a_backlog_is_as_large_in_every_repetition(measured):
+def test_the_backlog_is_refilled_for_every_repetition(measured):
     found = measured("growth", "--sqlite", "--count", "30", "--size", "30", "--reps", "2", "--kinds", "ready")
     assert [(line["subject"], line["n"]) for line in found["results"]] == [("empty", 2), ("ready", 2)]
 
 
 @pytest.mark.parametrize("database", ["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.slow)])
-def test_graphs_compare_large_with_small_ones_of_every_shape(measured, database, request):
+def test_graphs_compares_large_and_small_graphs_of_every_shape(measured, database, request):
     where = ["--sqlite"] if database == "SQLite" else ["--postgres", request.getfixturevalue("durable_server")]
     found = measured("graphs", *where, "--quick", "--count", "30", "--concurrency", "20")
     shapes = ["fan", "fan with outputs", "chain", "layered"]
     subjects = [f"{shape} of {size}" for shape in shapes for size in (3, 30)]
-    parts = ["build", "submit", "run"]
-    assert figures(found) == [(subject, part) for subject in subjects for part in parts]
-    assert [(ratio["of"], ratio["to"], ratio["figure"]) for ratio in found["ratios"]] == [
-        (f"{shape} of 30", f"{shape} of 3", part) for shape in shapes for part in parts
+    phases = ["build", "submit", "run"]
+    assert metrics(found) == [(subject, phase) for subject in subjects for phase in phases]
+    assert [(ratio["of"], ratio["to"], ratio["metric"]) for ratio in found["ratios"]] == [
+        (f"{shape} of 30", f"{shape} of 3", phase) for shape in shapes for phase in phases
     ]
 
 
-def test_limits_compares_each_kind_with_none(measured, chosen):
+def test_limits_compares_each_kind_with_no_limit(measured, chosen):
     found = measured("limits", *chosen, "--quick", "--count", "30")
     assert [line["subject"] for line in found["results"]] == ["no limit", "one limit", "by key"]
     assert ratios(found) == [("one limit", "no limit"), ("by key", "no limit")]
@@ -107,23 +107,23 @@ def test_limits_compares_each_kind_with_none(measured, chosen):
 
 def test_sustained_compares_the_last_minute_with_the_first(measured, chosen):
     found = measured("sustained", *chosen, "--quick", "--count", "100", "--minutes", "2")
-    assert figures(found) == [("holdfast", "minute 1"), ("holdfast", "minute 2")]
+    assert metrics(found) == [("holdfast", "minute 1"), ("holdfast", "minute 2")]
     [ratio] = found["ratios"]
-    assert (ratio["figure"], ratio["to_figure"], ratio["must"]) == ("minute 2", "minute 1", "0.85")
-    assert (found["settings"]["minutes"], found["settings"]["seconds a minute"]) == (2, 1.0)
+    assert (ratio["metric"], ratio["to_metric"], ratio["target"]) == ("minute 2", "minute 1", "0.85")
+    assert (found["settings"]["minutes"], found["settings"]["seconds per minute"]) == (2, 1.0)
 
 
-def test_memory_is_that_of_an_idle_worker_and_has_the_time_of_the_import(measured, chosen):
+def test_memory_reports_an_idle_worker_and_the_import(measured, chosen):
     found = measured("memory", *chosen, "--quick", "--count", "2")
-    assert [(line["figure"], line["unit"]) for line in found["results"]] == [("idle worker", "MB"), ("import", "ms")]
+    assert [(line["metric"], line["unit"]) for line in found["results"]] == [("idle worker", "MB"), ("import", "ms")]
     assert all(line["median"] > 1 for line in found["results"])
-    assert [ratio["must"] for ratio in found["ratios"]] == ["at most 60", "at most 150"]
+    assert [ratio["target"] for ratio in found["ratios"]] == ["at most 60", "at most 150"]
 
 
-def test_pages_are_asked_for_among_runs_of_all_kinds(measured, chosen):
+def test_pages_are_requested_with_runs_of_all_kinds(measured, chosen):
     found = measured("pages", *chosen, "--quick", "--count", "1", "--size", "300")
-    names = [line["figure"] for line in found["results"]]
-    assert {"overview", "gates", "runs: tag that nobody has", "runs: state failed", "API: counts"} <= set(names)
+    names = [line["metric"] for line in found["results"]]
+    assert {"overview", "gates", "runs: tag without matches", "runs: state failed", "API: counts"} <= set(names)
     assert all((line["unit"], line["n"]) == ("ms", 1) for line in found["results"])
-    goals = {ratio["must"] for ratio in found["ratios"]}
-    assert goals == ({"at most 100"} if "--postgres" in chosen else set())
+    targets = {ratio["target"] for ratio in found["ratios"]}
+    assert targets == ({"at most 100"} if "--postgres" in chosen else set())

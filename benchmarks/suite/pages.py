@@ -1,4 +1,4 @@
-"""How long the dashboard's pages and the API's lists take among a million runs: each page and each filter, warm."""
+"""Latency of every page and filter of the dashboard, and of API lists, with a million runs."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from benchmarks.crowd import QUEUES, TASKS, Crowd
-from benchmarks.hosts import Host, Unusable
-from benchmarks.measure import OURS, Case, Failed, Figures, Measure, note
+from benchmarks.benchmark import HOLDFAST, Benchmark, Case, MeasurementFailed, Metrics, log
+from benchmarks.databases import Backend, BenchmarkError
+from benchmarks.suite.sample_runs import QUEUES, TASKS, SampleRuns
 
 SIZE = 1_000_000
 QUICK_SIZE = 2_000
-WARM = 3
+WARM_UP_REQUESTS = 3
 STATES = ("ready", "scheduled", "running", "waiting", "blocked", "undoing", "done", "failed", "cancelled", "skipped")
 
 
-class Pages(Measure):
-    """One database with runs of all kinds, made once; nothing changes in it. Pages are asked for in this process."""
+class Pages(Benchmark):
+    """Requests pages in this process, without a network, from a database that doesn't change."""
 
     name = "pages"
-    purpose = "milliseconds that each list page and filter takes among a million runs"
+    purpose = "milliseconds for each dashboard page and filter with a million runs"
     unit = "ms"
     count = 21
     quick_count = 2
 
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--size", type=int, help=f"runs in the table (default: {SIZE:,})")
 
     def settings(self, options: argparse.Namespace) -> dict[str, Any]:
-        return {"requests": options.count, "warm-up": WARM, "size": _size(options)}
+        return {"requests": options.count, "warm-up": WARM_UP_REQUESTS, "size": _size(options)}
 
-    def cases(self, host: Host, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:
+    def cases(self, backend: Backend, options: argparse.Namespace, stack: ExitStack) -> Sequence[Case]:
         try:
             from holdfast.web import dashboard
         except ModuleNotFoundError as error:
-            raise Unusable(f"pages need {error.name}: pip install 'holdfast[dashboard]'") from None
-        tables = host.fresh()
-        stack.callback(tables.close)
-        note(f"{host.name}: making {_size(options):,} runs of all kinds")
-        crowd = Crowd(tables)
-        crowd.make(_size(options))
-        tables.settle()
-        site = dashboard(tables.app, unlocked=True)
+            raise BenchmarkError(f"this benchmark needs {error.name}: pip install 'holdfast[dashboard]'") from None
+        db = backend.create_database()
+        stack.callback(db.close)
+        log(f"{backend.name}: creating {_size(options):,} runs of all kinds")
+        sample = SampleRuns(db)
+        sample.insert(_size(options))
+        db.settle()
+        site = dashboard(db.app, unlocked=True)
         stack.callback(site.close)
         return [
-            Case(host.name, OURS, partial(_take, site, name, path, options.count), name)
-            for name, path in addresses(crowd.parent).items()
+            Case(backend.name, HOLDFAST, partial(_measure, site, name, path, options.count), name)
+            for name, path in page_urls(sample.parent).items()
         ]
 
 
-def addresses(parent: str) -> dict[str, str]:
-    """What is asked for, by the name of its figure."""
+def page_urls(parent: str) -> dict[str, str]:
+    """Return the pages to request by the name of their metric."""
     now = datetime.now(UTC)
     filters: dict[str, dict[str, str]] = {
         "task": {"task": TASKS[0]},
         "queue": {"queue": QUEUES[1]},
         "tenant": {"tenant": "tenant7"},
         "tag": {"tag": "nightly"},
-        "tag that nobody has": {"tag": "absent"},
+        "tag without matches": {"tag": "absent"},
         "error": {"error": "order 1"},
-        "error that nobody has": {"error": "absent"},
+        "error without matches": {"error": "absent"},
         "error of done runs": {"error": "absent", "state": "done"},
-        "task that nobody has": {"task": "absent"},
-        "tenant that nobody has": {"tenant": "absent"},
-        "task, tag that nobody has": {"task": TASKS[0], "tag": "absent"},
-        "queue, tag that nobody has": {"queue": QUEUES[1], "tag": "absent"},
-        "tenant, tag that nobody has": {"tenant": "tenant7", "tag": "absent"},
+        "task without matches": {"task": "absent"},
+        "tenant without matches": {"tenant": "absent"},
+        "task, tag without matches": {"task": TASKS[0], "tag": "absent"},
+        "queue, tag without matches": {"queue": QUEUES[1], "tag": "absent"},
+        "tenant, tag without matches": {"tenant": "tenant7", "tag": "absent"},
         "task, state": {"task": TASKS[0], "state": "failed"},
         "tenant, task, state": {"tenant": "tenant7", "task": TASKS[0], "state": "failed"},
         "queue, state ready": {"queue": QUEUES[1], "state": "ready"},
-        "made within a day": {"created_from": _text(now, 3), "created_to": _text(now, 2)},
-        "ended within a day": {"finished_from": _text(now, 3), "finished_to": _text(now, 2)},
-        "ended within a day, tag that nobody has": {
-            "finished_from": _text(now, 3), "finished_to": _text(now, 2), "tag": "absent",
+        "created within a day": {"created_from": _days_ago(now, 3), "created_to": _days_ago(now, 2)},
+        "finished within a day": {"finished_from": _days_ago(now, 3), "finished_to": _days_ago(now, 2)},
+        "finished within a day, tag without matches": {
+            "finished_from": _days_ago(now, 3), "finished_to": _days_ago(now, 2), "tag": "absent",
         },
         "id prefix": {"id_prefix": parent[:12]},
         "parent": {"parent": parent},
@@ -96,7 +96,7 @@ def addresses(parent: str) -> dict[str, str]:
     return whole | found | {name: "/api/v1" + path for name, path in api.items()} | {"metrics": "/metrics"}
 
 
-def _text(now: datetime, days: int) -> str:
+def _days_ago(now: datetime, days: int) -> str:
     return (now - timedelta(days=days)).isoformat()
 
 
@@ -106,14 +106,14 @@ def _size(options: argparse.Namespace) -> int:
     return QUICK_SIZE if options.quick else SIZE
 
 
-def _take(site: Any, name: str, path: str, count: int) -> Figures:
-    """The median of some requests, when the first ones have made everything warm."""
-    taken = [asyncio.run(_ask(site, path)) for _ in range(WARM + count)]
-    return {name: statistics.median(taken[WARM:]) * 1000}
+def _measure(site: Any, name: str, path: str, count: int) -> Metrics:
+    """Return the median duration of the requests after the warm-up."""
+    elapsed = [asyncio.run(_request(site, path)) for _ in range(WARM_UP_REQUESTS + count)]
+    return {name: statistics.median(elapsed[WARM_UP_REQUESTS:]) * 1000}
 
 
-async def _ask(site: Any, path: str) -> float:
-    """Seconds until the whole answer is there."""
+async def _request(site: Any, path: str) -> float:
+    """Return the seconds until the response is complete."""
     plain, _, query = path.partition("?")
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
@@ -129,9 +129,9 @@ async def _ask(site: Any, path: str) -> float:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    since = time.perf_counter()
+    started = time.perf_counter()
     await site(scope, receive, send)
-    taken = time.perf_counter() - since
+    elapsed = time.perf_counter() - started
     if statuses != [200]:
-        raise Failed(f"{path} answers {statuses}")
-    return taken
+        raise MeasurementFailed(f"{path}: status {statuses}")
+    return elapsed

@@ -1,4 +1,4 @@
-"""Fixtures for the benchmarks: a server that is as durable as they ask for, and a way to call the command."""
+"""Fixtures for the benchmarks: a durable server, and a way to call the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import command
+from benchmarks import cli
 from holdfast.testing.server import PostgresServer
 
 Measured = Callable[..., dict[str, Any]]
@@ -16,7 +16,7 @@ Measured = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def durable_server() -> Iterator[str]:
-    """Unlike the server of the other tests, with fsync and synchronous_commit on."""
+    """A server with fsync and synchronous_commit on, unlike that of the other tests."""
     with PostgresServer(port=0, settings={"max_connections": 100}) as server:
         yield server.url
 
@@ -31,14 +31,14 @@ def chosen(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 def measured(capsys: pytest.CaptureFixture[str]) -> Measured:
-    """Calls the command in this process; what it found of its one measure."""
+    """Call the command in this process and return the results of its one benchmark."""
 
     def call(*arguments: str, code: int = 0) -> dict[str, Any]:
-        found = command.main([*arguments, "--json"])
+        found = cli.main([*arguments, "--json"])
         output, errors = capsys.readouterr()
         assert found == code, errors
         results = json.loads(output)
-        [measure] = results["measures"]
-        return {**results, **measure}
+        [benchmark] = results["benchmarks"]
+        return {**results, **benchmark}
 
     return call

@@ -1,4 +1,4 @@
-"""The benchmarks' command in a process of its own, and whether it left others behind."""
+"""Run the benchmark command in a process of its own, and find processes that it left behind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-LONGEST = 120
+TIMEOUT_S = 120
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks", *arguments],
         stdout=subprocess.PIPE,
@@ -21,6 +20,6 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def processes_that_name(path: Path) -> list[str]:
+def processes_with_argument(path: Path) -> list[str]:
     listing = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     return [line for line in listing.splitlines() if str(path) in line]
