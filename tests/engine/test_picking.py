@@ -192,7 +192,7 @@ def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkey
             await asyncio.sleep(0.01)
 
     runs = work.enqueue_many([(n,) for n in range(40)])
-    worker = app.worker(concurrency=2 * claimer.FEW)
+    worker = app.worker(concurrency=2 * claimer.SMALL_CLAIM_DIVISOR)
     with worker:
         wait_until(lambda: len(started) == 32)
         released.add(0)

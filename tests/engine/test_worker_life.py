@@ -148,9 +148,9 @@ async def test_arun_leaves_the_threads_of_the_loop_to_author_code(app):
 def test_a_worker_cannot_be_started_twice(app, add):
     worker = app.worker()
     worker.drain(timeout=60)
-    with pytest.raises(ConfigError, match="make a new one"):
+    with pytest.raises(ConfigError, match="create a new one"):
         worker.drain(timeout=60)
-    with pytest.raises(ConfigError, match="make a new one"), worker:
+    with pytest.raises(ConfigError, match="create a new one"), worker:
         pass
 
 

@@ -281,9 +281,9 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     class Answering:
         """A child that answers while it is being killed."""
 
-        alive = usable = True
+        is_alive = is_usable = True
 
-        def begin(self, _request):
+        def send(self, _request):
             return True
 
         def finish(self):
@@ -295,7 +295,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
             put_back.wait(0.2)
 
         def close(self):
-            self.alive = False
+            self.is_alive = False
 
     ours = pool.ProcessPool()
     ours._idle.append(Answering())
@@ -306,7 +306,7 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: attempt.child)
+    wait_until(lambda: attempt.process)
     app.worker()._components.runner.stop([attempt], "release")
     thread.join(30)
     assert ours._idle == []

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 NO_RETRY = Retry(max_attempts=1)
 
 StopReason: TypeAlias = Literal["timeout", "deadline", "lost", "release", "suspend", "restart"]
-"""Why author code has to stop. It causes the last two itself: it waits, or asked for a restart."""
+"""Why user code has to stop. It causes the last two itself: it waits, or asked for a restart."""
 
 
 class Cancellable(Protocol):
@@ -56,7 +56,7 @@ class Killable(Protocol):
 class Attempt(msgspec.Struct, eq=False):
     """One attempt of a claimed run.
 
-    It ends once: when its author code returns or raises, at its timeout or deadline, or when the worker releases or
+    It ends once: when its user code returns or raises, at its timeout or deadline, or when the worker releases or
     loses the run. `lock` guards the fields that decide which of these comes first.
     """
 
@@ -76,13 +76,13 @@ class Attempt(msgspec.Struct, eq=False):
     process: Killable | None = None
     stop_reason: StopReason | None = None
     stop_signal: StopSignal = msgspec.field(default_factory=StopSignal)
-    """The flag that `holdfast.stop_requested()` reads in author code."""
+    """The flag that `holdfast.stop_requested()` reads in user code."""
     started: bool = False
     """Whether its coroutine runs. Cancelling an asyncio task before that would skip the coroutine entirely."""
     reported: bool = False
     """Whether its end was submitted to the write queue."""
     stopped: bool = False
-    """Whether its author code has stopped."""
+    """Whether its user code has stopped."""
     abandoned: bool = False
     """Whether the run continues without this attempt's code, because the code ignored the request to stop."""
     thread: ThreadCall | None = None
@@ -192,7 +192,7 @@ class Attempt(msgspec.Struct, eq=False):
         return replace(end, args=transition.args, delay=delay, note=encode(note), keep_records=machine.history)
 
     def failed(self, exception: BaseException, code: str | None = None) -> End:
-        """Return the end after an exception of the author's code. `code` overrides the code of the exception."""
+        """Return the end after an exception of the user's code. `code` overrides the code of the exception."""
         try:
             decision = decide_after_failure(self.retry, self.claim.failures, exception, random.random)
             return self._end(decision, describe_exception(exception, code or decision.code))
@@ -270,11 +270,11 @@ class Attempt(msgspec.Struct, eq=False):
             end = self._end(RetryDecision(code), describe_exception(error, code), still_running=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
-        alone = claim.parent is None and (self.plans is None or not self.plans.waited)
+        alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.family = True
-        undos = self.plans.undos if self.plans is not None else bool(self.claim.undos)
+        undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end

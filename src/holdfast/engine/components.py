@@ -125,7 +125,7 @@ class WorkerComponents:
             self.claimer.telemetry = self.committer.telemetry = self.telemetry
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop for author code."""
+        """Set the event loop for user code."""
         self.runner.set_event_loop(loop)
         self.committer.set_event_loop(loop)
 
@@ -245,13 +245,16 @@ class ExecutorServices:
     def stop(self, attempt: Attempt, reason: StopReason) -> None:
         self._components.runner.stop([attempt], reason)
 
-    def has_room(self) -> bool:
+    def has_free_slots(self) -> bool:
         return self._components.runner.free_slots() > 0
 
-    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        run = self.store.transactions.run
+    def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
+        return retry_while_unavailable(attempt, read)
+
+    def transact(self, attempt: Attempt, record: Record, run: Callable[[Any], str]) -> str | None:
+        transact = self.store.transactions.run
         text = retry_while_unavailable(
-            attempt, lambda: run(attempt.session, command, work, lambda: attempt.stop_reason is not None)
+            attempt, lambda: transact(attempt.session, record, run, lambda: attempt.stop_reason is not None)
         )
         if text is None:
             self._components._stop_lost_attempts([attempt])

@@ -69,7 +69,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def stop(self, timeout: float) -> None:
-        """End the loop. If author code blocks it, its daemon thread is left behind."""
+        """End the loop. If user code blocks it, its daemon thread is left behind."""
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
@@ -79,7 +79,7 @@ class EventLoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self._stopping:
-            with suppress(SystemExit, KeyboardInterrupt):  # raised by author code, which must not end the loop
+            with suppress(SystemExit, KeyboardInterrupt):  # raised by user code, which must not end the loop
                 self.loop.run_forever()
         pending = asyncio.all_tasks(self.loop)
         for task in pending:

@@ -38,7 +38,7 @@ class Hooks:
         self.on_stop: list[Hook] = []
         self.on_failure: list[Hook] = []
         self.around_calls: list[Callable[[], None]] = []
-        """Called before and after author code in each pool thread and process, for integrations that keep resources
+        """Called before and after user code in each pool thread and process, for integrations that keep resources
         per thread or process. They must be module-level functions, because processes import them."""
         self.resources: dict[str, Any] = {}
 

@@ -98,14 +98,14 @@ class AttemptTelemetry:
         self.span: Any = None
 
     def begin(self) -> None:
-        """Start the span, in the thread or asyncio task that runs author code."""
+        """Start the span, in the thread or asyncio task that runs user code."""
         self._started_at = time.perf_counter()
         tracing = self._worker.telemetry.tracing
         if tracing is not None:
             self.span = tracing.attempt(self._run, self._task, self._context, self._claim, self._attributes)
 
     def context(self) -> dict[str, str] | None:
-        """Return the trace context for author code in another process."""
+        """Return the trace context for user code in another process."""
         tracing = self._worker.telemetry.tracing
         return None if tracing is None else tracing.kept()
 

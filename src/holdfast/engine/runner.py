@@ -1,4 +1,4 @@
-"""The runner executes author code: coroutines on the event loop, plain functions in threads or processes.
+"""The runner executes user code: coroutines on the event loop, plain functions in threads or processes.
 
 It starts claimed attempts, enforces their timeouts, stops them on request, and submits each attempt's end to the write
 queue. It issues no SQL.
@@ -22,7 +22,7 @@ from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.processes.pool import ProcessPool
-from holdfast.engine.services import RetryingChildReader, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.session import WorkerState
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, ThreadPool, TimerThread
 from holdfast.engine.write_queue import AttemptEnd, WriteQueue
@@ -64,7 +64,7 @@ class Runner:
         self._timer_thread = timer_thread
         self._monitor = monitor
         self._busy_process_slots = 0
-        self._active: set[Attempt] = set()  # attempts whose author code runs, or is about to
+        self._active: set[Attempt] = set()  # attempts whose user code runs, or is about to
         self._lock = threading.Lock()
         self._threads = ThreadPool(around_calls)
         self._processes = ProcessPool(around_calls)
@@ -179,7 +179,7 @@ class Runner:
             executor = AsyncExecutor(attempt, self._plans(attempt), self.services, self.loop)
             try:
                 end = await run_async(executor, call)
-            except GeneratorExit as error:  # raised by author code through a future: asyncio throws it in here
+            except GeneratorExit as error:  # raised by user code through a future: asyncio throws it in here
                 end = attempt.failed(error)
         else:
             current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
@@ -236,9 +236,9 @@ class Runner:
         claim = attempt.claim
         history = RecordedHistory(attempt.loaded_history, Held(claim.id, claim.seq, claim.fence, claim.generation))
         replay_only = claim.ending is not None
-        reader = RetryingChildReader(attempt, self.services.store.journal)
-        attempt.plans = OperationPlans(claim, history, self.services.client, reader, replay_only=replay_only)
-        attempt.plans.link = None if attempt.telemetry is None else attempt.telemetry.link
+        journal = self.services.store.journal
+        attempt.plans = OperationPlans(claim, history, self.services.client, journal, replay_only=replay_only)
+        attempt.plans.on_event = None if attempt.telemetry is None else attempt.telemetry.link
         return attempt.plans
 
     @staticmethod
@@ -320,7 +320,7 @@ class Runner:
     # Stopping
 
     def stop(self, attempts: Iterable[Attempt], reason: StopReason) -> None:
-        """Ask author code to stop. Coroutines are cancelled and processes killed; threads can only be asked.
+        """Ask user code to stop. Coroutines are cancelled and processes killed; threads can only be asked.
 
         From any thread.
         """

@@ -85,7 +85,7 @@ class WorkerState:
             return dict(self._attempts)
 
     def unfinished(self) -> list[Attempt]:
-        """Return the claimed attempts whose author code is still running."""
+        """Return the claimed attempts whose user code is still running."""
         return [attempt for attempt in self.claimed().values() if not attempt.stopped]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Threads: the pool for author code that is a plain `def`, single calls in threads of their own, and timers.
+"""Threads: the pool for user code that is a plain `def`, single calls in threads of their own, and timers.
 
 The pool isn't the standard library's, which is joined when the interpreter exits: a hung function would keep the
 process alive. All threads here are daemons.
@@ -126,7 +126,7 @@ class ThreadPool:
                 log.hook_failed(function.__qualname__)
 
 
-# Single calls. Not in the event loop's default pool, which author code may have filled.
+# Single calls. Not in the event loop's default pool, which user code may have filled.
 
 
 async def run_in_own_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -203,7 +203,7 @@ class ScheduledCall:
 
 
 class TimerThread(Loop):
-    """Makes calls at given times, even while author code blocks the event loop."""
+    """Makes calls at given times, even while user code blocks the event loop."""
 
     name = "timer_thread"
 

@@ -53,7 +53,7 @@ class VirtualTimeFollower:
     def die(self) -> None:
         """Stop all attempts without writing anything, as if the process had been killed.
 
-        A killed process takes its author code with it. Here the code must have stopped before another session of this
+        A killed process takes its user code with it. Here the code must have stopped before another session of this
         worker may take over its runs.
         """
         session = self._components.state.session

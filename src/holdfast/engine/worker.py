@@ -160,7 +160,7 @@ class Worker:
         while not requested.done() and self._components.store.database.failure is None:
             await asyncio.wait([requested], timeout=SIGNAL_POLL_INTERVAL_S)
 
-    # Awaited: author code runs on the caller's event loop
+    # Awaited: user code runs on the caller's event loop
 
     async def __aenter__(self) -> Self:
         await self._start_on_callers_loop()
@@ -170,7 +170,7 @@ class Worker:
         await self._stop_shielded(exiting=False)
 
     async def arun(self) -> None:
-        """Like `run`, with author code on the running event loop."""
+        """Like `run`, with user code on the running event loop."""
         with self._signal_handlers():
             try:
                 await self._start_on_callers_loop(abortable=True)
@@ -185,7 +185,7 @@ class Worker:
         self._exit_if_stuck()
 
     async def adrain(self, timeout: Duration | None = None) -> int:
-        """Like `drain`, with author code on the running event loop."""
+        """Like `drain`, with user code on the running event loop."""
         deadline = _deadline(timeout)
         await self._start_on_callers_loop(drain=True)
         try:
@@ -324,7 +324,7 @@ class Worker:
         failures.close()
 
     def _loop_is_blocked(self) -> bool:
-        """Return whether author code blocks the event loop. Otherwise the loop has completed a turn."""
+        """Return whether user code blocks the event loop. Otherwise the loop has completed a turn."""
         answered = threading.Event()
         with suppress(RuntimeError):  # the loop is closed
             self._components.runner.loop.call_soon_threadsafe(answered.set)
@@ -410,7 +410,7 @@ class Worker:
         return session
 
     def _exit_if_stuck(self) -> None:
-        """Exit the process if author code still runs: its runs were released. Raise the database's failure, if any."""
+        """Exit the process if user code still runs: its runs were released. Raise the database's failure, if any."""
         failure = self._components.store.database.failure
         if self._components.runner.busy_slots or self._components.runner.lost_threads:
             sys.stdout.flush()

@@ -47,7 +47,7 @@ from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
-"""How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
+"""How soon writes are committed that no flush made known, because user code blocks the event loop's turn."""
 
 WROTE = Wrote()
 

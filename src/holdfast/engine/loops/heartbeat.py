@@ -96,7 +96,7 @@ class CancellationPoller:
 
 
 def _can_be_stopped(attempt: Attempt) -> bool:
-    """Return whether author code is running that was not yet asked to stop because its run was lost."""
+    """Return whether user code is running that was not yet asked to stop because its run was lost."""
     return not (attempt.reported or attempt.stopped or attempt.stop_reason == "lost")
 
 
@@ -209,7 +209,7 @@ class Heartbeat(Loop):
 
 
 class LeaseGuard(Loop):
-    """Stops author code before the lease expires if no heartbeat succeeds.
+    """Stops user code before the lease expires if no heartbeat succeeds.
 
     It also aborts database calls that hang, and checks the event loop for stalls.
     """

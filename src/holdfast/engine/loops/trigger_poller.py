@@ -1,6 +1,6 @@
 """Poll triggers, each by one worker at a time, and enqueue the requests that they return, once per key.
 
-The functions of triggers are author code: a plain one runs in a thread, an async one on the event loop. A poll that
+The functions of triggers are user code: a plain one runs in a thread, an async one on the event loop. A poll that
 takes longer than its timeout is given up; requests that it returns afterwards are ignored. A thread can't be stopped,
 so this worker polls that trigger again only when the thread has ended; other workers may poll it earlier.
 """
@@ -137,7 +137,7 @@ class TriggerPoller(Loop):
         error: BaseException | None = None
         try:
             self._read(poll)
-        except BaseException as raised:  # also SystemExit of author code, which must not end the process
+        except BaseException as raised:  # also SystemExit of user code, which must not end the process
             error = raised
         finally:
             try:
@@ -205,7 +205,7 @@ class TriggerPoller(Loop):
             value, error = future.result(max(poll.left, 0.0))
         except TimeoutError:
             if future.done():
-                raise  # raised by the author's code
+                raise  # raised by the user's code
             future.cancel()
             raise poll.too_long() from None
         if error is not None:
@@ -220,7 +220,7 @@ class TriggerPoller(Loop):
         for given in poll.take():
             try:
                 runs.append(self._client.new_run(_checked(poll.trigger.name, given)))
-            except Exception as error:  # also raised by a limit's `by`, which is author code
+            except Exception as error:  # also raised by a limit's `by`, which is user code
                 poll.refused = poll.refused or error
         if not runs:
             return
@@ -241,7 +241,7 @@ class TriggerPoller(Loop):
 
 
 async def _contained(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """Await author code, and return SystemExit and KeyboardInterrupt, which would end the whole event loop."""
+    """Await user code, and return SystemExit and KeyboardInterrupt, which would end the whole event loop."""
     try:
         return await coroutine, None
     except (SystemExit, KeyboardInterrupt) as error:

@@ -64,7 +64,7 @@ class WaitPoller(Loop):
             return UNTIL_WOKEN_S
         by_run = {waiter.current.claim.id: waiter for waiter in waiters}
         runs = [(waiter.current.claim.id, waiter.current.claim.generation) for waiter in waiters]
-        for run, key, kind, outcome in self._store.journal.settled(runs):
-            by_run[run].hear(key, kind, outcome)
+        for run, key, _, outcome in self._store.journal.settled(runs):
+            by_run[run].resolve_wait(key, outcome)
         self._interval_s = min(self._interval_s * BACKOFF_FACTOR, MAX_INTERVAL_S)
         return max(self._interval_s - (time.monotonic() - started), MIN_PAUSE_S)

@@ -3,8 +3,8 @@
 Started as `python -m holdfast.engine.processes.child_main REQUESTS ANSWERS`, with the descriptors of two pipes.
 
 It executes one attempt after the other in its main thread. It ignores Ctrl-C and SIGTERM, which reach whole process
-groups; the worker kills it if necessary. If the worker dies, it exits at once. A copy of it that author code forks
-never answers the worker: it exits when author code returns or raises.
+groups; the worker kills it if necessary. If the worker dies, it exits at once. A copy of it that user code forks
+never answers the worker: it exits when user code returns or raises.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _ignore_signals() -> None:
 
 
 def _close_pipes_in_copies(*files: int) -> None:
-    """Close the pipes to the parent in every process that author code forks."""
+    """Close the pipes to the parent in every process that user code forks."""
 
     def close() -> None:
         for file in files:
@@ -135,7 +135,7 @@ def _attempt(request: dict[str, Any]) -> End:
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call author code. A copy of this process that author code forked exits here, as a script would."""
+    """Call user code. A copy of this process that user code forked exits here, as a script would."""
     try:
         value = function(*args, **kwargs)
     except BaseException as error:

@@ -74,7 +74,7 @@ class TaskProcess:
     def send(self, request: dict[str, Any]) -> bool:
         """Send an attempt. Return False if the process is dead or can't be trusted, through no fault of this attempt.
 
-        A foreign frame before `begun` is left over from an earlier attempt. Author code may have started meanwhile; the
+        A foreign frame before `begun` is left over from an earlier attempt. User code may have started meanwhile; the
         caller kills this process before it uses another one.
         """
         nonce = secrets.token_hex(8)
@@ -124,7 +124,7 @@ class TaskProcess:
         """Kill the process and its descendants."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # also if author code moved it to another process group
+        self._process.kill()  # also if user code moved it to another process group
 
     def close(self) -> None:
         """Kill the process, reap it and close its pipes."""
@@ -148,7 +148,7 @@ class ProcessPool:
         self._lock = threading.Lock()
 
     def run(self, attempt: Attempt) -> End:
-        """Run an attempt's author code in a process, and wait for its end."""
+        """Run an attempt's user code in a process, and wait for its end."""
         process = self._start(attempt)
         if process is None:
             return attempt.failed(RuntimeError("no process could be started for the task"))

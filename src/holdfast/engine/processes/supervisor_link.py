@@ -2,7 +2,7 @@
 
 It is a pair of sockets, so that each side notices the death of the other, even after SIGKILL. Both sides send lines.
 The supervisor requests a stop this way, not with a signal: Ctrl-C and systemd signal the whole process group, and a
-worker that is signaled twice skips its grace period. (Standard input won't do: programs that author code starts would
+worker that is signaled twice skips its grace period. (Standard input won't do: programs that user code starts would
 inherit it and read the lines.)
 
 | line | from | meaning |
@@ -119,7 +119,7 @@ class SupervisorLink:
 
 
 def _discard_output() -> None:
-    """Redirect output to /dev/null: nobody reads it any more, and author code that prints must not fail."""
+    """Redirect output to /dev/null: nobody reads it any more, and user code that prints must not fail."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
