@@ -19,7 +19,7 @@ from benchmarks.throughput import LONGEST_SECONDS, LOOK_SECONDS, runs_per_second
 from holdfast.model.codec import encode
 from holdfast.model.ids import new_id
 from holdfast.store import NewRun
-from holdfast.store.part import batch
+from holdfast.store.module import json_rows
 
 DAY = 86_400_000_000
 KEEP = 30 * DAY
@@ -72,7 +72,7 @@ FORGET_RUNS = "delete from {schema}runs where expires_at is not null"
 def add_finished(tables: Tables, size: int) -> None:
     """Runs of the measured task that are done, each with its history."""
     for number in _chunks(size):
-        rows = batch({"id": str(new_id())} for _ in range(number))
+        rows = json_rows({"id": str(new_id())} for _ in range(number))
         tables.rows(FINISHED_RUNS, lane=tables.lanes[NOOP], args=ARGS, keep=KEEP, rows=rows)
         tables.rows(FINISHED_HISTORY, rows=rows)
 
@@ -80,7 +80,7 @@ def add_finished(tables: Tables, size: int) -> None:
 def add_sleeping(tables: Tables, size: int) -> None:
     """Durable functions in the middle of a long sleep."""
     for number in _chunks(size):
-        rows = batch({"id": str(new_id())} for _ in range(number))
+        rows = json_rows({"id": str(new_id())} for _ in range(number))
         tables.rows(SLEEPING_RUNS, lane=tables.lanes[STEPS], args=ARGS, keep=KEEP, rows=rows)
         tables.rows(SLEEPING_WAITS, delay=FAR, rows=rows)
 
@@ -88,7 +88,7 @@ def add_sleeping(tables: Tables, size: int) -> None:
 def add_new(tables: Tables, size: int, queue: str = QUEUE, task: str = NOOP, delay: int | None = None) -> None:
     """Runs that were enqueued and that nobody works on."""
     for number in _chunks(size):
-        tables.store.intake.add(
+        tables.store.enqueuer.enqueue(
             [NewRun(str(new_id()), queue, task, ARGS, KEEP, delay=delay) for _ in range(number)]
         )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Tables:
 
     def unfinished(self) -> bool:
         """Whether any of the runs is ready or running."""
-        return self.store.claims.busy(list(self.lanes.values()))
+        return self.store.claims.has_active(list(self.lanes.values()))
 
     def done(self) -> int:
         return self.number(DONE)

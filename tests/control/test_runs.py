@@ -19,7 +19,7 @@ def three(world):
     for id in (FIRST, SECOND_ONE, THIRD):
         run = world.new()
         run.id = id
-        world.store.intake.add([run])
+        world.store.enqueuer.enqueue([run])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.durable.history import RecordedHistory
-from holdfast.store.commands import Checkpoint, Held, Kept
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken
 
 MESSAGE, WITHDRAWN = "$message:number#1", "withdrawn"
 
@@ -17,7 +17,7 @@ MESSAGE, WITHDRAWN = "$message:number#1", "withdrawn"
 def test_of_a_wait_that_was_cancelled_and_came_to_something_the_last_counts(kinds, withdrawn):
     """What came as the code cancelled was given back: it is another's."""
     checkpoints = [Checkpoint(n, MESSAGE, kind, "4", 0) for n, kind in enumerate(kinds, 1)]
-    history = RecordedHistory(Kept(checkpoints), Held("run", 1, 1, 0))
+    history = RecordedHistory(LoadedHistory(checkpoints), RunToken("run", 1, 1, 0))
     assert history.withdrawn == ({MESSAGE} if withdrawn else set())
     assert list(history.unasked) == ([] if withdrawn else [MESSAGE])
     assert history.numbers == ([] if withdrawn else [2])

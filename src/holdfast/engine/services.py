@@ -14,7 +14,7 @@ from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Outcome, Record
+from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
@@ -49,9 +49,9 @@ class ClientServices(Protocol):
 class ChildReader(Protocol):
     """How children ended. Blocking."""
 
-    def spawned(self, parent: str) -> dict[str, Any]: ...
+    def spawned_results(self, parent: str) -> dict[str, Any]: ...
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]: ...
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]: ...
 
 
 class ResidentWaiter(Protocol):
@@ -59,7 +59,7 @@ class ResidentWaiter(Protocol):
 
     current: Attempt
 
-    def hear(self, key: str, kind: str, outcome: Outcome) -> None:
+    def hear(self, key: str, kind: str, outcome: WaitOutcome) -> None:
         """What one of its waits came to. From any thread; more than once, perhaps."""
 
 
@@ -83,7 +83,7 @@ class WorkerServices(Protocol):
     def has_room(self) -> bool:
         """Whether there are free slots, so that waiting in memory takes nothing from others."""
 
-    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
+    def transact(self, attempt: Attempt, command: NewCheckpoint, work: Callable[[Any], str]) -> str | None:
         """Call work with a connection, and record the text that it returns, in one transaction; None when the run was
         lost, and all of it taken back. Blocks."""
 
@@ -124,8 +124,8 @@ class RetryingChildReader:
         self._attempt = attempt
         self._reader = reader
 
-    def spawned(self, parent: str) -> dict[str, Any]:
-        return retry_while_unavailable(self._attempt, lambda: self._reader.spawned(parent))
+    def spawned_results(self, parent: str) -> dict[str, Any]:
+        return retry_while_unavailable(self._attempt, lambda: self._reader.spawned_results(parent))
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]:
-        return retry_while_unavailable(self._attempt, lambda: self._reader.children(parent, spawn_key))
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]:
+        return retry_while_unavailable(self._attempt, lambda: self._reader.child_results(parent, spawn_key))

@@ -24,8 +24,16 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
-from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Withdraw, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import (
+    Command,
+    NewCheckpoint,
+    WaitCommand,
+    WaitOutcome,
+    WaitRegistered,
+    WithdrawCommand,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
@@ -88,7 +96,7 @@ class EnclosingTimeouts:
         now = self._loop.time()
         return [timer for timer in self._timers if not timer.handle.cancelled() and timer.handle.when() > now]
 
-    def check(self, wait: Wait, plans: OperationPlans) -> None:
+    def check(self, wait: WaitCommand, plans: OperationPlans) -> None:
         """Refuse a wait of the current task inside a timeout."""
         if self._timers:
             task = asyncio.current_task(self._loop)
@@ -163,7 +171,7 @@ class TransactionCall:
         calls: StepCalls,
     ) -> None:
         self._calls = calls
-        self.record = Record(*plans.run_token, 0, key, "step")
+        self.record = NewCheckpoint(*plans.run_token, 0, key, "step")
         self._call = operation
         self._plans = plans
         self._delivery = delivery
@@ -384,7 +392,7 @@ class AsyncExecutor(Executor):
 
     def _kept(self, write: PendingWrite, answer: WriteResult) -> None:
         """The answer to the checkpoint of a step."""
-        if type(answer) is Wrote and not self._open:
+        if type(answer) is Written and not self._open:
             self._ended += 1
             self._delivery.deliver(write.command.n, write.context, None)  # type: ignore[union-attr, arg-type]
         else:
@@ -393,7 +401,7 @@ class AsyncExecutor(Executor):
     def _written(self, write: PendingWrite, answer: WriteResult) -> None:
         n, future = getattr(write.command, "n", None), write.context
         self.finish()
-        if type(answer) is Wrote:
+        if type(answer) is Written:
             if n is not None:
                 self._delivery.deliver(n, future, answer.value)
             elif not future.done():
@@ -444,11 +452,11 @@ class AsyncExecutor(Executor):
         effect, future = write.context
         self.finish()
         n = effect.wait.n
-        if isinstance(answer, Open):
+        if isinstance(answer, WaitRegistered):
             self._delivery.drop(n)
             self.plans.unused(n)
             self._opened(effect, future, answer.due_in)
-        elif isinstance(answer, Outcome):
+        elif isinstance(answer, WaitOutcome):
             self._came(n, future, answer, effect.read)
         elif isinstance(answer, Exception):
             self._delivery.drop(n)
@@ -464,10 +472,10 @@ class AsyncExecutor(Executor):
         self._services.watch(self)
         self._consider()
 
-    def hear(self, key: str, kind: str, outcome: Outcome) -> None:  # noqa: ARG002 - a wait has one kind
+    def hear(self, key: str, kind: str, outcome: WaitOutcome) -> None:  # noqa: ARG002 - a wait has one kind
         self._loop.call_soon_threadsafe(self._settled, key, outcome)
 
-    def _settled(self, key: str, outcome: Outcome) -> None:
+    def _settled(self, key: str, outcome: WaitOutcome) -> None:
         """One of our waits has come to something."""
         opened = self._open.pop(key, None)
         if opened is None or self._closed:
@@ -476,7 +484,9 @@ class AsyncExecutor(Executor):
         self._lingering.resumed()
         n = self.plans.number()
         self._delivery.ask(n)
-        self._tell(Record(*self.plans.run_token, n, key, *recorded_as(effect.wait.kind, outcome), waited=True))
+        self._tell(
+            NewCheckpoint(*self.plans.run_token, n, key, *encode_outcome(effect.wait.kind, outcome), waited=True)
+        )
         self._came(n, future, outcome, effect.read)
 
     def _withdraw(self, effect: fx.Effect) -> None:
@@ -484,9 +494,9 @@ class AsyncExecutor(Executor):
         key = fx.waits_by(effect)
         stopped = self._closed or self.current.order is not None or self.plans.replay_only
         if key is not None and key not in self.plans.history.withdrawn and not stopped:
-            self._tell(Withdraw(self.plans.run_token, self.plans.number_aside(), key))
+            self._tell(WithdrawCommand(self.plans.run_token, self.plans.number_aside(), key))
 
-    def _came(self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None) -> None:
+    def _came(self, n: int, future: asyncio.Future[Any], outcome: WaitOutcome, read: Callable[[], Any] | None) -> None:
         if read is None:
             self._delivery.deliver(n, future, fx.WaitResult(n, outcome))
             return

@@ -15,8 +15,8 @@ from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_name
-from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Outcome, Record
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
 
 
@@ -47,7 +47,7 @@ class RecordedHistory:
         "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, kept: Kept | None, run_token: Held) -> None:
+    def __init__(self, kept: LoadedHistory | None, run_token: RunToken) -> None:
         self.run_token = run_token
         self.unasked: dict[str, Checkpoint] = {}
         """What is on record and nobody has asked for yet, by key. When there is nothing, nothing new can be a drift."""
@@ -59,14 +59,14 @@ class RecordedHistory:
         self.last = 0
         """The highest number that was given."""
         self._new: set[str] = set()
-        self.open: dict[str, KeptWait] = {}
-        self.settled: list[Record] = []
+        self.open: dict[str, LoadedWait] = {}
+        self.settled: list[NewCheckpoint] = []
         self.numbers: Sequence[int] = ()
         """Of what is on record, in their order."""
         if kept is not None:
             self._recall(kept)
 
-    def _recall(self, kept: Kept) -> None:
+    def _recall(self, kept: LoadedHistory) -> None:
         self.last = kept.checkpoints[-1].n if kept.checkpoints else 0
         for item in kept.checkpoints:
             self._remember(item)
@@ -89,13 +89,13 @@ class RecordedHistory:
             self.unasked[item.key] = item
             self.withdrawn.discard(item.key)
 
-    def _settle(self, wait: KeptWait) -> Record:
+    def _settle(self, wait: LoadedWait) -> NewCheckpoint:
         """A wait that came to something while the run was asleep is on record from now on, after all the rest."""
         assert wait.outcome is not None
-        kind, value = recorded_as(wait.kind, wait.outcome)
+        kind, value = encode_outcome(wait.kind, wait.outcome)
         n = self.number()
         self.unasked[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
-        return Record(*self.run_token, n, wait.key, kind, value, waited=True)
+        return NewCheckpoint(*self.run_token, n, wait.key, kind, value, waited=True)
 
     def key(self, base: str) -> str:
         """The key of the next occurrence of an identity."""
@@ -202,7 +202,7 @@ def causes(error: BaseException) -> set[int]:
     return found
 
 
-def payload(outcome: Outcome, what: str, kind: Any, unpack: Callable[[str], str]) -> Any:
+def payload(outcome: WaitOutcome, what: str, kind: Any, unpack: Callable[[str], str]) -> Any:
     """What came of a wait, as the type that it was waited for with; raises WaitTimeout when nothing did."""
     if outcome.kind == "due":
         raise WaitTimeout(f"no {what} came in time")

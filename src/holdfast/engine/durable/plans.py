@@ -33,11 +33,11 @@ from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
-from holdfast.store.commands import Checkpoint, Command, Outcome, Wait
-from holdfast.store.family import spawn_key
-from holdfast.store.retrying import map_value
+from holdfast.store.commands import Checkpoint, Command, WaitCommand, WaitOutcome
+from holdfast.store.completion import encode_map_value
 from holdfast.store.rows import NewGraph
-from holdfast.store.waking import outcome_of, target_of
+from holdfast.store.run_tree import format_spawn_key
+from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.operations import Step, Transaction
 from holdfast.task.scope import current_scope
@@ -61,7 +61,7 @@ class WriteEffect(msgspec.Struct):
 class WaitEffect(msgspec.Struct):
     """Something to wait for; answered with `WaitResult`."""
 
-    wait: Wait
+    wait: WaitCommand
     read: ReadEnds | None = None
 
 
@@ -69,7 +69,7 @@ class WaitResult(msgspec.Struct):
     """What a wait came to, under which number it is on record, and what its `read` gave."""
 
     n: int
-    outcome: Outcome
+    outcome: WaitOutcome
     data: Any = None
 
 
@@ -164,7 +164,7 @@ class OperationPlans:
         self.history = history
         self.replay_only = replay_only
         self.run_token = history.run_token
-        self._new_step = partial(write.StepRecord, *history.run_token[:3])
+        self._new_step = partial(write.NewStepCheckpoint, *history.run_token[:3])
         self.undos = bool(claim.undos)
         self.waited = bool(history.open or history.settled)
         """Whether it has, or had, something to wait for in this attempt."""
@@ -235,7 +235,7 @@ class OperationPlans:
         if self.replay_only:
             yield UnrecordedEffect(key)
         if operation.undo is not None and not self.undos:
-            yield WriteEffect(write.MarkUndos(self.run_token))
+            yield WriteEffect(write.MarkUndosCommand(self.run_token))
             self.undos = True
         tried: StepResult = yield StepEffect(operation, key)
         return (yield from self.tried(operation, key, tried))
@@ -261,17 +261,17 @@ class OperationPlans:
             return None
         return history.key(operation.base)
 
-    def step_record(self, key: str, tried: StepResult) -> write.StepRecord:
+    def step_record(self, key: str, tried: StepResult) -> write.NewStepCheckpoint:
         """The checkpoint of a step that went well and has no undo."""
         return self._new_step(self.number(), key, tried.kept, tried.took)
 
-    def record(self, key: str, tried: StepResult, undo: int = 0) -> write.Record:
+    def record(self, key: str, tried: StepResult, undo: int = 0) -> write.NewCheckpoint:
         """The checkpoint of any step or transaction; with `undo`, of a step that has one."""
         n = self.number()
         if tried.error is None:
-            return write.Record(*self.run_token, n, key, "step", tried.kept, tried.took, undo)
+            return write.NewCheckpoint(*self.run_token, n, key, "step", tried.kept, tried.took, undo)
         text = failure_text(tried.error, tried.exception)
-        return write.Record(*self.run_token, n, key, "failed", text, tried.took)
+        return write.NewCheckpoint(*self.run_token, n, key, "failed", text, tried.took)
 
     def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
         """What a step or transaction that failed for good gives its caller in a replay."""
@@ -311,10 +311,10 @@ class OperationPlans:
             if self.replay_only:
                 yield UnrecordedEffect(key)
             if not self.undos:
-                yield WriteEffect(write.MarkUndos(self.run_token))
+                yield WriteEffect(write.MarkUndosCommand(self.run_token))
                 self.undos = True
             n = self.number()
-            yield WriteEffect(write.Record(*self.run_token, n, key, "undo", undo=1))
+            yield WriteEffect(write.NewCheckpoint(*self.run_token, n, key, "undo", undo=1))
         else:
             n = kept.n
             yield ReplayEffect(kept)
@@ -327,7 +327,7 @@ class OperationPlans:
 
     def wait_for(self, operation: op.WaitFor) -> Plan:
         tenant = self.claim.tenant
-        target = target_of(tenant, operation.event)
+        target = event_target(tenant, operation.event)
         name, link = operation.event, None if self.link is None else partial(self.link, target)
         outcome = yield from self._waited(
             operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
@@ -345,11 +345,11 @@ class OperationPlans:
         kept = self.history.take(key)
         if kept is not None:
             yield ReplayEffect(kept, read if read is not None and self.history.came(key) else None)
-            return outcome_of(kept.kind, kept.value)
+            return decode_outcome(kept.kind, kept.value)
         if self.replay_only:
             yield UnrecordedEffect(key)
         self.waited = True
-        came: WaitResult = yield WaitEffect(write.Wait(self.run_token, self.number(), key, **wait), read)
+        came: WaitResult = yield WaitEffect(write.WaitCommand(self.run_token, self.number(), key, **wait), read)
         return came.outcome
 
     # Events and children
@@ -357,10 +357,10 @@ class OperationPlans:
     def emit(self, operation: op.Emit) -> Plan:
         tenant = self.claim.tenant
         name, text = operation.event, self._client.pack(operation.payload, f"the payload of event {operation.event}")
-        target = target_of(tenant, name)
+        target = event_target(tenant, name)
         _, value = yield from self._once(
             operation.base,
-            lambda n, key: write.Emit(self.run_token, n, key, target, tenant, name, text, self._client.trace()),
+            lambda n, key: write.EmitCommand(self.run_token, n, key, target, tenant, name, text, self._client.trace()),
         )
         return value == "true"
 
@@ -389,7 +389,7 @@ class OperationPlans:
     def _child(self, base: str, task: str, make: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
         def command(n: int, key: str) -> write.Command:
             child, graph = make()
-            return write.Spawn(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
+            return write.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
         key, text = yield from self._once(base, command)
         id = decode(text)
@@ -412,8 +412,8 @@ class OperationPlans:
 
         def command(n: int, key: str) -> write.Command:
             children = [self._client.new_run(request) for request in operation.requests]
-            value = map_value(len(children), operation.concurrency)
-            return write.Spawn(self.run_token, n, key, "map", children, value, operation.concurrency)
+            value = encode_map_value(len(children), operation.concurrency)
+            return write.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
         spawn, _ = yield from self._once(operation.base, command)
         eager = operation.errors == "raise"
@@ -440,8 +440,13 @@ class OperationPlans:
         if self.replay_only:
             yield UnrecordedEffect(key)
         self.waited = True
-        wait = write.Wait(
-            self.run_token, self.number(), key, "children", spawn_key(self.claim.generation, spawn), eager=int(eager)
+        wait = write.WaitCommand(
+            self.run_token,
+            self.number(),
+            key,
+            "children",
+            format_spawn_key(self.claim.generation, spawn),
+            eager=int(eager),
         )
         came: WaitResult = yield WaitEffect(wait, read)
         return came.n, chosen_ends(came.data, came.outcome.value)
@@ -449,12 +454,12 @@ class OperationPlans:
     def _end_of(self, spawn: str) -> list[Any]:
         """How a spawned child ended. A replay asks for all of them: they are read together."""
         if self._spawned is None and self.history.unasked:
-            self._spawned = self._reader.spawned(self.claim.id)
-        found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
+            self._spawned = self._reader.spawned_results(self.claim.id)
+        found = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
         return [end_of_child(found)] if found is not None else self._ends_of(spawn)
 
     def _ends_of(self, spawn: str) -> list[Any]:
-        rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
+        rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
         return [end_of_child(row) for row in rows]
 
     def _result(self, n: int, child: str, end: Sequence[Any]) -> Any:
@@ -473,7 +478,7 @@ class OperationPlans:
     def enqueue(self, operation: op.Enqueue) -> Plan:
         new_run, request = self._client.new_run, operation.request
         _, text = yield from self._once(
-            operation.base, lambda n, key: write.Enqueue(self.run_token, n, key, new_run(request))
+            operation.base, lambda n, key: write.EnqueueCommand(self.run_token, n, key, new_run(request))
         )
         return self._client.handle(UUID(decode(text)), request.task)
 
@@ -482,7 +487,7 @@ class OperationPlans:
     def value(self, operation: op.Value) -> Plan:
         made = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")  # now: by the store
         _, text = yield from self._once(
-            operation.base, lambda n, key: write.Record(*self.run_token, n, key, operation.kind, made)
+            operation.base, lambda n, key: write.NewCheckpoint(*self.run_token, n, key, operation.kind, made)
         )
         value = decode(text or made)
         if operation.kind == "now":
@@ -491,15 +496,15 @@ class OperationPlans:
 
     def progress(self, operation: op.Progress) -> Plan:
         if not self.history.unasked and not self.replay_only:
-            yield WriteEffect(write.Progress(self.run_token, operation.text))
+            yield WriteEffect(write.ProgressCommand(self.run_token, operation.text))
 
     def write(self, operation: op.Write) -> Plan:
         now, text = current_scope.get(), self._client.pack(operation.text, "the chunk of ctx.write")
         if now is not None and now.step is not None:
-            yield WriteEffect(write.Write(self.run_token, None, now.step, self.claim.attempt, text))
+            yield WriteEffect(write.WriteCommand(self.run_token, None, now.step, self.claim.attempt, text))
             return
         yield from self._once(
-            operation.base, lambda n, key: write.Write(self.run_token, n, key, self.claim.attempt, text)
+            operation.base, lambda n, key: write.WriteCommand(self.run_token, n, key, self.claim.attempt, text)
         )
 
     def restart(self, operation: op.Restart) -> Plan:

@@ -23,7 +23,7 @@ from holdfast.engine.durable.sync_executor import SyncExecutor, Unwind
 from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
-from holdfast.store.commands import Record
+from holdfast.store.commands import NewCheckpoint
 from holdfast.task.context import Context
 from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
@@ -221,8 +221,10 @@ async def _awaited(call: Callable[[], Any]) -> None:
     await call()
 
 
-def _undone(plans: OperationPlans, registered: Compensation, tried: StepResult) -> Record:
-    return Record(*plans.run_token, plans.number(), _undone_key(registered), "undone", str(registered.n), tried.took)
+def _undone(plans: OperationPlans, registered: Compensation, tried: StepResult) -> NewCheckpoint:
+    return NewCheckpoint(
+        *plans.run_token, plans.number(), _undone_key(registered), "undone", str(registered.n), tried.took
+    )
 
 
 def _undone_key(registered: Compensation) -> str:

@@ -35,8 +35,8 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import RUN_LOST, Command, NewCheckpoint, WaitOutcome, WaitRegistered, Written
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation
 from holdfast.task.scope import Scope, current_scope
 
@@ -60,7 +60,7 @@ class SyncExecutor(Executor):
         self.unrecorded: list[str] = []
         self._services = services
         self._closed = False
-        self._open: dict[str, tuple[str, Future[Outcome]]] = {}
+        self._open: dict[str, tuple[str, Future[WaitOutcome]]] = {}
         self._lingering = SuspendDelay()
         self._outliving: dict[Future[Any], ThreadCall] = {}  # functions of steps that outlived their timeouts
         for record in [] if plans.replay_only else plans.history.settled:
@@ -111,7 +111,7 @@ class SyncExecutor(Executor):
 
     def _submit(self, effect: WriteEffect) -> Any:
         answer = self._wait_for(self._ask(effect.command))
-        assert isinstance(answer, Wrote)
+        assert isinstance(answer, Written)
         return answer.value
 
     def _ask(self, command: Command) -> Future[WriteResult]:
@@ -125,7 +125,7 @@ class SyncExecutor(Executor):
             if self.current.order == "lost":
                 raise Unwind
         answer = future.result()
-        if answer is LOST:
+        if answer is RUN_LOST:
             raise Unwind
         if isinstance(answer, Exception):
             raise answer
@@ -138,9 +138,9 @@ class SyncExecutor(Executor):
         known = self.plans.history.open.pop(asked.key, None)
         if known is None:
             answer = self._wait_for(self._ask(asked))
-            if isinstance(answer, Outcome):
+            if isinstance(answer, WaitOutcome):
                 return WaitResult(asked.n, answer, self._read(effect))
-            assert isinstance(answer, Open)
+            assert isinstance(answer, WaitRegistered)
             due_in = answer.due_in
         else:
             due_in = known.due_in
@@ -149,17 +149,17 @@ class SyncExecutor(Executor):
         if outcome is None:
             self._stop("suspend", [asked.key])
         n = self.plans.number()
-        recorded, value = recorded_as(asked.kind, outcome)
-        self._ask(Record(*self.plans.run_token, n, asked.key, recorded, value, waited=True))
+        recorded, value = encode_outcome(asked.kind, outcome)
+        self._ask(NewCheckpoint(*self.plans.run_token, n, asked.key, recorded, value, waited=True))
         return WaitResult(n, outcome, self._read(effect))
 
     @staticmethod
     def _read(effect: WaitEffect) -> Any:
         return None if effect.read is None else effect.read()
 
-    def _linger(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
+    def _linger(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
         """Stay in memory for a moment: most of what is waited for comes soon."""
-        came: Future[Outcome] = Future()
+        came: Future[WaitOutcome] = Future()
         self._open[key] = (kind, came)
         self._services.watch(self)
         soon = kind != "sleep" or (due_in is not None and due_in / MICROS_PER_SECOND < SUSPEND_DELAY_S)
@@ -172,7 +172,7 @@ class SyncExecutor(Executor):
         finally:
             self._open.pop(key, None)
 
-    def hear(self, key: str, kind: str, outcome: Outcome) -> None:  # noqa: ARG002 - a wait has one kind
+    def hear(self, key: str, kind: str, outcome: WaitOutcome) -> None:  # noqa: ARG002 - a wait has one kind
         opened = self._open.pop(key, None)
         if opened is not None:
             opened[1].set_result(outcome)
@@ -254,7 +254,7 @@ class SyncExecutor(Executor):
 
     def _transact(self, effect: TransactionEffect) -> StepResult:
         call = effect.operation
-        command = Record(*self.plans.run_token, 0, effect.key, "step")
+        command = NewCheckpoint(*self.plans.run_token, 0, effect.key, "step")
         tries = StepRetries(call, None, None)
         token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
