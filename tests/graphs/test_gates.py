@@ -236,7 +236,8 @@ def test_what_is_no_gate_is_refused_by_name(app, tasks):
     g.add(inner, name="inner")
     run = app.submit(g)
     other = tasks.give.enqueue(1)
-    for name, message in (("a", f"node 'a' of run {run.id} is not a gate"), ("inner", "is not a gate"), ("x", "no gate 'x'")):
+    own = f"node 'a' of run {run.id} is not a gate"
+    for name, message in (("a", own), ("inner", "is not a gate"), ("x", "no gate 'x'")):
         with pytest.raises(GraphError, match=message):
             run.gate(name).complete(1)
     with pytest.raises(GraphError, match=r"gate 'within' belongs to graph run .*: name that run"):

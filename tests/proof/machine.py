@@ -120,9 +120,9 @@ class StoreMachine(RuleBasedStateMachine):
             timers = world.store.timers
             timers.fail_overdue(OVERDUE)
             timers.promote_due()
-            timers.wake_due()
-            timers.unhold()
-            timers.wake_waiters()
+            timers.resolve_due_waits()
+            timers.release_held()
+            timers.wake_event_waiters()
 
     # Making runs
 

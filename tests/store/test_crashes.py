@@ -25,7 +25,7 @@ def test_a_death_with_several_runs_charges_nobody_and_all_return_at_once(world):
     world.session("w")
     assert len(claim_all(world, "w")) == 400
     recovered = die(world, "w")
-    assert (recovered.ready, recovered.failed) == (400, [])
+    assert (recovered.requeued, recovered.failed) == (400, [])
     world.session("v")
     again = claim_all(world, "v")
     assert len(again) == 400, "after a power cut all runs start again at full concurrency"
@@ -141,7 +141,7 @@ def test_a_session_whose_process_is_known_to_have_ended_is_recovered_before_its_
     world.session("w", lease=60)
     claim = world.running("w")
     assert not world.recover("w")
-    assert die(world, "w").ready == 1
+    assert die(world, "w").requeued == 1
     assert world.state(claim.id) == "ready"
 
 
@@ -185,7 +185,7 @@ def test_runs_of_a_lease_lost_to_the_database_are_neither_charged_nor_suspected(
         world.store.sessions.excuse("w")
     recovered = world.store.sessions.recover(["w"], CRASHED, excused=by == "the recoverer")
     row = world.row(ids[0])
-    assert (recovered.ready, row["crashes"], row["deaths"], row["held"]) == (1, 2, 2, None)
+    assert (recovered.requeued, row["crashes"], row["deaths"], row["held"]) == (1, 2, 2, None)
     assert world.kinds(ids[0])[-1] == "worker_lost"
 
 

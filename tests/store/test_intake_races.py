@@ -135,7 +135,7 @@ def test_a_writer_that_rolls_back_on_sqlite_leaves_the_key_to_the_next(sqlite_ur
     thread.start()
     held.wait(10)
     waiter = world.new(key="k")
-    assert peer.intake.add([waiter]) == [waiter.id]
+    assert peer.enqueuer.enqueue([waiter]) == [waiter.id]
     thread.join()
     assert world.rows("runs") == 1
     world.close()

@@ -332,7 +332,7 @@ def test_a_checkpoint_that_waited_for_the_recovery_of_its_session_is_refused(wor
         "steps": lambda: [RUN_LOST] if journal.record_steps("w", *steps_of([claim], 1)) is False else [],
     }
     late = Background(world, write[kind])
-    assert recovery.result().ready == 1
+    assert recovery.result().requeued == 1
     assert late.result() == [RUN_LOST]
     assert world.rows("checkpoints") == 0
 

@@ -106,10 +106,10 @@ class Play:
         self.world.clock.advance(self.chance.choice([0.05, 0.4, 1.1]))
         timers = self.world.store.timers
         timers.promote_due()
-        timers.wake_due()
+        timers.resolve_due_waits()
         timers.fail_overdue(OVERDUE)
-        timers.unhold()
-        timers.look_at_limits()
+        timers.release_held()
+        timers.unpark_due()
 
     def check(self):
         used = in_use(self.world.store)

@@ -37,10 +37,10 @@ def test_no_store_claims_after_the_pause_has_committed(world):
     world.session("w")
     asked = lanes(world, "billing")
     other = world.another_store()
-    assert other.claims.any_ready(asked)
+    assert other.claims.has_ready(asked)
     world.store.queues.pause(["billing"])
     assert other.claims.claim("w", asked, 1) == []
-    assert not other.claims.any_ready(asked)
+    assert not other.claims.has_ready(asked)
 
 
 def test_a_run_that_comes_into_a_paused_queue_waits_there(world):

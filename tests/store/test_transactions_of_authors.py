@@ -86,8 +86,8 @@ def test_a_run_isnt_locked_while_author_code_runs(postgres_url):
     world = World(postgres_url)
     claim = prepare(world)
     other = world.another_store()
-    assert run(world, claim, Work(world, lambda _: other.operators.send(claim.id, "topic", "1"))) == '"1"'
-    assert run(world, claim, Work(world, lambda _: other.operators.cancel(claim.id, CANCELLED)), n=2) is None
+    assert run(world, claim, Work(world, lambda _: other.actions.send(claim.id, "topic", "1"))) == '"1"'
+    assert run(world, claim, Work(world, lambda _: other.actions.cancel(claim.id, CANCELLED)), n=2) is None
     assert (effects(world), world.state(claim.id)) == (["call 1"], "cancelled")
     world.close()
 

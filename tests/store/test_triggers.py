@@ -25,13 +25,13 @@ def test_a_new_trigger_is_due_at_once_and_then_at_its_interval(world, clock):
     declare(world, "files")
     triggers = world.store.triggers
     assert triggers.until_next(["files"]) == 0
-    assert triggers.take("a", WANTED) == {"files": 1}
-    assert triggers.take("a", WANTED) == triggers.take("b", WANTED) == {}
+    assert triggers.acquire_due("a", WANTED) == {"files": 1}
+    assert triggers.acquire_due("a", WANTED) == triggers.acquire_due("b", WANTED) == {}
     assert end(world, "a", 1)
     assert triggers.until_next(["files"]) == 30 * SECOND
-    assert triggers.take("b", WANTED) == {}
+    assert triggers.acquire_due("b", WANTED) == {}
     clock.advance(30)
-    assert triggers.take("b", WANTED) == {"files": 2}
+    assert triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
 def test_a_poll_that_takes_longer_than_the_interval_is_followed_at_once(world, clock):
@@ -117,18 +117,18 @@ def test_paused_and_orphaned_triggers_are_not_polled_and_one_that_is_asked_for_i
     declare(world, "files")
     triggers, schedules = world.store.triggers, world.store.schedules
     schedules.pause(["files"])
-    assert (triggers.until_next(["files"]), triggers.take("a", WANTED)) == (None, {})
+    assert (triggers.until_next(["files"]), triggers.acquire_due("a", WANTED)) == (None, {})
     schedules.resume(["files"])
-    assert triggers.take("a", WANTED) == {"files": 1}
+    assert triggers.acquire_due("a", WANTED) == {"files": 1}
     end(world, "a", 1)
     assert schedules.run_now("files") is None
-    assert triggers.take("a", WANTED) == {"files": 2}
+    assert triggers.acquire_due("a", WANTED) == {"files": 2}
     end(world, "a", 2)
     declare(world)
     clock.advance(60)
-    assert (triggers.until_next(["files"]), triggers.take("a", WANTED)) == (None, {})
+    assert (triggers.until_next(["files"]), triggers.acquire_due("a", WANTED)) == (None, {})
     declare(world, "files")
-    assert triggers.take("a", WANTED) == {"files": 3}
+    assert triggers.acquire_due("a", WANTED) == {"files": 3}
 
 
 def test_a_trigger_makes_no_slots_and_a_schedule_is_not_polled(world, clock):

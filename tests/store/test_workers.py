@@ -67,7 +67,7 @@ def test_runs_of_a_dead_session_go_back_to_ready_and_count_a_crash(world, clock)
     claim = world.running("w")
     clock.advance(60)
     recovered = world.recover(*world.store.sessions.find_dead())
-    assert (recovered.ready, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
+    assert (recovered.requeued, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
     row = world.row(claim.id)
     assert (row["state"], row["session"], row["crashes"], row["failures"]) == ("ready", None, 1, 0)
     since = clock.now - 60 * SECOND
@@ -94,7 +94,7 @@ def crash(world, clock, name):
 def test_one_crash_more_than_max_crashes_fails_the_run(world, clock):
     id = world.add(max_crashes=2)
     for name in ("first", "second"):
-        assert crash(world, clock, name)[1].ready == 1
+        assert crash(world, clock, name)[1].requeued == 1
     assert crash(world, clock, "third")[1].failed == [id]
     row = world.row(id)
     assert (row["state"], row["crashes"], row["error"], row["session"]) == ("failed", 3, CRASHED, None)
@@ -137,7 +137,7 @@ def test_runs_of_a_session_nobody_knows_are_recovered(world):
     claim = world.running("w")
     world.sql("delete from {schema}workers")
     assert world.store.sessions.find_dead() == ["w"]
-    assert world.recover("w").ready == 1
+    assert world.recover("w").requeued == 1
     assert world.state(claim.id) == "ready"
     assert world.store.sessions.find_dead() == []
 
@@ -158,7 +158,7 @@ def test_a_cancelled_run_that_the_dead_still_held_is_freed_and_stays_cancelled(w
     before = world.row(claim.id)
     clock.advance(60)
     recovered = world.recover("w")
-    assert (recovered.ready, recovered.failed, recovered.released) == (0, [], 1)
+    assert (recovered.requeued, recovered.failed, recovered.released) == (0, [], 1)
     assert world.row(claim.id) == before | {"session": None, "records": 2}
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
@@ -169,9 +169,9 @@ def test_a_session_is_forgotten_only_when_no_run_names_it(world, clock):
     while world.claim("w", 512):
         pass
     clock.advance(60)
-    assert world.recover("w").ready == 500
+    assert world.recover("w").requeued == 500
     assert world.rows("workers") == 1, "100 runs still name it"
-    assert world.recover("w").ready == 100
+    assert world.recover("w").requeued == 100
     assert world.rows("workers") == 0
 
 
@@ -192,7 +192,7 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     while world.claim("w", 512):
         pass
     clock.advance(60)
-    assert world.recover("w").ready == 500
+    assert world.recover("w").requeued == 500
     (poisoned,) = world.sql("select cast(id as text) from {schema}runs where state = 'running' limit 1")[0]
     world.sql(
         "insert into {schema}history (run, n, at, kind, attempt) values (cast(:id as {uuid}), 1, 1, 'x', 0)",
@@ -204,7 +204,7 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     assert world.sql("select count(*) from {schema}runs where deaths > 0") == [(500,)]
     world.sql("delete from {schema}history where kind = 'x'")
     assert world.store.sessions.find_dead() == ["w"]
-    assert world.recover("w").ready == 200
+    assert world.recover("w").requeued == 200
     assert world.sql("select count(*) from {schema}runs where session is not null or deaths <> 1") == [(0,)]
     assert world.sql("select count(*) from {schema}runs where crashes > 0") == [(0,)], "nobody is charged"
     kinds = world.sql("select kind, data, count(*) from {schema}history group by kind, data")
@@ -219,10 +219,10 @@ def test_recovery_passes_over_what_another_transaction_holds_and_comes_back_to_i
     world.clock.advance(60)
     with psycopg.connect(postgres_url) as other:
         other.execute("select 1 from holdfast.runs where id = %s for update", (first.id,))
-        assert world.recover("w").ready == 1
+        assert world.recover("w").requeued == 1
         assert world.rows("workers") == 1
         assert world.state(second.id) == "ready"
-    assert world.recover("w").ready == 1
+    assert world.recover("w").requeued == 1
     assert world.rows("workers") == 0
     world.close()
 
@@ -238,5 +238,5 @@ def test_a_worker_that_is_writing_keeps_its_session_from_being_recovered(postgre
         assert world.recover("w").sessions == []
         assert world.state(claim.id) == "running"
         assert not world.store.sessions.renew("w", SECOND), "a heartbeat doesn't wait for it"
-    assert world.recover("w").ready == 1
+    assert world.recover("w").requeued == 1
     world.close()

@@ -270,7 +270,7 @@ HOT: dict[str, tuple[dict[str, Any], str | None]] = {
     "delete_unawaited_events": (TARGETS, "events_pkey"),
     "postpone_event_pruning": (TARGETS, "events_pkey"),
     "add_messages": (each(number=1, topic="t", payload="1"), "messages_pkey"),
-    "find_sent_message": (ONE | {"find_sent_message": "x"}, "messages_pkey"),
+    "find_sent_message": (ONE | {"sent_by": "x"}, "messages_pkey"),
     "first_unread_message": (ONE | {"topic": "topic"}, None),
     "take_messages": (NUMBERS, "messages_pkey"),
     "first_waiting_receiver": (ONE | {"topic": "topic"}, "waits_pkey"),
