@@ -368,6 +368,6 @@ def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
     sail = yard.app.get_run(yard.failed).nodes()["sail"].id
     refused = shell("retry", sail, "--url", yard.url)
     assert refused.exit_code == 1
-    assert f"is node sail of graph run {yard.failed}: retry that" in refused.stderr
+    assert f"is node sail of graph run {yard.failed}: retry the graph" in refused.stderr
     assert "is a graph, which can't be forked" in shell("fork", yard.open, "--url", yard.url).stderr
     assert "receives no messages" in shell("send", yard.open, "x", "--url", yard.url).stderr

@@ -34,7 +34,7 @@ def test_fork_of_an_unfinished_run_says_that_it_goes_on(shell, voyages):
     ("words", "says"),
     [
         (["--from", "unload"], "has not recorded a step 'unload': it has load, map voyage"),
-        (["--from", "sink"], "no step 'sink'"),
+        (["--from", "sink"], "has not recorded a step 'sink'"),
         (["--from", ""], "must not be empty"),
         (["--args", '{"too": 1}'], "missing a required argument: 'to'"),
         (["--args", "[1]"], "Expected `str`, got `int`"),

@@ -47,7 +47,7 @@ def lose(app, monkeypatch):
             if not found or not left:
                 return write(session, commands)
             left.clear()
-            handle = app.get_run(found[0].held.run)
+            handle = app.get_run(found[0].token.run)
             replies = write(session, commands) if when == "after" else []
             handle.cancel()
             handle.retry()

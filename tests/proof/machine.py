@@ -222,19 +222,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
-    @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), lingers=st.booleans(), family=st.booleans())
-    def end(self, pick: int, kind: str, lingers: bool, family: bool) -> None:
-        self.end_one(self.held(pick), kind, lingers, family)
+    @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), still_running=st.booleans(), in_tree=st.booleans())
+    def end(self, pick: int, kind: str, still_running: bool, in_tree: bool) -> None:
+        self.end_one(self.held(pick), kind, still_running, in_tree)
 
-    def end_one(self, held: Held, kind: str, lingers: bool, family: bool) -> None:
+    def end_one(self, held: Held, kind: str, still_running: bool, in_tree: bool) -> None:
         run = self.model.runs[held.id]
-        family = family or run.graph is not None or bool(run.waits or run.steps)
-        counts = self.model.end(held, kind, still_running=lingers)
+        in_tree = in_tree or run.graph is not None or bool(run.waits or run.steps)
+        counts = self.model.end(held, kind, still_running=still_running)
         before = held in self.ended  # an end that was written before its answer got lost counts
         ended = End(
             held.id, 0, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
             error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
-            delay=DELAY if kind == "retrying" else None, still_running=int(lingers), in_tree=family,
+            delay=DELAY if kind == "retrying" else None, still_running=int(still_running), in_tree=in_tree,
             limits=LIMITS if run.limited else None,
         )  # fmt: skip
 

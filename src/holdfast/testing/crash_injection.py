@@ -224,7 +224,7 @@ class CrashingStore(Store):
         ground, plain = self._context, self.journal
         self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
         self.attempts = CrashingAttempts(ground, crashes, clock)
-        self.transactions = CrashingTransactions(ground, plain, crashes, clock)
+        self.step_transactions = CrashingTransactions(ground, plain, crashes, clock)
 
 
 # Where author code stands
