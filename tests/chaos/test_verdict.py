@@ -10,10 +10,10 @@ import pytest
 
 from holdfast import Holdfast
 from tests.chaos.effects import TABLE, Line
-from tests.chaos.facts import Checkpoint, Entry, Facts, RunRow, gather
-from tests.chaos.pool import Attack, Kill
+from tests.chaos.facts import Checkpoint, Entry, Facts, RunRow, collect_facts
 from tests.chaos.recovery import measure, percentile
 from tests.chaos.verdict import Verdict, judge
+from tests.chaos.worker_pool import Attack, Kill
 from tests.chaos.workload import EXPECTED, Workload
 from tests.support.charges import Charge, record_charges
 from tests.support.counting import ask
@@ -56,7 +56,7 @@ class Scene:
         wait_until(lambda: not ask(self.app, "select 1 from {}runs where finished_at is null limit 1"))
 
     def facts(self):
-        return gather(self.app, self.ledger, {mark: run.id for mark, run in self.runs.items()})
+        return collect_facts(self.app, self.ledger, {mark: run.id for mark, run in self.runs.items()})
 
 
 @pytest.fixture
@@ -299,9 +299,9 @@ def test_what_is_planted_is_found(calm: Facts, plant: Callable[[Facts], Facts], 
 def test_a_frozen_attempt_that_ends_its_effect_late_is_explained(calm: Facts):
     """The first attempt was frozen, the second did the step, and then the first one's effect came."""
     of_step = [line for line in calm.lines if (line.mark, line.step) == ("order-0", "s1")]
-    taken_over = [line._replace(attempt=2, word="2:1" if line.kind == "kept" else line.word) for line in of_step]
+    is_failover = [line._replace(attempt=2, word="2:1" if line.kind == "kept" else line.word) for line in of_step]
     late = effect(calm)._replace(pid=1)
-    verdict = judge(dataclasses.replace(calm, lines=[*taken_over, late], acknowledged={}))
+    verdict = judge(dataclasses.replace(calm, lines=[*is_failover, late], acknowledged={}))
     assert verdict.good
     assert verdict.late == 1
 
