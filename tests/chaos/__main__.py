@@ -49,8 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev chaos",
         description="Kill, freeze and disconnect workers and their database under load, with tasks that harm their"
-        " worker among others. Then report lost, duplicated and stuck work, stale writes, and runs that failed because of"
-        " another run.",
+        " worker among others. Then report lost, duplicated and stuck work, stale writes, and wrongly failed runs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
