@@ -102,7 +102,9 @@ def test_the_same_key_again_is_fine_when_the_graph_is_over(app, tasks):
     run.append(more(tasks, "x"), key="1")
     with pytest.raises(KeyConflict):
         run.append(more(tasks, "y"), key="1")
-    with pytest.raises(RunFinished, match=f"graph run {run.id} is done: nodes can only be appended to an unfinished graph"):
+    with pytest.raises(
+        RunFinished, match=f"graph run {run.id} is done: nodes can only be appended to an unfinished graph"
+    ):
         run.append(more(tasks, "y"), key="2")
     assert list(states(run)) == ["gate", "x"]
     run.append(more(tasks, "x"), key="1")
