@@ -115,7 +115,7 @@ class Setup:
         hooks.on_failure.append(hook)
         self.now = 0.0
         self.threads, self.alarms, self.room = [], [], []
-        alarms = SimpleNamespace(set=lambda seconds, call: self.alarms.append((seconds, call)))
+        alarms = SimpleNamespace(call_later=lambda seconds, call: self.alarms.append((seconds, call)))
         self.notifier = FailureNotifier(
             hooks,
             read_info,

@@ -21,7 +21,7 @@ from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.store import Claim, End
-from holdfast.store.commands import Kept
+from holdfast.store.commands import LoadedHistory
 from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Transition
 from holdfast.task.scope import StopSignal
@@ -63,7 +63,7 @@ class Attempt(msgspec.Struct, eq=False):
     claim: Claim
     task: Task[..., Any]
     session: str
-    loaded_history: Kept | None = None
+    loaded_history: LoadedHistory | None = None
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None
@@ -130,7 +130,7 @@ class Attempt(msgspec.Struct, eq=False):
     # While it executes
 
     def request_stop(self, reason: StopReason) -> bool:
-        """Record that the code has to stop, and why. Return False if that came too late.
+        """NewCheckpoint that the code has to stop, and why. Return False if that came too late.
 
         The first reason counts; only the loss of the run overrides it.
         """
@@ -211,7 +211,7 @@ class Attempt(msgspec.Struct, eq=False):
         `together`: how many runs could have caused that; only a run that is the sole suspect is charged.
         """
         end = self._end_without_error("crashed", "ready")
-        return replace(end, error=error_to_json(error), together=together, isolate=isolate)
+        return replace(end, error=error_to_json(error), runs_in_process=together, isolate=isolate)
 
     def timed_out(self, *, still_running: bool = False) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
@@ -267,13 +267,13 @@ class Attempt(msgspec.Struct, eq=False):
             self._pack(end, payloads)
         except PayloadError as error:
             code = payload_error_code(error)
-            end = self._end(RetryDecision(code), describe_exception(error, code), still_running=bool(end.lingers))
+            end = self._end(RetryDecision(code), describe_exception(error, code), still_running=bool(end.still_running))
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
-        end.family = True
+        end.in_tree = True
         undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
@@ -287,7 +287,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     def _end_without_error(self, kind: EndKind, state: EndState, still_running: bool = False) -> End:
         claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, kind, state, lingers=int(still_running))
+        return End(claim.id, claim.seq, claim.fence, kind, state, still_running=int(still_running))
 
     def _end(
         self,
@@ -301,7 +301,7 @@ class Attempt(msgspec.Struct, eq=False):
         state: EndState = "failed" if decision.retry_in is None else "scheduled"
         return End(
             claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error), delay=decision.retry_in,
-            failed=1, lingers=int(still_running),
+            failed=1, still_running=int(still_running),
         )  # fmt: skip
 
 

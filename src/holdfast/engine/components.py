@@ -33,7 +33,7 @@ from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import WriteQueue
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
-from holdfast.store.commands import Record
+from holdfast.store.commands import NewCheckpoint
 from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
@@ -121,7 +121,7 @@ class WorkerComponents:
         self.virtual_time = VirtualTimeFollower(self)
         runner.services = ExecutorServices(self, client)
         if telemetry.on:
-            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace, self._gauges)
+            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace_context, self._gauges)
             self.claimer.telemetry = self.committer.telemetry = self.telemetry
 
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -157,7 +157,7 @@ class WorkerComponents:
         if len(self.state) or self.runner.busy_slots or self.queue.backlog or self.trigger_poller.busy:
             return False
         self.lanes.refresh()
-        return not self.store.claims.busy(self.lanes.tasks)
+        return not self.store.claims.has_active(self.lanes.tasks)
 
     def lose_session(self, session: Session, reason: str) -> None:
         """End a session whose lease has expired or will expire: stop its attempts, without writing anything."""
@@ -201,7 +201,7 @@ class WorkerComponents:
     def _after_commit(self) -> None:
         """Wake whoever may continue after a commit: waiting clients, waiting functions, the claimer."""
         self._client.ended()
-        if self.wait_poller.has_waiters:
+        if self.wait_poller.waiters:
             self.wait_poller.poll_soon()
         if self.runner.free_slots() > 0:
             self.claimer.wake()
@@ -251,8 +251,8 @@ class ExecutorServices:
     def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
         return retry_while_unavailable(attempt, read)
 
-    def transact(self, attempt: Attempt, record: Record, run: Callable[[Any], str]) -> str | None:
-        transact = self.store.transactions.run
+    def transact(self, attempt: Attempt, record: NewCheckpoint, run: Callable[[Any], str]) -> str | None:
+        transact = self.store.step_transactions.run
         text = retry_while_unavailable(
             attempt, lambda: transact(attempt.session, record, run, lambda: attempt.stop_reason is not None)
         )

@@ -29,8 +29,8 @@ from holdfast.engine.write_queue import AttemptEnd, WriteQueue
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
-from holdfast.store.commands import Held
-from holdfast.store.permits import readable
+from holdfast.store.commands import RunToken
+from holdfast.store.limits import can_read_limits
 from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
@@ -234,7 +234,7 @@ class Runner:
 
     def _plans(self, attempt: Attempt) -> OperationPlans:
         claim = attempt.claim
-        history = RecordedHistory(attempt.loaded_history, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        history = RecordedHistory(attempt.loaded_history, RunToken(claim.id, claim.seq, claim.fence, claim.generation))
         replay_only = claim.ending is not None
         journal = self.services.store.journal
         attempt.plans = OperationPlans(claim, history, self.services.client, journal, replay_only=replay_only)
@@ -287,7 +287,7 @@ class Runner:
         The run may start again when these threads have ended or were abandoned.
         """
         with attempt.lock:
-            report: End | None = replace(end, lingers=1)
+            report: End | None = replace(end, still_running=1)
             if attempt.stop_reason is not None:
                 report = attempt.end_when_stopped(attempt.stop_reason, still_running=True)
             attempt.reported = report is not None
@@ -405,6 +405,6 @@ def _end_before_start(attempt: Attempt) -> End | None:
         return attempt.released()
     if attempt.claim.deadline_in is not None and attempt.claim.deadline_in <= 0:
         return attempt.deadline_exceeded()
-    if not readable(attempt.claim.limits):
+    if not can_read_limits(attempt.claim.limits):
         return attempt.invalid_arguments(PayloadError("the run's stored limits are corrupt; enqueue it again"))
     return None

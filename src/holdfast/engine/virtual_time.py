@@ -43,7 +43,7 @@ class VirtualTimeFollower:
         """Extend the lease by the same time, as if the heartbeat had continued meanwhile."""
         if self.session is not None:
             lease = int(self._components.settings.lease * MICROS_PER_SECOND)
-            self._components.store.workers.renew(self.session, lease + by)
+            self._components.store.sessions.renew(self.session, lease + by)
 
     def time_moved(self) -> None:
         components = self._components
@@ -65,7 +65,7 @@ class VirtualTimeFollower:
     def _expire_when_stopped(self, session: str, attempts: list[Attempt]) -> None:
         components = self._components
         if all(attempt.stopped for attempt in attempts):
-            components.store.workers.renew(session, 0)
+            components.store.sessions.renew(session, 0)
             components.recovery.wake()
             self._claim_in_new_session()
         else:

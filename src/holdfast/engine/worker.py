@@ -404,7 +404,7 @@ class Worker:
         if session is not None:
             components.state.end(session)
             try:
-                components.store.workers.close(session.id)
+                components.store.sessions.close(session.id)
             except Exception as error:
                 log.database_trouble("closing the session", error)
         return session

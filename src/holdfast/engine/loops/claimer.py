@@ -132,7 +132,7 @@ class IsolatedRuns:
         now = time.monotonic()
         if now >= self._next_poll_at:
             self._next_poll_at = now + ISOLATION_POLL_INTERVAL_S
-            if not self._store.claims.any_isolated(self._lanes.tasks):
+            if not self._store.claims.has_isolated(self._lanes.tasks):
                 self._waiting_since = None
             elif self._waiting_since is None:
                 self._waiting_since = now
@@ -333,7 +333,7 @@ class Claimer(Loop):
         self.empty_rounds += 1
         self._busy_since = 0.0
         if self._idle_session is not session:
-            self._store.workers.mark_idle(session.id, True)
+            self._store.sessions.mark_idle(session.id, True)
             self._idle_session = session
             return 0.0
         if self._lanes.refresh():
@@ -341,12 +341,12 @@ class Claimer(Loop):
         if self._isolation.poll():
             return ISOLATION_POLL_INTERVAL_S / 2 if self._runner.busy_slots else 0.0
         lanes = self._ordinary_lanes() + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
-        if not self._store.claims.any_ready(lanes):
+        if not self._store.claims.has_ready(lanes):
             return POLL_INTERVAL_S
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL_INTERVAL_S:
             self._limits_checked_at = now
-            if self._store.lanes.mark_limited(lanes):
+            if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
         return CONTENDED_PAUSE_S
 
@@ -356,5 +356,5 @@ class Claimer(Loop):
         if not self._busy_since:
             self._busy_since = now
         elif self._idle_session is session and now - self._busy_since > POLL_INTERVAL_S:
-            self._store.workers.mark_idle(session.id, False)
+            self._store.sessions.mark_idle(session.id, False)
             self._idle_session = None

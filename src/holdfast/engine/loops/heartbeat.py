@@ -18,7 +18,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.session import Session, WorkerState
 from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store import End, Owned, Store
+from holdfast.store import End, OwnedRun, Store
 from holdfast.telemetry import log
 
 CANCEL_POLL_INTERVAL_S = 0.4
@@ -40,7 +40,7 @@ class FreezeDetector:
         self._lock = threading.Lock()
 
     def record_progress(self) -> None:
-        """Record that the calling thread runs; log a warning if no thread did for a third of the lease."""
+        """NewCheckpoint that the calling thread runs; log a warning if no thread did for a third of the lease."""
         now = time.monotonic()
         running = {attempt.task.name for attempt in self._state.claimed().values()}
         with self._lock:
@@ -84,7 +84,7 @@ class CancellationPoller:
         if not running:
             return
         try:
-            held = self._store.claims.still_held(session.id, [attempt.claim.id for attempt in running])
+            held = self._store.claims.find_running(session.id, [attempt.claim.id for attempt in running])
         except StoreUnavailable:
             return  # the next renewal reports it, and retries with a pause of its own
         lost = [
@@ -156,27 +156,27 @@ class Heartbeat(Loop):
     def _open(self) -> None:
         lost = self._state.last_lost
         if lost is not None and lost.excused:
-            self._store.workers.excuse(lost.id)
+            self._store.sessions.excuse(lost.id)
         session = self._new_session()
         sent_at = time.monotonic()
         lease_micros = int(self._lease * MICROS_PER_SECOND)
-        self._store.workers.open(session.id, session.name, lease_micros, session.info, self._status())
+        self._store.sessions.open(session.id, session.name, lease_micros, session.info, self._status())
         session.renewed(sent_at, self._lease)
         self._unknown = set()
         self._state.begin(session)
 
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
-        if not self._store.workers.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
+        if not self._store.sessions.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
             session.excused = sent_at < session.valid_until  # sent in time, so the database answered late
             self._lose_session(session, "its lease expired")
             self.wake()
             return
         session.renewed(sent_at, self._lease)
         before = self._state.claimed()
-        self._reconcile(session, before, self._store.claims.owned(session.id))
+        self._reconcile(session, before, self._store.claims.list_owned(session.id))
 
-    def _reconcile(self, session: Session, before: dict[str, Attempt], owned: list[Owned]) -> None:
+    def _reconcile(self, session: Session, before: dict[str, Attempt], owned: list[OwnedRun]) -> None:
         """Stop attempts that the database doesn't attribute to this session, and release runs that nobody here knows.
 
         A run that the database attributes to this session, twice in a row without an attempt here, was claimed by a
@@ -200,11 +200,11 @@ class Heartbeat(Loop):
             self._release(session, lost_claims)
 
     def _release(self, session: Session, runs: set[tuple[str, int]]) -> None:
-        ends = [End(id, 0, fence, "handed_back", "ready", family=True) for id, fence in sorted(runs)]
+        ends = [End(id, 0, fence, "handed_back", "ready", in_tree=True) for id, fence in sorted(runs)]
         counted = self._store.attempts.end(session.id, ends)
         ended = sorted(runs - counted)
         if ended:
-            self._store.attempts.let_go(session.id, ended)
+            self._store.attempts.release(session.id, ended)
         log.handed_back_unknown(len(runs))
 
 

@@ -47,11 +47,11 @@ class RecoveryLoop(Loop):
         self._freezes.record_progress()
         if self._ended_sessions:
             ended = list(self._ended_sessions)
-            self._store.workers.expire(ended)
+            self._store.sessions.expire(ended)
             for _ in ended:
                 self._ended_sessions.popleft()
         last_tick, started_at = self._last_tick, time.monotonic()
-        dead = self._store.workers.dead()
+        dead = self._store.sessions.find_dead()
         if dead:
             self._freezes.record_progress()
             was_unreachable = (
@@ -59,19 +59,19 @@ class RecoveryLoop(Loop):
                 and started_at - last_tick > self._unreachable_after_s
                 and not self._freezes.was_frozen_since(last_tick)
             )
-            recovered = self._store.workers.recover(dead, self._crash_error, excused=was_unreachable)
-            for run in (*recovered.failed, *recovered.failed_with):
+            recovered = self._store.sessions.recover(dead, self._crash_error, excused=was_unreachable)
+            for run in (*recovered.failed, *recovered.failed_graphs):
                 self._on_failed(run)
             for run in recovered.failed:
                 self._log_crashed(run)
             if recovered:
-                log.recovered(recovered.sessions, recovered.ready, len(recovered.failed))
+                log.recovered(recovered.sessions, recovered.requeued, len(recovered.failed))
                 return 0.0
         self._last_tick = started_at
-        left = self._store.workers.next_expiry()
+        left = self._store.sessions.next_expiry()
         return MAX_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), MAX_INTERVAL_S)
 
     def _log_crashed(self, run: str) -> None:
-        found = self._store.views.run(run)
+        found = self._store.queries.run(run)
         if found is not None:
             log.attempt_crashed(run, found.task, found.attempt, crash_error(), final=True)

@@ -9,7 +9,7 @@ from holdfast.engine.loops.base import Loop
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import error_to_json
 from holdfast.store import Store
-from holdfast.store.timers import Due
+from holdfast.store.timers import DueTimes
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
@@ -43,20 +43,20 @@ class TimerLoop(Loop):
         left = due.next()
         return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
 
-    def _fail_overdue(self, due: Due) -> list[str]:
+    def _fail_overdue(self, due: DueTimes) -> list[str]:
         return self._store.timers.fail_overdue(self._deadline_error) if _is_due(due.deadlines) else []
 
-    def _make_ready(self, due: Due) -> int:
+    def _make_ready(self, due: DueTimes) -> int:
         """Make due runs ready and wake due waits; return how many."""
         timers = self._store.timers
         changed = timers.promote_due() if _is_due(due.scheduled) else 0
-        changed += timers.wake_due() if _is_due(due.waits) else 0
-        changed += timers.unhold() if due.held else 0
-        changed += timers.look_at_limits() if _is_due(due.limits) else 0
-        return changed + (timers.wake_waiters() if due.events else 0)
+        changed += timers.resolve_due_waits() if _is_due(due.waits) else 0
+        changed += timers.release_held() if due.held else 0
+        changed += timers.unpark_due() if _is_due(due.limits) else 0
+        return changed + (timers.wake_event_waiters() if due.events else 0)
 
     def _log_overdue(self, run: str) -> None:
-        found = self._store.views.run(run)
+        found = self._store.queries.run(run)
         if found is not None and found.kind is None:
             log.run_overdue(run, found.task, found.attempt)
 

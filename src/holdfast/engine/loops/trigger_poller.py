@@ -22,7 +22,7 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.store import Store
 from holdfast.store.rows import NewRun
-from holdfast.store.triggers import Result
+from holdfast.store.schedules import PollResult
 from holdfast.task.schedule_registry import ScheduleRegistry, Trigger
 from holdfast.task.task import Request
 from holdfast.telemetry import log
@@ -118,7 +118,7 @@ class TriggerPoller(Loop):
         if left is None or left > 0:
             return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, 0.001), POLL_INTERVAL_S)
         wanted = {name: (it.timeout + LOCK_MARGIN_MICROS, it.every) for name, it in free.items()}
-        taken = self._store.triggers.take(self._id, wanted)
+        taken = self._store.triggers.acquire_due(self._id, wanted)
         for name, number in taken.items():
             self._start(TriggerPoll(self._triggers[name], number))
         return 0.0 if taken else 0.02
@@ -165,9 +165,11 @@ class TriggerPoller(Loop):
         if error is not None:
             log.trigger_failed(name, None if isinstance(error, PollGivenUp) else error, str(describe_exception(error)))
         said = None if error is None else error_to_json(describe_exception(error))
-        result = Result(int(poll.seconds * MICROS_PER_SECOND), poll.found, poll.made, said)
+        result = PollResult(int(poll.seconds * MICROS_PER_SECOND), poll.found, poll.made, said)
         try:
-            self._store.triggers.end(self._id, name, poll.number, result, again=isinstance(error, WorkerStopped))
+            self._store.triggers.finish_poll(
+                self._id, name, poll.number, result, again=isinstance(error, WorkerStopped)
+            )
         except StoreError as trouble:  # then its lock expires by itself
             log.database_trouble(f"trigger {name}", trouble)
         finally:
@@ -236,7 +238,7 @@ class TriggerPoller(Loop):
         self._on_ready()
 
     def _add(self, runs: list[NewRun]) -> int:
-        ids = self._store.intake.add(runs)
+        ids = self._store.enqueuer.enqueue(runs)
         return sum(run.id == id for run, id in zip(runs, ids, strict=True))
 
 

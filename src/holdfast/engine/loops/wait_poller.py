@@ -28,25 +28,21 @@ class WaitPoller(Loop):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._waiters: dict[int, ResidentWaiter] = {}
+        self.waiters: dict[int, ResidentWaiter] = {}
         self._lock = threading.Lock()
         self._interval_s = FIRST_INTERVAL_S
         self._last_poll = 0.0
 
-    @property
-    def has_waiters(self) -> bool:
-        return bool(self._waiters)
-
     def add(self, waiter: ResidentWaiter) -> None:
         """Poll the waits of this attempt until the attempt stops."""
         with self._lock:
-            self._waiters[id(waiter)] = waiter
+            self.waiters[id(waiter)] = waiter
         self._interval_s = FIRST_INTERVAL_S
         self.wake()
 
     def poll_soon(self) -> None:
         """Reset the backoff, because a commit may have resolved a wait."""
-        if self._waiters:
+        if self.waiters:
             self._interval_s = FIRST_INTERVAL_S
             self.wake()
 
@@ -56,15 +52,15 @@ class WaitPoller(Loop):
             return left
         self._last_poll = started
         with self._lock:
-            done = [number for number, each in self._waiters.items() if each.current.stopped or each.current.reported]
+            done = [number for number, each in self.waiters.items() if each.current.stopped or each.current.reported]
             for number in done:
-                del self._waiters[number]
-            waiters = list(self._waiters.values())
+                del self.waiters[number]
+            waiters = list(self.waiters.values())
         if not waiters:
             return UNTIL_WOKEN_S
         by_run = {waiter.current.claim.id: waiter for waiter in waiters}
         runs = [(waiter.current.claim.id, waiter.current.claim.generation) for waiter in waiters]
-        for run, key, _, outcome in self._store.journal.settled(runs):
+        for run, key, _, outcome in self._store.journal.resolved_waits(runs):
             by_run[run].resolve_wait(key, outcome)
         self._interval_s = min(self._interval_s * BACKOFF_FACTOR, MAX_INTERVAL_S)
         return max(self._interval_s - (time.monotonic() - started), MIN_PAUSE_S)
