@@ -171,7 +171,7 @@ def alone():
         return True
 
     store = SimpleNamespace(
-        journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, let_go=end)
+        journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, release=end)
     )
     session = Session("worker", "{}")
     duty.begin(session)
