@@ -17,7 +17,7 @@
 | `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
 | `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
 | `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
-| `{turn_at(time)}` | the turn of a run that became ready at that time (`store/turns.py`) |
+| `{turn_at(time)}` | the turn of a run that became ready at that time (`store/enqueue.py`) |
 | `{next_turn(r, time)}` | the turn of the run `r` that becomes ready again: by time, or its tenant's next |
 | `{limit}` | the size that a statement is asked for, as a literal |
 | `{double_limit}` | twice that: how far to look where others may be faster |
