@@ -125,9 +125,9 @@ class Intake(Part):
     def _borrowed_plan(self, connection: CallerConnection | AsyncCallerConnection, steps: Plan) -> Plan:
         """The steps of a plan between savepoints: what fails leaves nothing in the caller's transaction. The first
         time, the connection must show that it leads to the app's own tables."""
-        if connection.leads_to not in self._same:
+        if connection.target not in self._same:
             yield from _check_identity(self._ground.identity())
-            self._same.add(connection.leads_to)
+            self._same.add(connection.target)
         yield "begin_enqueue", {}
         try:
             ids = yield from steps
