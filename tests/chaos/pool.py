@@ -144,7 +144,7 @@ class Pool:
 
 
 def _works(member: Member) -> bool:
-    return member.process.poll() is None and b" works on " in member.log.read_bytes()
+    return member.process.poll() is None and b"worker started" in member.log.read_bytes()
 
 
 def _reap(member: Member) -> None:

@@ -116,7 +116,7 @@ class Trial:
             list(self._storm.faults),
             self._pool.clocks_off,
             self._pool.failed_starts,
-            sum(text.count(" is over: ") for _, text in self._pool.logs()),
+            sum(text.count("session lost ") for _, text in self._pool.logs()),
             self._feeder.repeats,
             [str(path) for path, text in self._pool.logs() if "Traceback" in text],
             [*self._storm.errors, *self._feeder.errors, *self._house.damage()],

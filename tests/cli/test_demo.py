@@ -172,7 +172,7 @@ def test_what_to_type_next_works(tmp_path):
     processes = Processes(tmp_path)
     try:
         worker = processes.start("-m", "holdfast.cli", *FIRST_WORKER.split()[1:])
-        worker.wait_for("works on", 60)
+        worker.wait_for("worker started", 60)
         program = re.fullmatch(r"python -c '(.*)'", FIRST_RUN)
         assert program is not None
         run = processes.start("-c", program[1])

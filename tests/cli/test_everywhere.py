@@ -261,7 +261,7 @@ def test_a_schema_of_ones_own_is_found(shell, postgres_url):
     [
         ("mysql://x/y", "unsupported database URL"),
         ("jobs.db", "sqlite:///jobs.db"),
-        ("postgresql://127.0.0.1:1/x", "can't be reached"),
+        ("postgresql://127.0.0.1:1/x", "cannot connect to"),
     ],
 )
 def test_a_database_that_can_not_be_used_is_told_in_one_line(shell, url, says):

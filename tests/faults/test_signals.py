@@ -69,7 +69,7 @@ def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
     assert app.store.workers.live() == []
-    assert "0 ended here, 1 handed back" in worker.log
+    assert "finished=0 released=1" in worker.log
     assert "hooks" not in worker.log, "it has none"
 
 
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_a_worker_cleanly(app, database_url, start_worker, ledger, b
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
     assert "KeyboardInterrupt" not in worker.log
-    assert "stopped:" in worker.log
+    assert "worker stopped" in worker.log
     assert app.store.workers.live() == []
     assert {info.state for info in app.runs()} == ({"ready"} if busy else set())
 

@@ -26,14 +26,14 @@ def opening(url, schema="holdfast"):
 @pytest.mark.parametrize(
     ("url", "telling"),
     [
-        ("mysql://u:hunter2@h/db", "unknown database URL (mysql:)"),
-        ("postgresql+psycopg://u:hunter2@h/db", "unknown database URL (postgresql+psycopg:)"),
-        ("jobs.db", "unknown database URL ('jobs.db'); write sqlite:///jobs.db"),
+        ("mysql://u:hunter2@h/db", "unsupported database URL (mysql:)"),
+        ("postgresql+psycopg://u:hunter2@h/db", "unsupported database URL (postgresql+psycopg:)"),
+        ("jobs.db", "unsupported database URL ('jobs.db'); use sqlite:///jobs.db"),
         ("host=localhost password=hunter2 dbname=x", "may contain a password"),
-        ("", "must be text like sqlite:///jobs.db"),
-        (None, "is NoneType"),
-        (5, "is int"),
-        ("sqlite:jobs.db", "invalid SQLite URL ('sqlite:jobs.db'); write sqlite:///jobs.db"),
+        ("", "must be a string such as sqlite:///jobs.db"),
+        (None, "not NoneType"),
+        (5, "not int"),
+        ("sqlite:jobs.db", "invalid SQLite URL ('sqlite:jobs.db'); use sqlite:///jobs.db"),
         ("sqlite://jobs.db", "invalid SQLite URL"),
         ("sqlite://u:hunter2@h/db", "invalid SQLite URL"),
         ("sqlite://[x/db", "invalid SQLite URL"),
@@ -62,7 +62,7 @@ def test_a_url_that_cant_be_one_is_refused_before_anything_is_touched(url, telli
 def test_a_file_in_a_folder_that_isnt_there_says_so(tmp_path):
     error = opening(f"sqlite:///{tmp_path}/missing/jobs.db")
     assert isinstance(error, ConfigError)
-    assert f"the folder of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
+    assert f"the directory of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
 
 
 def test_a_folder_instead_of_a_file_says_so(tmp_path):
@@ -93,7 +93,7 @@ def test_a_name_that_is_too_long_for_a_file_says_so(tmp_path):
 def test_a_database_that_isnt_on_the_server_says_so(postgres_url):
     error = opening(postgres_url.replace("/holdfast_", "/nope_").replace("user=", f"password={SECRET}&user="))
     assert isinstance(error, StoreUnavailable)
-    assert 'refused us: database "nope_' in str(error)
+    assert 'rejected the connection: database "nope_' in str(error)
     assert "does not exist; check the URL's database" in str(error)
 
 
@@ -105,12 +105,12 @@ def test_a_user_that_isnt_on_the_server_says_so(postgres_url):
 def test_a_port_where_nobody_listens_says_so():
     error = opening(f"postgresql://u:{SECRET}@127.0.0.1:1/db")
     assert isinstance(error, StoreUnavailable)
-    assert "postgresql://u@127.0.0.1:1/db can't be reached" in str(error)
-    assert "Connection refused; is the server up?" in str(error)
+    assert "cannot connect to postgresql://u@127.0.0.1:1/db" in str(error)
+    assert "Connection refused; is the server running?" in str(error)
 
 
 def test_a_socket_that_isnt_there_says_so(tmp_path):
-    assert "No such file or directory; is the server up?" in str(opening(f"postgresql:///db?host={tmp_path}"))
+    assert "No such file or directory; is the server running?" in str(opening(f"postgresql:///db?host={tmp_path}"))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def supervise(start: Callable[..., Process]) -> Callable[..., Process]:
         command = ["-m", "holdfast.cli", "worker", "--app", "shop:app", "--processes", processes, *options]
         process = start(*command, **env)
         if wait:
-            wait_until(lambda: process.log.count(" works on ") == processes, 60, "its workers at work")
+            wait_until(lambda: process.log.count("worker started") == processes, 60, "its workers at work")
         return process
 
     return supervise

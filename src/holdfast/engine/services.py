@@ -145,7 +145,7 @@ def retry_while_unavailable(attempt: Attempt, work: Callable[[], T]) -> T:
             if attempt.order is not None:
                 raise
             if not waited:
-                log.attempt_waits_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+                log.attempt_waiting_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             waited = True
             _pause(attempt)
         else:

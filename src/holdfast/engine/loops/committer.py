@@ -336,7 +336,7 @@ class Committer(Loop):
     def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: Exception) -> None:
         """The database takes everything but this: the run fails, with what was said of it."""
         error = describe_exception(fault)
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, error)
+        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, error)
         plain = replace(
             end, kind="failed", state="failed", result=None, error=error_to_json(error), args=None, delay=None, failed=1
         )
@@ -345,7 +345,7 @@ class Committer(Loop):
         except Exception as again:
             if not is_of_the_data(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
             # then the heartbeat hands it back
             counted = Counted()
         self._told.add(id(attempt))
@@ -359,7 +359,7 @@ class Committer(Loop):
 
     def _refused(self, attempt: Attempt) -> None:
         """The run was cancelled or taken over. If it is only that it ended while we were at it, we let go of it now."""
-        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if attempt.over:
             self.let_go(attempt)
 
@@ -370,19 +370,19 @@ class Committer(Loop):
             self.ended += 1
         claim = attempt.claim
         if end.drift is not None:
-            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
-            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+            log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
-            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            log.compensation_finished(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
                 self._failed(claim.id)
         elif end.kind == "handed_back":
-            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
+            log.attempt_released(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
