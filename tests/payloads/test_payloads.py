@@ -286,7 +286,7 @@ def test_large_payloads_are_warned_of_once(make_app, caplog):
     echo.enqueue("b" * 3000)
     echo.enqueue("b" * 3000)
     (line,) = caplog.messages
-    assert line.startswith("the arguments of task echo: 3,011 bytes of JSON, which is stored")
+    assert line.startswith('large payload payload="the arguments of task echo" bytes=3011 ')
 
 
 @pytest.mark.parametrize(
