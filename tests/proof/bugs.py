@@ -240,7 +240,7 @@ BUGS = (
         "transaction-unrecorded", "a transaction isn't recorded with its effect", Transactions,
         "_record", lambda *_: None,
     ),
-    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_told", lambda *_: True),
+    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_durable", lambda *_: True),
     code(
         "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
         "_hand_back", lambda *_: None,

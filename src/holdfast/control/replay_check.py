@@ -136,10 +136,8 @@ class ReadOnlyServices:
     def has_room(self) -> bool:
         return True
 
-    def submit(self, ask: Any) -> NoReturn:
-        raise _refusal(f"write {type(ask.command).__name__}")
-
-    submit_here = keep = submit
+    def submit(self, write: Any) -> NoReturn:
+        raise _refusal(f"write {type(write.command).__name__}")
 
     def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")

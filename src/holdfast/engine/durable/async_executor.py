@@ -19,7 +19,8 @@ from holdfast.engine.durable.delivery import Branches, OrderedDelivery
 from holdfast.engine.durable.executor import BUSY_SUSPEND_DELAY_S, QUIET_ITERATIONS, Executor, SuspendDelay
 from holdfast.engine.durable.plans import OperationPlans, StepResult
 from holdfast.engine.durable.steps import StepCalls, StepRetries, returned
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
@@ -286,7 +287,9 @@ class AsyncExecutor(Executor):
         record = self.plans.step_record(key, tried)
         self._futures.add(future := self._loop.create_future())
         self._delivery.ask(record.n)
-        self._services.keep(Ask(current, record, self._kept, True, future, len(tried.kept), plain=True))
+        self._services.submit(
+            PendingWrite(current, record, self._kept, True, future, len(tried.kept), is_checkpoint=True)
+        )
         try:
             await future
         finally:
@@ -376,19 +379,19 @@ class AsyncExecutor(Executor):
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._delivery.ask(n)
-        self._services.submit_here(Ask.of(self.current, command, self._written, True, future))
+        self._services.submit(PendingWrite.of(self.current, command, self._written, True, future))
         return future
 
-    def _kept(self, ask: Ask, answer: Answer) -> None:
+    def _kept(self, write: PendingWrite, answer: WriteResult) -> None:
         """The answer to the checkpoint of a step."""
         if type(answer) is Wrote and not self._open:
             self._ended += 1
-            self._delivery.deliver(ask.command.n, ask.about, None)  # type: ignore[union-attr, arg-type]
+            self._delivery.deliver(write.command.n, write.context, None)  # type: ignore[union-attr, arg-type]
         else:
-            self._written(ask, answer)
+            self._written(write, answer)
 
-    def _written(self, ask: Ask, answer: Answer) -> None:
-        n, future = getattr(ask.command, "n", None), ask.about
+    def _written(self, write: PendingWrite, answer: WriteResult) -> None:
+        n, future = getattr(write.command, "n", None), write.context
         self.finish()
         if type(answer) is Wrote:
             if n is not None:
@@ -405,7 +408,7 @@ class AsyncExecutor(Executor):
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
         self._begun += 1
-        self._services.submit_here(Ask.of(self.current, command, self.finish, True))
+        self._services.submit(PendingWrite.of(self.current, command, self.finish, True))
 
     def finish(self, *_told: Any) -> None:
         self._ended += 1
@@ -434,11 +437,11 @@ class AsyncExecutor(Executor):
         """A turn later: of a branch that was cancelled before this call, what it withdraws is said first."""
         self._delivery.ask(effect.wait.n)
         self._begun += 1
-        ask = Ask.of(self.current, effect.wait, self._registered, True, (effect, future))
-        self._loop.call_soon(self._services.submit_here, ask)
+        write = PendingWrite.of(self.current, effect.wait, self._registered, True, (effect, future))
+        self._loop.call_soon(self._services.submit, write)
 
-    def _registered(self, ask: Ask, answer: Answer) -> None:
-        effect, future = ask.about
+    def _registered(self, write: PendingWrite, answer: WriteResult) -> None:
+        effect, future = write.context
         self.finish()
         n = effect.wait.n
         if isinstance(answer, Open):

@@ -29,8 +29,9 @@ from holdfast.engine.durable.plans import (
     WriteEffect,
 )
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, returned
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
@@ -113,12 +114,12 @@ class SyncExecutor(Executor):
         assert isinstance(answer, Wrote)
         return answer.value
 
-    def _ask(self, command: Command) -> Future[Answer]:
-        answer: Future[Answer] = Future()
-        self._services.submit(Ask.of(self.current, command, _pass_on, False, answer))
+    def _ask(self, command: Command) -> Future[WriteResult]:
+        answer: Future[WriteResult] = Future()
+        self._services.submit(PendingWrite.of(self.current, command, _pass_on, False, answer))
         return answer
 
-    def _wait_for(self, future: Future[Answer]) -> Answer:
+    def _wait_for(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for an answer, but not when author code has to end anyway."""
         while not wait([future], LOOK).done:
             if self.current.order == "lost":
@@ -293,8 +294,8 @@ class SyncExecutor(Executor):
         return ended
 
 
-def _pass_on(ask: Ask, answer: Answer) -> None:
-    ask.about.set_result(answer)
+def _pass_on(write: PendingWrite, answer: WriteResult) -> None:
+    write.context.set_result(answer)
 
 
 def _no_coroutine(value: Any) -> Any:
