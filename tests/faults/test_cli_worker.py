@@ -144,4 +144,4 @@ def test_the_options_reach_the_worker(project, processes, app):
     assert '"concurrency": 3' in info
     assert '["a", "b"]' in info
     assert left.info().state == "ready"
-    worker.wait_for("(shop.double)")  # --verbose tells of every run
+    worker.wait_for("task=shop.double")  # --verbose tells of every run

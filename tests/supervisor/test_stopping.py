@@ -47,7 +47,7 @@ def test_a_second_signal_hands_back_at_once(app, supervise, ledger):
     supervisor = supervise(2, "--grace=600")
     run = begin_nap(app, ledger, 600)
     supervisor.signal(signal.SIGTERM)
-    supervisor.wait_for("1 run has 600 s to finish")
+    supervisor.wait_for("running=1 grace=600s")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0, supervisor.log
     assert run.info().state == "ready"

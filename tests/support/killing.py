@@ -41,7 +41,7 @@ class Killer:
         """In this process, whatever database is opened."""
         for kind in (SqliteConnection, PostgresConnection):
             self._wrap(kind)
-        lent = PostgresConnection.lent
+        lent = PostgresConnection.lend
         killer = self
 
         @contextmanager
@@ -52,7 +52,7 @@ class Killer:
                 killer.before(connection)
             killer.after(connection)
 
-        PostgresConnection.lent = watched  # type: ignore[method-assign]
+        PostgresConnection.lend = watched  # type: ignore[method-assign]
 
     def _wrap(self, kind: Any) -> None:
         execute, begin, commit = kind.execute, kind.begin, kind.commit
