@@ -203,4 +203,4 @@ def test_a_port_that_is_taken_is_named(worker):
         port = taken.getsockname()[1]
         process = worker("--metrics", str(port))
         assert process.wait(60) == 2
-    assert f"metrics can't be shown at 127.0.0.1:{port}" in process.log
+    assert f"cannot serve metrics at 127.0.0.1:{port}" in process.log

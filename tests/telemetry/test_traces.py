@@ -228,7 +228,7 @@ def test_show_names_the_trace(app, job, spans):
 
 
 def test_what_isnt_known_is_refused(sqlite_url, monkeypatch):
-    with pytest.raises(ConfigError, match=r"telemetry is 'jaeger', but can only be 'otel' or 'prometheus', or both"):
+    with pytest.raises(ConfigError, match=r"telemetry must be 'otel' or 'prometheus' or both, not 'jaeger'"):
         Holdfast(sqlite_url, telemetry=["otel", "jaeger"])
     monkeypatch.setenv("HOLDFAST_TELEMETRY", "zipkin")
     with pytest.raises(ConfigError, match=r"\$HOLDFAST_TELEMETRY is 'zipkin'"):
