@@ -248,7 +248,7 @@ def _problem(text: str, message: str) -> str:
     value = fields[FIELDS.index(name) - (6 - len(fields))] if len(fields) == 6 or name != "second" else ""
     if name == "day-of-month" and _is_list_of_numbers(value):
         return f"never matches: no such month has a day {quoted(value)}"
-    return f"is invalid: {quoted(value)} is not a {name}"
+    return f"is invalid: {quoted(value)} is not a valid {name}"
 
 
 def _is_list_of_numbers(value: str) -> bool:
