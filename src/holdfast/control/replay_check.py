@@ -133,11 +133,14 @@ class ReadOnlyServices:
         threads.close()
         return handle
 
-    def has_room(self) -> bool:
+    def has_free_slots(self) -> bool:
         return True
 
     def submit(self, write: Any) -> NoReturn:
         raise _refusal(f"write {type(write.command).__name__}")
+
+    def read(self, attempt: Any, read: Callable[[], Any]) -> Any:  # noqa: ARG002
+        return read()
 
     def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")
@@ -164,7 +167,7 @@ class RunReplay:
         self._run = run
         self._timeout = timeout
         self._history = RecordedHistory(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
-        self._waits = list(self._history.open)
+        self._waits = list(self._history.open_waits)
         self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
         self._attempt = Attempt(claim, task, "check", kept)
         self._unrecorded: list[str] = []
@@ -232,7 +235,7 @@ class RunReplay:
         found = self._unasked(unasked, new)
         if not (found and new):  # else those may well be waited for behind what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
-        if not found and self._run.state == "waiting" and not self._history.settled:
+        if not found and self._run.state == "waiting" and not self._history.resolved_waits:
             text = "isn't on record, but the code would run it now, where the run only waits"
             found = [Difference("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
@@ -252,13 +255,13 @@ class RunReplay:
         text = "was recorded with a compensation, which isn't in the code any more"
         return [
             Difference("undo", key_label(key), text, key)
-            for n, key in self._plans.missing_undo
+            for n, key in self._plans.steps_without_undo
             if n not in self._history.undone
         ]
 
 
 def _in_order(history: RecordedHistory) -> list[Checkpoint]:
-    return sorted(history.unasked.values(), key=lambda kept: kept.n)
+    return sorted(history.unconsumed.values(), key=lambda kept: kept.n)
 
 
 def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:

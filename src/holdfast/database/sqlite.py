@@ -287,6 +287,8 @@ class SqliteDatabase(Database):
         if in_child:
             for queue in self._queues.values():
                 queue.close()
+            if self._guard is not None:
+                self._guard.close_directory()
             self._queues, self._guard = {}, None if self._in_memory else FileGuard(self._path)
             never_close((self._connections, self._memory))
             self._connections, self._lock, self._holder, self._memory = {}, threading.Lock(), None, None

@@ -258,11 +258,11 @@ class Attempt(msgspec.Struct, eq=False):
             end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
-        alone = claim.parent is None and (self.plans is None or not self.plans.waited)
+        alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
         end.family = True
-        undos = self.plans.undos if self.plans is not None else bool(self.claim.undos)
+        undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end

@@ -223,8 +223,11 @@ class WorkerComponents:
     def stop(self, attempt: Attempt, order: Order) -> None:
         self.runner.stop([attempt], order)
 
-    def has_room(self) -> bool:
+    def has_free_slots(self) -> bool:
         return self.runner.free() > 0
+
+    def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
+        return retry_while_unavailable(attempt, read)
 
     def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
         run = self.store.transactions.run

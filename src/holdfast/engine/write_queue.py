@@ -53,12 +53,14 @@ class PendingWrite(msgspec.Struct):
     def of(
         cls,
         attempt: Attempt,
-        command: Command,
+        command: Command | StepRecord,
         on_result: Callable[[PendingWrite, WriteResult], None],
         on_loop: bool,
         context: Any = None,
     ) -> PendingWrite:
         """Create a write, deriving its size and kind from the command."""
+        if isinstance(command, StepRecord):
+            return cls(attempt, command, on_result, on_loop, context, len(command.value or ""), True)
         is_checkpoint = type(command) is Record and not command.waited
         return cls(attempt, command, on_result, on_loop, context, payload_size(command), is_checkpoint)
 
