@@ -18,7 +18,7 @@ def kinds(run):
 
 
 def row(app, run):
-    return app.store.views.run(str(run.id))
+    return app.store.queries.run(str(run.id))
 
 
 @pytest.mark.parametrize("delay", [None, 3600], ids=["ready", "scheduled"])
@@ -177,7 +177,7 @@ def wait_for_heartbeats(app, count):
     seen = set()
 
     def enough():
-        seen.update(row[3] for row in app.store.workers.live())
+        seen.update(row[3] for row in app.store.sessions.list_live())
         return len(seen) > count
 
     wait_until(enough)

@@ -131,7 +131,7 @@ def test_the_app_is_found_and_works_until_told_to_stop(project, processes, app, 
     worker.signal(signal.SIGINT if how == "option" else signal.SIGTERM)
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
-    wait_until(lambda: app.store.workers.live() == [])
+    wait_until(lambda: app.store.sessions.list_live() == [])
 
 
 def test_the_options_reach_the_worker(project, processes, app):
@@ -140,7 +140,7 @@ def test_the_options_reach_the_worker(project, processes, app):
     worker.wait_for("worker started", timeout=60)
     left = app.remote("shop.double").enqueue(1)
     assert app.remote("shop.double").options(queue="b").enqueue(2).result(timeout=30) == 4
-    [(_, _, _, _, info)] = app.store.workers.live()
+    [(_, _, _, _, info)] = app.store.sessions.list_live()
     assert '"concurrency": 3' in info
     assert '["a", "b"]' in info
     assert left.info().state == "ready"

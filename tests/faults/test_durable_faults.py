@@ -47,7 +47,7 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     stopped = start_durable(database_url, lease=2)
     runs = {mark: app.remote(task).enqueue(mark) for mark in LATE}
     wait_until(lambda: said(ledger, "began") == {(mark, stopped.pid) for mark in LATE})
-    [(old, *_)] = app.store.workers.live()
+    [(old, *_)] = app.store.sessions.list_live()
     stopped.signal(signal.SIGSTOP)
     peer = start_durable(database_url, lease=60)
     wait_until(lambda: said(ledger, "began") >= {(mark, peer.pid) for mark in LATE})

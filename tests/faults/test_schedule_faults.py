@@ -33,7 +33,7 @@ def wait_for_slots(ledger, count: int) -> None:
     assert len(set(slots_of(ledger))) == len(slots_of(ledger)), "a slot was made twice"
 
 
-@pytest.mark.parametrize("at", ["add_runs", "add_slots", "move_schedules", "commit"])
+@pytest.mark.parametrize("at", ["add_runs", "add_slots", "advance_schedules", "commit"])
 def test_killed_in_a_slot_there_is_one_run_and_the_next_slot_is_intact(start, ledger, at):
     victim = start("--die-at", at)
     assert victim.wait(60) == -signal.SIGKILL

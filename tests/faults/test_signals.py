@@ -37,7 +37,7 @@ def test_work_longer_than_the_grace_is_handed_back_uncharged_and_taken_up_by_a_p
     assert run.info().crashes == 0
     assert pids(ledger, "ended") == [peer.pid]
     assert len(pids(ledger, "cancelled")) == (1 if task == "hold" else 0)
-    assert [row[0].split(":")[1] for row in app.store.workers.live()] == [str(peer.pid)]
+    assert [row[0].split(":")[1] for row in app.store.sessions.list_live()] == [str(peer.pid)]
     assert "Traceback" not in stopping.log
 
 
@@ -68,7 +68,7 @@ def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger
     assert worker.wait(timeout=20) == 0
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
     assert "finished=0 released=1" in worker.log
     assert "hooks" not in worker.log, "it has none"
 
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_a_worker_cleanly(app, database_url, start_worker, ledger, b
     assert "Traceback" not in worker.log
     assert "KeyboardInterrupt" not in worker.log
     assert "worker stopped" in worker.log
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
     assert {info.state for info in app.runs()} == ({"ready"} if busy else set())
 
 
@@ -96,7 +96,7 @@ def test_two_signals_in_the_same_instant_still_end_it(app, database_url, start_w
         worker.signal(number)
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
@@ -112,4 +112,4 @@ def test_a_second_ctrl_c_ends_the_grace_of_a_worker_inside_a_program(app, databa
     assert "KeyboardInterrupt" in program.log
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back", *["let_go"] * (task != "hold")]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []

@@ -147,7 +147,7 @@ def test_an_embedded_worker_raises_at_once_unless_it_is_asked_to_wait(app, monke
 
 def test_a_database_that_goes_away_during_the_start_hooks_is_waited_for(app, monkeypatch):
     opened = []
-    open_session = app.store.workers.open
+    open_session = app.store.sessions.open
 
     def refuse_once(*given):
         opened.append(1)
@@ -155,7 +155,7 @@ def test_a_database_that_goes_away_during_the_start_hooks_is_waited_for(app, mon
             raise StoreUnavailable("gone")
         open_session(*given)
 
-    monkeypatch.setattr(app.store.workers, "open", refuse_once)
+    monkeypatch.setattr(app.store.sessions, "open", refuse_once)
     monkeypatch.setattr(startup, "FIRST_PAUSE_S", 0.01)
     app.worker(wait_for_database=True).drain(timeout=60)
     assert len(opened) == 2
@@ -219,7 +219,7 @@ async def test_an_async_worker_is_told_to_stop_during_its_start(app, ledger):
     worker.stop()
     await asyncio.wait_for(running, 30)
     assert ledger.lines() == ["starting", "closed"]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 async def test_an_async_worker_that_waits_for_its_database_can_be_cancelled(app, monkeypatch):

@@ -99,7 +99,7 @@ class Operator:
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
-        app.store.workers.open("test", "test", 600_000_000, "{}")
+        app.store.sessions.open("test", "test", 600_000_000, "{}")
 
     def _claim(self) -> Claim:
         (claim,) = self.app.store.claims.claim("test", list(self.app.store.lanes.refresh()), 1)

@@ -181,7 +181,7 @@ def test_the_lease_of_a_dead_worker_runs_out_by_the_clock(kit):
 
     run = work.enqueue()
     store = kit.app.store
-    store.workers.open("dead", "a worker that was killed", 60_000_000, "{}")
+    store.sessions.open("dead", "a worker that was killed", 60_000_000, "{}")
     (claim,) = store.claims.claim("dead", [store.lanes.ids([("default", "work")])["default", "work"]], 1)
     assert claim.id == str(run.id)
     kit.clock.advance(seconds=60)
@@ -197,11 +197,11 @@ def test_a_worker_in_the_background_keeps_its_lease_and_looks_at_once(kit):
 
     run = sleeper.enqueue()
     with kit.app.worker(lease=60):
-        (session,) = [row[0] for row in kit.app.store.workers.live()]
+        (session,) = [row[0] for row in kit.app.store.sessions.list_live()]
         wait_until(lambda: state(run) == "waiting")
         kit.clock.advance(days=365)
         assert run.result(timeout=30) == "awake"
-        assert [row[0] for row in kit.app.store.workers.live()] == [session]
+        assert [row[0] for row in kit.app.store.sessions.list_live()] == [session]
     assert run.info().crashes == 0
 
 

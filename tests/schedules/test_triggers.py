@@ -26,7 +26,7 @@ def ingest(timed_app, ledger):
 
 def polls(app, name="files"):
     """What came of the last polls, oldest first: found, made, the message of the error."""
-    last = reversed(app.store.triggers.last(name))
+    last = reversed(app.store.triggers.last_polls(name))
     return [(poll.found, poll.made, poll.error and json.loads(poll.error)["message"]) for poll in last]
 
 

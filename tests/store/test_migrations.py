@@ -88,7 +88,7 @@ def test_newer_tables_that_old_code_can_live_with_work(world):
     store = world.another_store()
     assert store.prepare() == []
     run = world.new()
-    assert store.intake.add([run]) == [run.id]
+    assert store.enqueuer.enqueue([run]) == [run.id]
     assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version() + 7)
 
 

@@ -217,7 +217,7 @@ def test_without_telemetry_nothing_is_traced_nor_kept(make_app, spans):
         run = job.enqueue()
     drain(silent)
     assert spans.names() == {"request"}
-    assert silent.store.views.more(str(run.id)).options is None
+    assert silent.store.queries.details(str(run.id)).options is None
 
 
 def test_show_names_the_trace(app, job, spans):

@@ -250,7 +250,7 @@ def test_secrets_are_not_shown(shop, monkeypatch, fill):
     monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
     fill()
     visitor = Visitor(shop.site(), "a word of my own")
-    kept = shop.app.store.tokens.all()
+    kept = shop.app.store.tokens.list_all()
     for method, path in routes(visitor.any_run()):
         if method == "GET" and not path.endswith("/live"):
             text = visitor.get(path).text

@@ -17,7 +17,7 @@
 | `{lock_shared}` | keep the row from being deleted, without blocking its heartbeat |
 | `{lock_whole}` | lock the row against `{lock_shared}` too, skipping locked ones |
 | `{name_lock(x)}` | lock a name until the transaction ends, whether or not a row has it |
-| `{turn_at(time)}` | turn of a run that became ready at that time |
+| `{turn_at(time)}` | turn of a run that became ready at that time (`store/enqueue.py`) |
 | `{next_turn(r, time)}` | turn of run `r` when it becomes ready again: by time, or its tenant's next one |
 | `{limit}` | the statement's limit, as a literal |
 | `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |

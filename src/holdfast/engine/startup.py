@@ -55,7 +55,7 @@ class Startup:
 
     def _prepare(self) -> None:
         components = self._components
-        components.store.be_patient_for(max(components.settings.lease / 3, 1.0))
+        components.store.set_idle_transaction_timeout(max(components.settings.lease / 3, 1.0))
         components.store.prepare()
         components.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
         components.scheduler.declare()

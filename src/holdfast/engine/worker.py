@@ -378,7 +378,7 @@ class Worker:
         if session is not None:
             components.state.end(session)
             try:
-                components.store.workers.close(session.id)
+                components.store.sessions.close(session.id)
             except Exception as error:
                 log.database_error("closing the session", error)
             log.worker_stopped(session.id, components.committer.ended_attempts, components.committer.released_attempts)
@@ -401,7 +401,7 @@ class Worker:
         if session is not None:
             components.state.end(session)
             try:
-                components.store.workers.close(session.id)
+                components.store.sessions.close(session.id)
             except StoreUnavailable as error:
                 log.database_error("closing the session", error)
 

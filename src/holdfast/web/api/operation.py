@@ -16,7 +16,7 @@ from starlette.routing import Route
 from holdfast.control import Control
 from holdfast.control.tokens import Permission
 from holdfast.model.run import RunInfo
-from holdfast.store.reader import run_id
+from holdfast.store.run_reader import run_id
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext
 from holdfast.web.responses import JSON, RequestError, json_response, problem_from, problem_response, read_body

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from holdfast.control import Control
 from holdfast.model.run import RunInfo
-from holdfast.store.reader import run_id
+from holdfast.store.run_reader import run_id
 from holdfast.telemetry import log
 from holdfast.web.api.operation import authorize
 from holdfast.web.auth import Principal, SiteContext, same_secret
