@@ -15,8 +15,8 @@ import pytest
 from holdfast.cli.demo.display import FIRST_RUN, FIRST_TASK, FIRST_WORKER
 from holdfast.cli.demo.scenario import Scenario
 from holdfast.cli.demo.state import DemoResult, DemoState, WorkerKill, WorkerView
-from tests.support.family import running
 from tests.support.processes import Processes
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.no_tables

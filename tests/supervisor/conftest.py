@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from tests.support.family import running
 from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent

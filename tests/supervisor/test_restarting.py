@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests.support.family import children, family
+from tests.support.session_processes import children, session_processes
 from tests.support.waiting import wait_until
 
 
@@ -42,7 +42,7 @@ def survive_kills(app, start, ledger, kills):
     wait_until(lambda: not app.runs(state="ready") and not app.runs(state="running"), 60, "the end of all runs")
     os.killpg(supervisor.pid, signal.SIGINT)
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
     assert len(re.findall(r'reason="was killed by SIGKILL" restart_in=', supervisor.log)) == kills
     assert {int(words[1]) for words in ledger.words() if words[0] == "done"} == set(range(kills * 20))
 
@@ -77,7 +77,7 @@ def test_an_app_that_cannot_be_imported_is_given_up_with_its_exit_code(start):
     (line,) = [line for line in supervisor.log.splitlines() if "supervisor gave up" in line]
     assert re.search(r"worker=\d attempts=3 last=.* exit code 2", line)
     assert "there is no module 'nothing_here'" in supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_a_worker_killed_while_it_starts_is_no_reason_to_give_up(start):

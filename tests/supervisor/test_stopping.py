@@ -6,7 +6,7 @@ import os
 import signal
 from contextlib import suppress
 
-from tests.support.family import children, family, running
+from tests.support.session_processes import children, running, session_processes
 from tests.support.waiting import wait_until
 
 
@@ -25,7 +25,7 @@ def test_ctrl_c_lets_runs_finish_and_leaves_nothing_running(app, supervise, ledg
     run = begin_nap(app, ledger, 1.0)
     os.killpg(supervisor.pid, signal.SIGINT)  # as a terminal does
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
     assert [words[0] for words in ledger.words()] == ["begun", "done"]
     assert run.info().state == "done"
     assert "supervisor stopped" in supervisor.log
@@ -51,7 +51,7 @@ def test_a_second_signal_hands_back_at_once(app, supervise, ledger):
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0, supervisor.log
     assert run.info().state == "ready"
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_workers_whose_supervisor_was_killed_finish_and_end(app, supervise, ledger):
@@ -75,7 +75,7 @@ def test_a_stop_during_the_start_is_a_clean_stop(start):
     wait_until(lambda: len(children(supervisor.pid)) == 2, what="two children")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_a_worker_that_does_not_stop_is_killed_after_a_while(start):
@@ -85,7 +85,7 @@ def test_a_worker_that_does_not_stop_is_killed_after_a_while(start):
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 1, supervisor.log
     assert "worker process killed, it didn't stop in time" in supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_programs_that_tasks_started_end_with_their_worker(app, supervise, ledger):

@@ -23,8 +23,8 @@ from holdfast.errors import StoreUnavailable
 from tests.support.charges import GIVEN_BACK, read_charges
 from tests.support.counting import ask
 from tests.support.culprits import CULPRITS, HANGS, HARMS, kind_of, kinds_of
-from tests.support.family import running
 from tests.support.mixed_tasks import CYCLE, IN_A_ROW, KINDS, LONGEST_WORK_S, RUNS_PER_CYCLE, Line, Mixed
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
