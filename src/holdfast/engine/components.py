@@ -218,7 +218,7 @@ class WorkerComponents:
     def _stop_lost_attempts(self, attempts: list[Attempt]) -> None:
         """Stop attempts whose write was rejected: another worker has the run, or it was ended."""
         for attempt in attempts:
-            log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         self.runner.stop(attempts, "lost")
 
     def _report_unhealthy(self, reason: str) -> None:

@@ -210,7 +210,7 @@ class StallHandler:
         attempts = list(self._state.claimed().values())
         released = self._runner.end_on_blocked_loop(self._runner.unstarted(attempts), _release)
         if released:
-            log.loop_stalled(self._monitor.lag, _label(blocker), len(released))
+            log.event_loop_stalled(self._monitor.lag, _label(blocker), len(released))
         limit_s = self._lease
         if blocker is not None and blocker.timeout is not None:
             limit_s = max(limit_s, blocker.timeout / MICROS_PER_SECOND)
@@ -219,7 +219,7 @@ class StallHandler:
         self._gave_up = True
         stalled_s = self._stalled_s
         on_loop = [attempt for attempt in attempts if attempt.run_in == "loop" and not attempt.reported]
-        log.loop_given_up(stalled_s, _label(blocker), self._stack(), len(on_loop))
+        log.event_loop_blocked(stalled_s, _label(blocker), self._stack(), len(on_loop))
         if blocker is None and len(attempts) == 1 and attempts[0].isolated and not self.status.leftover:
             blocker = attempts[0]  # no other run was here: one of its callbacks or asyncio tasks blocks
         self._runner.end_on_blocked_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), stalled_s))

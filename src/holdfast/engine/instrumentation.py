@@ -107,7 +107,7 @@ class AttemptTelemetry:
     def context(self) -> dict[str, str] | None:
         """Return the trace context for user code in another process."""
         tracing = self._worker.telemetry.tracing
-        return None if tracing is None else tracing.kept()
+        return None if tracing is None else tracing.current_context()
 
     def end(self, end: End | None) -> None:
         """Record the attempt's first end; without an end its run was lost."""

@@ -154,7 +154,7 @@ class Runner:
             run = self._run_in_thread if attempt.run_in == "thread" else self._run_in_process
             attempt.thread = self._threads.run(partial(run, attempt))
         except RuntimeError as error:
-            log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+            log.thread_not_started(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._finish(attempt, attempt.released())
             return False
         return True

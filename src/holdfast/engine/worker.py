@@ -79,7 +79,7 @@ class Worker:
             try:
                 self._start_with_own_loop(abortable=True)
             except StartAborted:
-                log.start_aborted()
+                log.startup_aborted()
                 return
             with tuned_interpreter():
                 self._wait_for_stop()
@@ -117,7 +117,7 @@ class Worker:
     def _stop_unhealthy(self, reason: str) -> None:
         if not self._unhealthy:
             self._unhealthy = True
-            log.worker_restarts(reason)
+            log.worker_restarting(reason)
             self.stop()
 
     def session_ended(self, session: str) -> None:
@@ -175,7 +175,7 @@ class Worker:
             try:
                 await self._start_on_callers_loop(abortable=True)
             except StartAborted:
-                log.start_aborted()
+                log.startup_aborted()
                 return
             try:
                 await self._await_stop()
@@ -245,7 +245,7 @@ class Worker:
             if self._components.claimer.empty_rounds and self._components.is_idle() and self._nothing_is_due():
                 return True  # checked again because an attempt that ended meanwhile may have left a retry that is due
         except StoreUnavailable as error:  # the loops wait for the database too
-            log.database_trouble("drain", error)
+            log.database_error("drain", error)
             time.sleep(FIRST_RETRY_PAUSE_S)
         if time.monotonic() > deadline:
             raise ResultTimeout("the worker did not finish within the timeout of drain; remaining runs stay queued")
@@ -293,7 +293,7 @@ class Worker:
         """Give hooks the grace period, and a moment even if the stop is hurried."""
         grace_s = self._components.settings.grace
         if not (_wait_until(done, grace_s, self._is_hurried) or _wait_until(done, CLEANUP_GRACE_S)):
-            log.hooks_slow()
+            log.stop_hooks_timed_out()
 
     def _finish_or_cancel(self) -> None:
         """Claim nothing more, give running attempts the grace period, then ask them to stop."""
@@ -406,7 +406,7 @@ class Worker:
             try:
                 components.store.sessions.close(session.id)
             except Exception as error:
-                log.database_trouble("closing the session", error)
+                log.database_error("closing the session", error)
         return session
 
     def _exit_if_stuck(self) -> None:

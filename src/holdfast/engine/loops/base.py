@@ -76,13 +76,13 @@ class Loop(ABC):
         except StoreUnavailable as error:
             self._failed_ticks += 1
             if self._failed_ticks == 1:
-                log.database_trouble(self.name, error)
+                log.database_error(self.name, error)
         except Exception:
             self._failed_ticks += 1
             log.loop_failed(self.name)
         else:
             if self._failed_ticks:
-                log.database_back(self.name)
+                log.database_recovered(self.name)
             self._failed_ticks = 0
             return pause_s
         longest_s = min(FIRST_RETRY_PAUSE_S * 2 ** (self._failed_ticks - 1), MAX_RETRY_PAUSE_S)

@@ -50,7 +50,7 @@ class FreezeDetector:
             if was_frozen:
                 self._frozen_until = now
         if last is not None and was_frozen:
-            log.late_heartbeat(now - last, sorted(running or before))
+            log.heartbeat_delayed(now - last, sorted(running or before))
 
     def was_frozen_since(self, moment: float) -> bool:
         """Return whether a freeze ended after this moment (monotonic)."""
@@ -205,7 +205,7 @@ class Heartbeat(Loop):
         ended = sorted(runs - counted)
         if ended:
             self._store.attempts.release(session.id, ended)
-        log.handed_back_unknown(len(runs))
+        log.unknown_runs_released(len(runs))
 
 
 class LeaseGuard(Loop):

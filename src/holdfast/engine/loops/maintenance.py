@@ -44,7 +44,7 @@ class Pruner(Loop):
         if more:
             return min(time.monotonic() - started_at, MAX_PRUNE_PAUSE_S)
         if self._pruned:
-            log.pruned(self._pruned)
+            log.runs_pruned(self._pruned)
             self._pruned = 0
         return _jittered_interval_s()
 

@@ -171,7 +171,7 @@ class TriggerPoller(Loop):
                 self._id, name, poll.number, result, again=isinstance(error, WorkerStopped)
             )
         except StoreError as trouble:  # then its lock expires by itself
-            log.database_trouble(f"trigger {name}", trouble)
+            log.database_error(f"trigger {name}", trouble)
         finally:
             poll.stored = True
 

@@ -173,7 +173,7 @@ def _set_up_telemetry(attempt: Attempt, request: dict[str, Any]) -> None:
         configure_console_log(**request["log"])
     attempt.enter_context()
     if request["trace"] is not None:
-        Telemetry("otel").tracing.enter(request["trace"])  # type: ignore[union-attr]
+        Telemetry("otel").tracing.attach_context(request["trace"])  # type: ignore[union-attr]
 
 
 def _limit_memory(limit: int | None) -> None:

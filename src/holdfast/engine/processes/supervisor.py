@@ -291,7 +291,7 @@ class Supervisor:
         except OSError as error:  # no memory, too many processes or open files
             slot.deaths += 1
             slot.start_at = now + slot.pause(self._policy)
-            log.child_not_startable(slot.number, error, slot.pause(self._policy))
+            log.child_start_failed(slot.number, error, slot.pause(self._policy))
             return
         slot.process = process
         self._selector.register(process.output.descriptor, selectors.EVENT_READ, process.output)
@@ -353,7 +353,7 @@ class Supervisor:
             log.supervisor_stopping(len(self._alive()), self._grace)
             self._request_stop(self._grace + self._policy.patience)
         else:
-            log.supervisor_hurries()
+            log.supervisor_stopping_now()
             self._request_stop(self._policy.patience)
 
     def _request_stop(self, kill_after_s: float) -> None:
