@@ -92,7 +92,7 @@ def test_the_result_of_a_cancelled_thread_comes_too_late(app, ledger, caplog):
     assert ledger.lines() == ["began", "ended"]
     assert run.info().state == "cancelled"
     assert row(app, run).result is None
-    assert "its result is dropped" in caplog.text
+    assert "result discarded" in caplog.text
 
 
 def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, ledger, monkeypatch):

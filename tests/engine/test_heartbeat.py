@@ -43,7 +43,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long,
         components.heartbeat.renew()
         assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    assert "never reached us" in caplog.text
+    assert "never received" in caplog.text
 
 
 def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):

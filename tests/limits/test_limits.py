@@ -197,7 +197,7 @@ def test_mistakes_are_refused_by_name(app):
         ({}, "limits nothing"),
         ({"concurrency": 0}, "from 1 to"),
         ({"concurrency": True}, "from 1 to"),
-        ({"rate": "often"}, "must be like"),
+        ({"rate": "often"}, "must be a rate such as"),
         ({"concurrency": 1, "by": ""}, "must not be empty"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -164,7 +164,7 @@ def test_author_code_that_ends_the_transaction_is_told_so_and_nothing_is_recorde
             if not caught:
                 raise
 
-    with pytest.raises(TaskError, match="leave out commit and rollback"):
+    with pytest.raises(TaskError, match="don't commit or roll back"):
         run(world, claim, Work(world, end))
     assert world.steps(claim.id) == []
     world.sql("delete from effects")  # on PostgreSQL what was committed by hand is

@@ -128,7 +128,7 @@ class Client:
 
     def trace(self) -> str | None:
         """The trace context of the code that asks, as it is kept with what it makes."""
-        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.kept()
+        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
         return None if kept is None else msgspec.json.encode(kept).decode()
 
     def pack(self, text: str, what: str) -> str:
@@ -392,7 +392,7 @@ class Finished(NamedTuple):
 def _kept_options(asked: Options, tracing: Tracing | None) -> str | None:
     """What the worker needs to know of the request beyond the row's own columns, and the trace that it is part of."""
     kept: dict[str, Any] = {}
-    if tracing is not None and (context := tracing.kept()) is not None:
+    if tracing is not None and (context := tracing.current_context()) is not None:
         kept["trace"] = context
     if asked.retry is not None:
         kept["retry"] = asked.retry.to_json()

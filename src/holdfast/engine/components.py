@@ -243,7 +243,7 @@ class WorkerComponents:
     def _lost(self, attempts: list[Attempt]) -> None:
         """Something that was said about these runs was refused: they are somebody else's, or were ended."""
         for attempt in attempts:
-            log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         self.runner.stop(attempts, "lost")
 
     def _ended(self, attempt: Attempt, end: Any) -> None:

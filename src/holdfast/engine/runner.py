@@ -154,7 +154,7 @@ class Runner:
             work = self._run_in_thread if attempt.place == "thread" else self._run_in_process
             attempt.thread = self._threads.run(partial(work, attempt))
         except RuntimeError as error:
-            log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+            log.thread_not_started(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._over(attempt, attempt.handed_back(lingers=False))
             return False
         return True

@@ -112,7 +112,7 @@ def retry_while_unavailable(attempt: Attempt, call: Callable[[], T]) -> T:
             if attempt.order is not None:
                 raise
             if not is_reported:
-                log.attempt_waits_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+                log.attempt_waiting_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
                 is_reported = True
         deadline = time.monotonic() + FIRST_PAUSE
         while attempt.order is None and time.monotonic() < deadline:

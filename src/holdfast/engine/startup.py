@@ -114,11 +114,11 @@ def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]
         except StoreUnavailable as error:
             tries += 1
             pause = pause_after(tries, random.random())
-            log.start_waits_for_database(error, tries, pause)
+            log.startup_waiting_for_database(error, tries, pause)
             _sleep(pause, should_stop)
         else:
             if tries:
-                log.start_goes_on(tries)
+                log.startup_database_available(tries)
             return done
 
 

@@ -167,7 +167,7 @@ class IsolatedRuns:
 
     def _start(self) -> None:
         attempts, self._reserved = self._reserved, []
-        log.isolated_started(len(attempts), self._runner.taken)
+        log.isolated_runs_started(len(attempts), self._runner.taken)
         try:
             load_history(self._store, attempts)
         except Exception:

@@ -278,7 +278,7 @@ class Committer(Loop):
     def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
         info = describe_exception(error)
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
+        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info)
         failed = replace(
             end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
@@ -287,7 +287,7 @@ class Committer(Loop):
         except Exception as again:
             if not is_data_error(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
             counted = RecordedEnds()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.still_running else [attempt])
@@ -303,7 +303,7 @@ class Committer(Loop):
 
         If the run ended in the database while its code was still running here, it is released now.
         """
-        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if attempt.over:
             self.queue.submit(AttemptEnd(attempt, None))
 
@@ -315,19 +315,19 @@ class Committer(Loop):
             self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
-            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
-            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+            log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
-            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            log.compensation_finished(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
                 self._on_failed(claim.id)
         elif end.kind == "handed_back":
-            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
+            log.attempt_released(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)

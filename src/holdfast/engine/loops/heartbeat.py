@@ -44,7 +44,7 @@ class FreezeDetector:
             if stood_still:
                 self._stood_still_until = now
         if last is not None and stood_still:
-            log.late_heartbeat(now - last, sorted(in_hand or before))
+            log.heartbeat_delayed(now - last, sorted(in_hand or before))
 
     def stood_still_since(self, moment: float) -> bool:
         """Whether a pause of all threads ended after this moment (monotonic)."""
@@ -155,7 +155,7 @@ class Heartbeat(Loop):
         ended = sorted(runs - counted)
         if ended:
             self._store.attempts.release(session.id, ended)
-        log.handed_back_unknown(len(runs))
+        log.unknown_runs_released(len(runs))
 
 
 class LeaseGuard(Loop):

@@ -35,7 +35,7 @@ class Pruner(Loop):
         if more:
             return min(time.monotonic() - since, LONGEST_PAUSE)
         if self._pruned:
-            log.pruned(self._pruned)
+            log.runs_pruned(self._pruned)
             self._pruned = 0
         return EVERY * random.uniform(0.8, 1.2)
 

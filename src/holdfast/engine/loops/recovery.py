@@ -65,7 +65,7 @@ class RecoveryLoop(Loop):
             for run in recovered.failed:
                 self._log_crashed(run)
             if recovered:
-                log.recovered(recovered.sessions, recovered.requeued, len(recovered.failed))
+                log.worker_lost(recovered.sessions, recovered.requeued, len(recovered.failed))
                 return 0.0
         self._last_tick = began
         left = self._store.sessions.next_expiry()

@@ -38,21 +38,21 @@ class Scheduler(Loop):
     def declare(self) -> None:
         """Let the database know what this code says, also that it says nothing any more."""
         changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
-        named = {"new": changes.added, "changed": changes.changed, "not in the code any more": changes.orphaned}
+        named = {"added": changes.added, "changed": changes.changed, "no longer declared": changes.orphaned}
         for what, names in named.items():
             if names:
                 log.schedules_declared(self._schedule_registry.app, what, names)
         for name, app in changes.taken.items():
-            log.schedule_taken(name, app, self._schedule_registry.app)
+            log.schedule_taken_over(name, app, self._schedule_registry.app)
 
     def tick(self) -> float:
         left = self._store.schedules.until_next()
         if left is not None and left <= 0:
             fired = self._store.schedules.fire()
             for made in fired.created:
-                log.slot_made(made.schedule, to_datetime(made.slot), made.run)
+                log.slot_created(made.schedule, to_datetime(made.slot), made.run)
             for name, slot in fired.skipped:
-                log.slot_passed(name, to_datetime(slot))
+                log.slot_skipped(name, to_datetime(slot))
             for name, trouble in fired.unreadable.items():
                 if name not in self._unreadable:
                     log.schedule_unreadable(name, trouble)

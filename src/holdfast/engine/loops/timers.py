@@ -58,7 +58,7 @@ class TimerLoop(Loop):
     def _log_overdue(self, run: str) -> None:
         found = self._store.queries.run(run)
         if found is not None and found.kind is None:
-            log.run_overdue(run, found.task, found.attempt)
+            log.deadline_exceeded(run, found.task, found.attempt)
 
 
 def _now(left: int | None) -> bool:

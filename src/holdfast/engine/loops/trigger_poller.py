@@ -169,7 +169,7 @@ class TriggerPoller(Loop):
         try:
             self._store.triggers.finish_poll(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
         except StoreError as trouble:  # then its right ends by itself
-            log.database_trouble(f"trigger {name}", trouble)
+            log.database_error(f"trigger {name}", trouble)
         finally:
             polling.over = True
 
