@@ -208,9 +208,9 @@ class Kept(msgspec.Struct):
     waits: list[KeptWait] = msgspec.field(default_factory=list)
 
 
-def payload_size(command: Command) -> int:
+def payload_size(command: Command | StepRecord) -> int:
     """About how many bytes a command brings along."""
-    if isinstance(command, Record):
+    if isinstance(command, Record | StepRecord):
         return 0 if command.value is None else len(command.value)
     if isinstance(command, Spawn):
         return sum(len(run.args) for run in command.runs())

@@ -116,7 +116,6 @@ class AsyncExecutor(Executor):
                         raise
                     self._finished += 1
                     effect = plan.send(result)
-                    continue
                 work = _HANDLERS.get(type(effect), _submit)(self, effect)
                 if self._delivery.has_branches:
                     self._delivery.note_activity()
@@ -225,13 +224,13 @@ class AsyncExecutor(Executor):
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._delivery.expect(n)
-        self._services.submit(PendingWrite.of(self.current, command, self._on_written, True, future))
+        self._services.submit(PendingWrite(self.current, command, self._on_written, True, future))
         return future
 
     def _submit_unawaited(self, command: Command) -> None:
         """Write a command that nobody waits for, because what it says is durable elsewhere."""
         self._started += 1
-        self._services.submit(PendingWrite.of(self.current, command, self._note_finished, True))
+        self._services.submit(PendingWrite(self.current, command, self._note_finished, True))
 
     def _on_written(self, write: PendingWrite, answer: WriteResult) -> None:
         self._finished += 1
@@ -267,7 +266,7 @@ class AsyncExecutor(Executor):
     def _register_wait(self, effect: WaitEffect, future: asyncio.Future[Any]) -> None:
         self._delivery.expect(effect.wait.n)
         self._started += 1
-        write = PendingWrite.of(self.current, effect.wait, self._on_registered, True, (effect, future))
+        write = PendingWrite(self.current, effect.wait, self._on_registered, True, (effect, future))
         # In the next iteration: a branch that was cancelled before this call withdraws its waits first.
         self._loop.call_soon(self._services.submit, write)
 

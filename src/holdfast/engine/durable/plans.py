@@ -196,8 +196,9 @@ class OperationPlans:
     # Steps
 
     def step(self, operation: op.Step) -> Plan:
-        key = self.history.next_key(operation.base)
-        recorded = self.history.consume(key)
+        history = self.history
+        key = history.next_key(operation.base)
+        recorded = history.consume(key) if history.unconsumed else None
         if recorded is not None:
             yield ReplayEffect(recorded)
             if recorded.kind == "failed":

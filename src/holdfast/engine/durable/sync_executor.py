@@ -97,7 +97,7 @@ class SyncExecutor(Executor):
 
     def _submit(self, command: Command | StepRecord) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
-        self._services.submit(PendingWrite.of(self.current, command, _set_answer, False, future))
+        self._services.submit(PendingWrite(self.current, command, _set_answer, False, future))
         return future
 
     def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
