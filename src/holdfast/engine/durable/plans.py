@@ -190,7 +190,7 @@ class OperationPlans:
             await executor.write(commands.MarkUndos(self.run_token))
             self.has_undos = True
         result: StepResult = await executor.run_step(operation, key)
-        await executor.write(self.step_record(key, result, has_undo=operation.undo is not None))
+        await executor.write(self.step_record(key, result, operation.undo is not None))
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self._raise(result.n, failure)
@@ -208,7 +208,7 @@ class OperationPlans:
                 self.compensations.append(Compensation(n, key, partial(operation.undo, value), operation))
         return value
 
-    def step_record(self, key: str, result: StepResult, *, has_undo: bool = False) -> StepRecord | Record:
+    def step_record(self, key: str, result: StepResult, has_undo: bool) -> StepRecord | Record:
         """Return the checkpoint of a step, with the next number."""
         if result.error is not None:
             return self._failure_record(key, result, result.error)
