@@ -27,8 +27,8 @@ from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
 from holdfast.store import Claim, NewRun, commands
-from holdfast.store.commands import Checkpoint, Held, Kept, Outcome
-from holdfast.store.family import spawn_key
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
+from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation, Step, Transaction
@@ -129,17 +129,19 @@ class InMemoryExecutor:
         self._runs = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
-        self._plans = OperationPlans(claim, RecordedHistory(Kept(), Held(claim.id, 0, 1, 0)), self._runs, self)
+        self._plans = OperationPlans(
+            claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
+        )
 
     def check(self) -> None:
         """It is never cancelled."""
 
     # What plans read: how children ended
 
-    def spawned(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
+    def spawned_results(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
         return {}
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
     # What plans await
@@ -197,50 +199,50 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    async def write(self, command: commands.Command | commands.StepRecord) -> Any:
+    async def write(self, command: commands.Command | commands.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:
-            case commands.Record(kind="now"):
+            case commands.NewCheckpoint(kind="now"):
                 return str(shared.now)
-            case commands.Record():
+            case commands.NewCheckpoint():
                 return command.value
-            case commands.Emit():
+            case commands.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
                 shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
-            case commands.Spawn():
-                self._ends[spawn_key(0, command.key)] = [run.id for run in command.children]
+            case commands.SpawnCommand():
+                self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 shared.enqueued += [self._runs.requests[run.id] for run in command.children]
                 return command.value
-            case commands.Enqueue():
+            case commands.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
-            case commands.Write():
+            case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
 
     # Waiting
 
-    async def wait(self, wait: commands.Wait, read: Read | None = None) -> WaitResult:
+    async def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> WaitResult:
         if wait.kind == "children":
             await self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
-            outcome = Outcome("failed", failed[0]) if failed and wait.eager else Outcome("children", None)
+            outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
             return WaitResult(wait.n, outcome, None if read is None else read())
         return WaitResult(wait.n, self._come(wait))
 
-    def _come(self, wait: commands.Wait) -> Outcome:
+    def _come(self, wait: commands.WaitCommand) -> WaitOutcome:
         """What a wait comes to, now: what is there already, else its time passes."""
         if wait.kind == "event" and wait.name in self.shared.events:
-            return Outcome("event", self.shared.events[wait.name])
+            return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
-            return Outcome("message", self._messages[wait.target or ""].pop(0))
+            return WaitOutcome("message", self._messages[wait.target or ""].pop(0))
         if wait.due_at is None and wait.delay is None:
             raise TaskError(_never_comes(wait))
         now = self.shared.now
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
-        return Outcome("due", None)
+        return WaitOutcome("due", None)
 
     async def _run_children(self, spawn: str) -> None:
         """Call the functions of children that are waited for, one after the other, each once."""
@@ -264,7 +266,7 @@ class InMemoryExecutor:
         return (id, place, "done", result, None)
 
 
-def _never_comes(wait: commands.Wait) -> str:
+def _never_comes(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never comes: give it to the context, context(events={{{wait.name!r}: …}})"
     return (

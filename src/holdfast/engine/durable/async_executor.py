@@ -25,8 +25,18 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
-from holdfast.store.commands import Checkpoint, Command, Open, Outcome, Record, StepRecord, Wait, Withdraw, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import (
+    Checkpoint,
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    WaitCommand,
+    WaitOutcome,
+    WaitRegistered,
+    WithdrawCommand,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
@@ -39,7 +49,7 @@ MAX_REJECTED_CALLS = 10_000
 class OpenWait(NamedTuple):
     """A wait of a branch, and the future that the branch awaits."""
 
-    wait: Wait
+    wait: WaitCommand
     read: Read | None
     future: asyncio.Future[Any]
 
@@ -189,7 +199,7 @@ class AsyncExecutor(Executor):
         """Run a blocking read in a thread."""
         return await self._track(self.calls.in_thread(partial(self._services.read, self.current, read)))
 
-    def write(self, command: Command | StepRecord) -> asyncio.Future[Any]:
+    def write(self, command: Command | NewStepCheckpoint) -> asyncio.Future[Any]:
         self._started += 1
         delivery = self._delivery
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -212,7 +222,7 @@ class AsyncExecutor(Executor):
         if self._open_waits:
             self._suspend_soon()
         future, n = write.context, getattr(write.command, "n", None)
-        if type(answer) is Wrote:
+        if type(answer) is Written:
             if n is not None:
                 self._delivery.deliver(n, future, answer.value)
             else:
@@ -229,7 +239,7 @@ class AsyncExecutor(Executor):
 
     # Waits
 
-    async def wait(self, wait: Wait, read: Read | None = None) -> WaitResult:
+    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
         history = self.plans.history
         self._timeouts.check(wait, self.plans)
         opened = OpenWait(wait, read, self._new_future())
@@ -256,11 +266,11 @@ class AsyncExecutor(Executor):
         opened: OpenWait = write.context
         self._note_finished()
         n = opened.wait.n
-        if isinstance(answer, Open):
+        if isinstance(answer, WaitRegistered):
             self._delivery.cancel(n)
             self.plans.skip_number(n)
             self._add_open_wait(opened, answer.due_in)
-        elif isinstance(answer, Outcome):
+        elif isinstance(answer, WaitOutcome):
             self._deliver_outcome(n, opened, answer)
         elif isinstance(answer, Exception):
             self._delivery.cancel(n)
@@ -279,21 +289,21 @@ class AsyncExecutor(Executor):
         self._services.watch(self)
         self._suspend_soon()
 
-    def resolve_wait(self, key: str, outcome: Outcome) -> None:
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
 
-    def _on_resolved(self, key: str, outcome: Outcome) -> None:
+    def _on_resolved(self, key: str, outcome: WaitOutcome) -> None:
         opened = self._open_waits.pop(key, None)
         if opened is None or self._closed:
             return
         self._resumes += 1
         n = self.plans.next_number()
         self._delivery.expect(n)
-        recorded = recorded_as(opened.wait.kind, outcome)
-        self._submit_unawaited(Record(*self.plans.run_token, n, key, *recorded, waited=True))
+        recorded = encode_outcome(opened.wait.kind, outcome)
+        self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=True))
         self._deliver_outcome(n, opened, outcome)
 
-    def _deliver_outcome(self, n: int, opened: OpenWait, outcome: Outcome) -> None:
+    def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome) -> None:
         future = opened.future
         if opened.read is None:
             self._delivery.deliver(n, future, WaitResult(n, outcome))
@@ -313,10 +323,10 @@ class AsyncExecutor(Executor):
         reading.add_done_callback(done)
 
     def _withdraw_wait(self, key: str) -> None:
-        """Withdraw the wait of a branch that was cancelled, if user code cancelled it."""
+        """WithdrawCommand the wait of a branch that was cancelled, if user code cancelled it."""
         was_stopped = self._closed or self.current.order is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
-            self._submit_unawaited(Withdraw(self.plans.run_token, self.plans.next_marker_number(), key))
+            self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
 
     # Suspension
 
@@ -421,9 +431,9 @@ class AsyncExecutor(Executor):
                 self._suspend_soon()
 
     def record_late(self, key: str, result: StepResult) -> None:
-        """Record a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
+        """NewCheckpoint a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
         if result.error is None:
-            self._submit_unawaited(cast(Record, self.plans.step_record(key, result, has_undo=True)))
+            self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
         call = TransactionCall(operation, key, self.plans, self._delivery, self._loop, self.calls)
@@ -448,7 +458,7 @@ class TransactionCall:
         loop: asyncio.AbstractEventLoop,
         calls: StepCalls,
     ) -> None:
-        self.record = Record(*plans.run_token, 0, key, "step")
+        self.record = NewCheckpoint(*plans.run_token, 0, key, "step")
         self._operation = operation
         self._plans = plans
         self._delivery = delivery
@@ -556,7 +566,7 @@ class EnclosingTimeouts:
     def has_pending(self) -> bool:
         return bool(self._timers and self._pending())
 
-    def check(self, wait: Wait, plans: OperationPlans) -> None:
+    def check(self, wait: WaitCommand, plans: OperationPlans) -> None:
         """Reject a wait of the current task inside a timeout."""
         if self._timers:
             task = asyncio.current_task(self._loop)

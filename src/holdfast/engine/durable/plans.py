@@ -35,11 +35,11 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun, commands
-from holdfast.store.commands import Checkpoint, Command, Outcome, Record, StepRecord
-from holdfast.store.family import spawn_key
-from holdfast.store.retrying import map_value
+from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
+from holdfast.store.completion import encode_map_value
 from holdfast.store.rows import NewGraph
-from holdfast.store.waking import outcome_of, target_of
+from holdfast.store.run_tree import format_spawn_key
+from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.scope import current_scope
 
@@ -54,10 +54,10 @@ class PlanExecutor(Protocol):
     def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Awaitable[Any]:
         """Wait until it is a recorded outcome's turn; return what `read` returns."""
 
-    def write(self, command: Command | StepRecord) -> Awaitable[Any]:
+    def write(self, command: Command | NewStepCheckpoint) -> Awaitable[Any]:
         """Write a command; return the recorded value when it is durable."""
 
-    def wait(self, wait: commands.Wait, read: Read | None = None) -> Awaitable[WaitResult]:
+    def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> Awaitable[WaitResult]:
         """Register a wait and wait for its outcome."""
 
     def run_step(self, step: op.Step, key: str) -> Awaitable[StepResult]:
@@ -77,7 +77,7 @@ class WaitResult(msgspec.Struct):
     """The outcome of a wait, the number of its checkpoint, and what `read` returned."""
 
     n: int
-    outcome: Outcome
+    outcome: WaitOutcome
     data: Any = None
 
 
@@ -128,7 +128,7 @@ class OperationPlans:
         """Called with the target of an event that the run waited for; blocks."""
         self._client = client
         self._reader = reader
-        self._step_record = partial(StepRecord, *history.run_token[:3])
+        self._step_record = partial(NewStepCheckpoint, *history.run_token[:3])
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
         self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
@@ -187,7 +187,7 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         if operation.undo is not None and not self.has_undos:
-            await executor.write(commands.MarkUndos(self.run_token))
+            await executor.write(commands.MarkUndosCommand(self.run_token))
             self.has_undos = True
         result: StepResult = await executor.run_step(operation, key)
         await executor.write(self.step_record(key, result, operation.undo is not None))
@@ -208,19 +208,19 @@ class OperationPlans:
                 self.compensations.append(Compensation(n, key, partial(operation.undo, value), operation))
         return value
 
-    def step_record(self, key: str, result: StepResult, has_undo: bool) -> StepRecord | Record:
+    def step_record(self, key: str, result: StepResult, has_undo: bool) -> NewStepCheckpoint | NewCheckpoint:
         """Return the checkpoint of a step, with the next number."""
         if result.error is not None:
             return self._failure_record(key, result, result.error)
         n = result.n = self.next_number()
         if has_undo:
-            return Record(*self.run_token, n, key, "step", result.stored, result.duration_us, undo=1)
+            return NewCheckpoint(*self.run_token, n, key, "step", result.stored, result.duration_us, undo=1)
         return self._step_record(n, key, result.stored, result.duration_us)
 
-    def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> Record:
+    def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> NewCheckpoint:
         n = result.n = self.next_number()
         text = encode_failure(error, result.exception)
-        return Record(*self.run_token, n, key, "failed", text, result.duration_us)
+        return NewCheckpoint(*self.run_token, n, key, "failed", text, result.duration_us)
 
     async def transaction(self, executor: PlanExecutor, operation: op.Transaction) -> Any:
         key = self.history.next_key(operation.base)
@@ -245,10 +245,10 @@ class OperationPlans:
             if self.replay_only:
                 await executor.stop_at_unrecorded(key)
             if not self.has_undos:
-                await executor.write(commands.MarkUndos(self.run_token))
+                await executor.write(commands.MarkUndosCommand(self.run_token))
                 self.has_undos = True
             n = self.next_number()
-            await executor.write(Record(*self.run_token, n, key, "undo", undo=1))
+            await executor.write(NewCheckpoint(*self.run_token, n, key, "undo", undo=1))
         else:
             n = recorded.n
             await executor.replay(recorded)
@@ -261,7 +261,7 @@ class OperationPlans:
 
     async def wait_for(self, executor: PlanExecutor, operation: op.WaitFor) -> Any:
         tenant, name = self.claim.tenant, operation.event
-        target = target_of(tenant, name)
+        target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
         outcome = await self._wait(
             executor,
@@ -287,11 +287,13 @@ class OperationPlans:
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)
             await executor.replay(recorded, read if is_new else None)
-            return outcome_of(recorded.kind, recorded.value)
+            return decode_outcome(recorded.kind, recorded.value)
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        result: WaitResult = await executor.wait(commands.Wait(self.run_token, self.next_number(), key, **wait), read)
+        result: WaitResult = await executor.wait(
+            commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read
+        )
         return result.outcome
 
     # Events and other runs
@@ -311,11 +313,13 @@ class OperationPlans:
     async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event
         text = self._client.pack(operation.payload, f"the payload of event {name}")
-        target = target_of(tenant, name)
+        target = event_target(tenant, name)
         _, value = await self._perform_once(
             executor,
             operation.base,
-            lambda n, key: commands.Emit(self.run_token, n, key, target, tenant, name, text, self._client.trace()),
+            lambda n, key: commands.EmitCommand(
+                self.run_token, n, key, target, tenant, name, text, self._client.trace()
+            ),
         )
         return value == "true"
 
@@ -324,7 +328,7 @@ class OperationPlans:
         _, text = await self._perform_once(
             executor,
             operation.base,
-            lambda n, key: commands.Enqueue(self.run_token, n, key, self._client.new_run(request)),
+            lambda n, key: commands.EnqueueCommand(self.run_token, n, key, self._client.new_run(request)),
         )
         return self._client.handle(UUID(decode(text)), request.task)
 
@@ -345,7 +349,7 @@ class OperationPlans:
     ) -> Any:
         def command(n: int, key: str) -> Command:
             child, graph = create()
-            return commands.Spawn(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
+            return commands.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
         key, text = await self._perform_once(executor, base, command)
         id = decode(text)
@@ -368,8 +372,8 @@ class OperationPlans:
 
         def command(n: int, key: str) -> Command:
             children = [self._client.new_run(request) for request in operation.requests]
-            value = map_value(len(children), operation.concurrency)
-            return commands.Spawn(self.run_token, n, key, "map", children, value, operation.concurrency)
+            value = encode_map_value(len(children), operation.concurrency)
+            return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
         spawn, _ = await self._perform_once(executor, operation.base, command)
         eager = operation.errors == "raise"
@@ -397,20 +401,20 @@ class OperationPlans:
         if self.replay_only:
             await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        target = spawn_key(self.claim.generation, spawn)
-        wait = commands.Wait(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
+        target = format_spawn_key(self.claim.generation, spawn)
+        wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
         result: WaitResult = await executor.wait(wait, read)
         return result.n, _only_failed(result.data, result.outcome.value)
 
     def _read_child(self, spawn: str) -> list[ChildEnd]:
         """Read how a spawned child ended. A replay reads the ends of all of them with one query."""
         if self._spawned is None and self.history.unconsumed:
-            self._spawned = self._reader.spawned(self.claim.id)
-        row = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
+            self._spawned = self._reader.spawned_results(self.claim.id)
+        row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
         return self._read_children(spawn) if row is None else [child_end(row)]
 
     def _read_children(self, spawn: str) -> list[ChildEnd]:
-        rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
+        rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
         return [child_end(row) for row in rows]
 
     def _child_result(self, n: int, child: str, end: ChildEnd) -> Any:
@@ -432,7 +436,7 @@ class OperationPlans:
         # The database supplies the time for "now".
         new = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")
         _, text = await self._perform_once(
-            executor, operation.base, lambda n, key: Record(*self.run_token, n, key, operation.kind, new)
+            executor, operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
         )
         value = decode(text or new)
         if operation.kind == "now":
@@ -441,16 +445,16 @@ class OperationPlans:
 
     async def progress(self, executor: PlanExecutor, operation: op.Progress) -> Any:
         if not self.history.unconsumed and not self.replay_only:
-            await executor.write(commands.Progress(self.run_token, operation.text))
+            await executor.write(commands.ProgressCommand(self.run_token, operation.text))
 
     async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
         text = self._client.pack(operation.text, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-            await executor.write(commands.Write(self.run_token, None, current.step, attempt, text))
+            await executor.write(commands.WriteCommand(self.run_token, None, current.step, attempt, text))
             return
         await self._perform_once(
-            executor, operation.base, lambda n, key: commands.Write(self.run_token, n, key, attempt, text)
+            executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
     async def restart(self, executor: PlanExecutor, operation: op.Restart) -> Any:

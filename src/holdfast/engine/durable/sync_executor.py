@@ -26,8 +26,18 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Checkpoint, Command, Open, Outcome, Record, StepRecord, Wait, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import (
+    RUN_LOST,
+    Checkpoint,
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    WaitCommand,
+    WaitOutcome,
+    WaitRegistered,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
 
@@ -48,7 +58,7 @@ class SyncExecutor(Executor):
         """Keys of the unrecorded operations that a replay has reached."""
         self._services = services
         self._closed = False
-        self._open_waits: dict[str, Future[Outcome]] = {}
+        self._open_waits: dict[str, Future[WaitOutcome]] = {}
         self._resumes = 0
         self._outliving: dict[Future[Any], ThreadCall] = {}  # Calls of step functions that outlived their timeouts.
         for record in [] if plans.replay_only else plans.history.resolved_waits:
@@ -75,12 +85,12 @@ class SyncExecutor(Executor):
     def _read(self, read: Read | None) -> Any:
         return None if read is None else self._services.read(self.current, read)
 
-    async def write(self, command: Command | StepRecord) -> Any:
+    async def write(self, command: Command | NewStepCheckpoint) -> Any:
         answer = self._answer_of(self._submit(command))
-        assert isinstance(answer, Wrote)
+        assert isinstance(answer, Written)
         return answer.value
 
-    def _submit(self, command: Command | StepRecord) -> Future[WriteResult]:
+    def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
         self._services.submit(PendingWrite(self.current, command, _set_answer, False, future))
         return future
@@ -91,7 +101,7 @@ class SyncExecutor(Executor):
             if self.current.order == "lost":
                 raise Unwind
         answer = future.result()
-        if answer is LOST:
+        if answer is RUN_LOST:
             raise Unwind
         if isinstance(answer, Exception):
             raise answer
@@ -99,13 +109,13 @@ class SyncExecutor(Executor):
 
     # Waits
 
-    async def wait(self, wait: Wait, read: Read | None = None) -> WaitResult:
+    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
         known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
             answer = self._answer_of(self._submit(wait))
-            if isinstance(answer, Outcome):
+            if isinstance(answer, WaitOutcome):
                 return WaitResult(wait.n, answer, self._read(read))
-            assert isinstance(answer, Open)
+            assert isinstance(answer, WaitRegistered)
             due_in = answer.due_in
         else:
             due_in = known.due_in
@@ -115,13 +125,13 @@ class SyncExecutor(Executor):
             self.current.waits_for = [wait.key]
             self._stop("suspend")
         n = self.plans.next_number()
-        kind, value = recorded_as(wait.kind, outcome)
-        self._submit(Record(*self.plans.run_token, n, wait.key, kind, value, waited=True))
+        kind, value = encode_outcome(wait.kind, outcome)
+        self._submit(NewCheckpoint(*self.plans.run_token, n, wait.key, kind, value, waited=True))
         return WaitResult(n, outcome, self._read(read))
 
-    def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
+    def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
         """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""
-        future: Future[Outcome] = Future()
+        future: Future[WaitOutcome] = Future()
         self._open_waits[key] = future
         self._services.watch(self)
         delay_s = suspend_delay_s(
@@ -139,7 +149,7 @@ class SyncExecutor(Executor):
         finally:
             self._open_waits.pop(key, None)
 
-    def resolve_wait(self, key: str, outcome: Outcome) -> None:
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         future = self._open_waits.pop(key, None)
         if future is not None:
             future.set_result(outcome)
@@ -233,7 +243,7 @@ class SyncExecutor(Executor):
         return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
     async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
-        record = Record(*self.plans.run_token, 0, key, "step")
+        record = NewCheckpoint(*self.plans.run_token, 0, key, "step")
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
 
