@@ -143,8 +143,8 @@ class Holdfast:
         for unknown in settings.keys() - set(known):
             raise ConfigError(f"a task has no setting {unknown!r}; the settings are {', '.join(known)}")
         if fn:
-            return register_task(*fn, enqueuer=self._client, registry=self.registry, **settings)
-        return lambda fn: register_task(fn, enqueuer=self._client, registry=self.registry, **settings)
+            return register_task(*fn, enqueuer=self._client.creator, registry=self.registry, **settings)
+        return lambda fn: register_task(fn, enqueuer=self._client.creator, registry=self.registry, **settings)
 
     def machine(
         self,
@@ -162,7 +162,7 @@ class Holdfast:
         """A state machine of these classes. `retry` and `timeout` are for states that don't say; `history` is how many
         entries of a run's history are kept, None for all."""
         return register_machine(
-            name, states, enqueuer=self._client, registry=self.registry, history=history, queue=queue,
+            name, states, enqueuer=self._client.creator, registry=self.registry, history=history, queue=queue,
             priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
         )  # fmt: skip
 
@@ -187,7 +187,7 @@ class Holdfast:
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""
-        return remote_task(name, enqueuer=self._client, queue=queue)
+        return remote_task(name, enqueuer=self._client.creator, queue=queue)
 
     # Schedules and triggers
 
@@ -263,11 +263,11 @@ class Holdfast:
 
     def enqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
-        return self._client.enqueue(_checked_requests(requests), "enqueue_many")
+        return self._client.creator.enqueue(_checked_requests(requests), "enqueue_many")
 
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
         """Make a run of each request, all or none, in one transaction."""
-        return await self._client.aenqueue(_checked_requests(requests))
+        return await self._client.creator.aenqueue(_checked_requests(requests))
 
     @overload
     def submit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
@@ -277,7 +277,7 @@ class Holdfast:
         """Make a run of a graph and of each of its nodes, all or none. Its result is `{name: output}`, or the output of
         the node given as `result`. `connection`: inside a transaction of yours, as with `options(connection=…)`."""
         refuse_in_loop("submit")
-        return self._client.submit(graph, result, connection)
+        return self._client.graphs.submit(graph, result, connection)
 
     @overload
     async def asubmit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
@@ -285,7 +285,7 @@ class Holdfast:
     async def asubmit(self, graph: Graph, *, result: None = None, connection: object = None) -> Run[dict[str, Any]]: ...
     async def asubmit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
         """Make a run of a graph and of each of its nodes, all or none."""
-        return await self._client.asubmit(graph, result, connection)
+        return await self._client.graphs.asubmit(graph, result, connection)
 
     def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;

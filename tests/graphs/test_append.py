@@ -129,7 +129,7 @@ def test_names_that_dont_fit_are_refused(app, tasks, grown):
 def test_an_appended_graph_has_no_key_and_no_tenant(app, tasks, grown, what):
     g = Graph("more", **{what: "mine"})
     g.add(tasks.give)
-    with refused(f"graph more is appended to a run, which has its own {what}: leave it out"):
+    with refused(f"append: graph more has a {what}; remove it, the run has its own"):
         grown.append(g, key="1")
 
 

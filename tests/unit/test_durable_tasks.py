@@ -182,16 +182,16 @@ def client(tmp_path):
 @pytest.mark.usefixtures("in_body")
 def test_enqueue_in_the_body_of_a_durable_function_is_refused(client):
     with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue.*ctx\.spawn.*inside a step"):
-        client.enqueue([])
+        client.creator.enqueue([])
 
 
 @pytest.mark.usefixtures("in_body")
 def test_both_verbs_name_the_context_rather_than_each_other_in_an_event_loop(client):
     async def body():
         with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue") as blocking:
-            client.enqueue([])
+            client.creator.enqueue([])
         with pytest.raises(TaskError, match=r"^aenqueue\(\) in the body.*ctx\.enqueue"):
-            await client.aenqueue([])
+            await client.creator.aenqueue([])
         return blocking.value
 
     assert not isinstance(asyncio.run(body()), BlockingCall)

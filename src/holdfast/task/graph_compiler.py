@@ -22,27 +22,27 @@ from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
 class CompiledNode(msgspec.Struct):
     """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
 
-    added: NodeSpec
+    spec: NodeSpec
     needs: tuple[str, ...]
     rule: Rule | None
     graph: CompiledGraph | None = None
 
-    def kept(self) -> dict[str, Any] | None:
+    def stored(self) -> dict[str, Any] | None:
         """What its release needs to know; None where counting suffices."""
         kept: dict[str, Any] = {}
         if self.rule is not None:
             kept["rule"] = self.rule
-        if self.added.fills:
-            assert self.added.request is not None
-            kept["args"] = decode(self.added.request.args)
-            kept["fills"] = [_fill(fill) for fill in self.added.fills]
-        asked = None if self.added.request is None else self.added.request.options
+        if self.spec.fills:
+            assert self.spec.request is not None
+            kept["args"] = decode(self.spec.request.args)
+            kept["fills"] = [_fill(fill) for fill in self.spec.fills]
+        asked = None if self.spec.request is None else self.spec.request.options
         for option in ("delay", "run_at"):
             if (value := getattr(asked, option, None)) is not None:
                 kept[option] = value
-        if self.added.gate is not None:
-            kept["on_timeout"] = self.added.gate.on_timeout
-            kept["schema"] = self.added.gate.schema
+        if self.spec.gate is not None:
+            kept["on_timeout"] = self.spec.gate.on_timeout
+            kept["schema"] = self.spec.gate.schema
         return kept or None
 
 
@@ -87,9 +87,9 @@ class _Planner:
         plans = {name: _node_plan(graph, added) for name, added in graph.added.items()}
         _refuse_missing_outputs(graph, [plans[name] for name in _ordered(graph, plans, outside)])
         for plan in plans.values():
-            if plan.added.graph is not None:
-                _refuse_own(plan.added)
-                plan.graph = self.plan(plan.added.graph, (*above, graph))
+            if plan.spec.graph is not None:
+                _refuse_own(plan.spec)
+                plan.graph = self.plan(plan.spec.graph, (*above, graph))
         return CompiledGraph(graph, list(plans.values()), outside)
 
     def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
@@ -184,7 +184,7 @@ def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
     """A node that takes the output of one that a condition may skip must say what then."""
     skippable: set[str] = set()
     for plan in ordered:
-        added = plan.added
+        added = plan.spec
         explicit = set(_ensured(condition.rule for condition in added.after))
         for fill in added.fills:
             name = fill.reference["node"]
@@ -199,7 +199,7 @@ def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
 
 def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
     """By a condition, not by a failure; alone, or with one that it comes after."""
-    if plan.added.gate is not None and plan.added.gate.on_timeout == "skip":
+    if plan.spec.gate is not None and plan.spec.gate.on_timeout == "skip":
         return True
     if plan.rule is None:
         return not skippable.isdisjoint(plan.needs)
@@ -237,7 +237,7 @@ def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | N
 
 def _has_options(plan: CompiledGraph) -> bool:
     return any(
-        (node.added.request is not None and node.added.request.options.canonical())
+        (node.spec.request is not None and node.spec.request.options.canonical())
         or (node.graph is not None and _has_options(node.graph))
         for node in plan.nodes
     )
@@ -245,14 +245,14 @@ def _has_options(plan: CompiledGraph) -> bool:
 
 def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
-    for node in sorted(plan.nodes, key=lambda each: each.added.name):
+    for node in sorted(plan.nodes, key=lambda each: each.spec.name):
         whole.update(b"\n")
-        whole.update(canonical(_described(node, with_options), f"node {node.added.name}").encode())
+        whole.update(canonical(_described(node, with_options), f"node {node.spec.name}").encode())
     return whole.hexdigest()
 
 
 def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
-    added = node.added
+    added = node.spec
     told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
     if added.request is not None:
         args = added.request.signature.with_defaults(added.request.args)
