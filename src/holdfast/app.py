@@ -15,14 +15,14 @@ from uuid import UUID
 from holdfast.client.handle import Run
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
-from holdfast.model.blocking import in_thread, refuse_in_loop
-from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
-from holdfast.model.codec import MAX_PAYLOAD
-from holdfast.model.names import check_name, check_queue, module_named
-from holdfast.model.payloads import COMPRESS_ABOVE, WARN_ABOVE, Codec, Payloads
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.names import check_name, check_queue, import_name
+from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
-from holdfast.policy.catch_up import CatchUp
+from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
 from holdfast.task.graph import Graph
@@ -94,9 +94,9 @@ class Holdfast:
         clock: Clock = database_clock,
         name: str | None = None,
         telemetry: str | Sequence[str] | None = None,
-        warn_above: int | None = WARN_ABOVE,
-        refuse_above: int = MAX_PAYLOAD,
-        compress_above: int | None = COMPRESS_ABOVE,
+        warn_above: int | None = WARN_ABOVE_BYTES,
+        refuse_above: int = MAX_PAYLOAD_BYTES,
+        compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
     ) -> None:
         # Imported here so that `import holdfast` doesn't load the database layer.
@@ -117,7 +117,7 @@ class Holdfast:
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
-        created_in = module_named(sys._getframe(1).f_globals.get("__name__"))
+        created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
         app_name = created_in if name is None else check_name(name, "the name of an app")
         self._schedule_registry = ScheduleRegistry(app_name)
 
@@ -383,7 +383,7 @@ class Holdfast:
             result: The node whose output is the run's result. Defaults to a dict of all outputs by node name.
             connection: A PostgreSQL connection of yours, to submit inside its transaction.
         """
-        refuse_in_loop("submit")
+        reject_in_event_loop("submit")
         return self._client.graphs.submit(graph, result, connection)
 
     @overload
@@ -402,21 +402,21 @@ class Holdfast:
         Returns:
             True if this call was the first.
         """
-        refuse_in_loop("emit")
+        reject_in_event_loop("emit")
         return self._client.emit(event, payload, tenant)
 
     async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Emit an event. The awaitable form of `emit`."""
-        return await in_thread(self._client.emit, event, payload, tenant)
+        return await run_in_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, run_id: UUID | str) -> Run[Any]:
         """Return the handle of a run. Raises RunNotFound if it does not exist."""
-        refuse_in_loop("get_run")
+        reject_in_event_loop("get_run")
         return self._client.find(run_id)
 
     async def aget_run(self, run_id: UUID | str) -> Run[Any]:
         """Return the handle of a run. The awaitable form of `get_run`."""
-        return await in_thread(self._client.find, run_id)
+        return await run_in_thread(self._client.find, run_id)
 
     def runs(
         self,
@@ -440,7 +440,7 @@ class Holdfast:
             limit: The page size.
             after: The `after` of the previous page.
         """
-        refuse_in_loop("runs")
+        reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )  # fmt: skip
@@ -457,7 +457,7 @@ class Holdfast:
         after: str | None = None,
     ) -> Page:
         """List runs, newest first. The awaitable form of `runs`."""
-        return await in_thread(
+        return await run_in_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
 
@@ -475,7 +475,7 @@ class Holdfast:
                 charge.enqueue(42)
             ```
         """
-        refuse_in_loop("transaction", "call it in a thread with asyncio.to_thread(…)")
+        reject_in_event_loop("transaction", "call it in a thread with asyncio.to_thread(…)")
         self.store.prepare()
         return self.store.database.transaction()
 
@@ -507,7 +507,7 @@ class Holdfast:
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
-            grace=to_micros(grace, "grace") / SECOND,
+            grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
             keep_events=self._keep,
             wait_for_database=wait_for_database,
         )
@@ -542,12 +542,12 @@ class Holdfast:
 
     def close(self) -> None:
         """Close all connections. The next use opens new ones."""
-        refuse_in_loop("close")
+        reject_in_event_loop("close")
         self._client.close()
 
     async def aclose(self) -> None:
         """Close all connections. The awaitable form of `close`."""
-        await in_thread(self._client.close)
+        await run_in_thread(self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -562,7 +562,7 @@ class Holdfast:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<Holdfast {self.store.database.shown}, {len(self.registry)} tasks>"
+        return f"<Holdfast {self.store.database.display_url}, {len(self.registry)} tasks>"
 
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
@@ -592,7 +592,7 @@ def _checked_concurrency(concurrency: int) -> int:
 
 
 def _checked_lease(lease: Duration) -> float:
-    seconds = to_micros(lease, "lease") / SECOND
+    seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
     if seconds < MIN_LEASE_S:
         raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, not {seconds:g} s")
     return seconds

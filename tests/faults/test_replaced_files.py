@@ -3,6 +3,7 @@ process loses nothing that was acknowledged."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -146,6 +147,45 @@ def test_readers_notice_it_too(sqlite_url: str, file: Path, monkeypatch: pytest.
         file.unlink()
         with pytest.raises(StoreReplaced):
             app.runs()
+
+
+def test_moving_a_parent_directory_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.database.file_guard.FULL_CHECK_S", 0.0)
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    with Holdfast(f"sqlite:///{tmp_path}/outer/inner/jobs.db") as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        (tmp_path / "outer").rename(tmp_path / "moved")
+        with pytest.raises(StoreReplaced):
+            task.enqueue(2)
+
+
+def test_replacing_the_file_in_the_tick_of_another_change_is_noticed(sqlite_url: str, file: Path) -> None:
+    """Changes of a directory within one clock tick leave the same modification time."""
+    with Holdfast(sqlite_url) as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        shutil.copy(file, file.with_name("restored"))
+        changed = file.parent.stat().st_mtime_ns
+        task.enqueue(2)
+        file.with_name("restored").rename(file)
+        os.utime(file.parent, ns=(changed, changed))
+        with pytest.raises(StoreReplaced):
+            task.enqueue(3)
+
+
+def test_a_link_to_another_file_is_noticed(sqlite_url: str, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "jobs.db"
+    file.touch()
+    link.symlink_to(file)
+    with Holdfast(f"sqlite:///{link}") as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        link.unlink()
+        link.symlink_to(tmp_path / "other.db")
+        with pytest.raises(StoreReplaced):
+            task.enqueue(2)
 
 
 def test_a_log_that_isnt_the_files_any_more_isnt_written_back_into_it(sqlite_url: str, file: Path) -> None:

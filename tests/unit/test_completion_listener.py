@@ -18,7 +18,7 @@ from holdfast.errors import StoreUnavailable
 class Database:
     """A watch that hears what it is told to, and the rows of those who wait."""
 
-    deaf = False
+    polling_only = False
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -43,7 +43,7 @@ class Database:
     def close(self) -> None:
         self.log.append("close")
 
-    def ring(self) -> None:
+    def interrupt(self) -> None:
         pass
 
 
@@ -141,7 +141,7 @@ def test_in_trouble_it_leaves_without_a_word(listener, database, wanted):
 
 
 def test_a_deaf_one_says_nothing_and_is_never_taken_for_listening(listener, database):
-    database.deaf, database.hears = True, False
+    database.polling_only, database.hears = True, False
     listener.tick()
     assert database.log == ["wait"]
     assert not listener.is_listening

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadArguments, ConfigError, DuplicateTask, TaskError, UnknownTask
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.task.registry import Registry, register_task, remote_task, task_name
 from holdfast.task.task import Request
 
@@ -87,7 +87,7 @@ def test_options_give_the_same_kind_of_task_and_leave_the_first_as_it_was(task):
     mail = task(send)
     later = mail.options(delay=60).options(priority=5)
     assert type(later) is type(mail)
-    assert (later.request("a").options.delay, later.request("a").options.priority) == (60 * SECOND, 5)
+    assert (later.request("a").options.delay, later.request("a").options.priority) == (60 * MICROS_PER_SECOND, 5)
     assert mail.request("a").options.delay is None
     assert later("a") == "a: hi"
 

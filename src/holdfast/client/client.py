@@ -17,11 +17,11 @@ from holdfast.client.results import RunResults
 from holdfast.client.run_creator import RunCreator
 from holdfast.errors import ConfigError
 from holdfast.model.codec import encode
-from holdfast.model.failure import cancelled
-from holdfast.model.filters import PageAsked
+from holdfast.model.failure import cancellation_json
+from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.reader import run_id
@@ -96,7 +96,7 @@ class Client:
         found = run_id(id)
         return Run(found, self.info(found).task, self)
 
-    def runs(self, **asked: Unpack[PageAsked]) -> Page:
+    def runs(self, **asked: Unpack[PageOptions]) -> Page:
         return self.results.reader.full_page(**asked)
 
     def history(self, id: UUID) -> list[Entry]:
@@ -105,7 +105,7 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self.store.operators.cancel(str(id), cancelled(reason))
+        return self.store.operators.cancel(str(id), cancellation_json(reason))
 
     def retry(self, id: UUID) -> None:
         self.store.operators.retry(str(id))
@@ -116,7 +116,7 @@ class Client:
             raise ConfigError(f"fork: args must be a tuple of the task's arguments, not {type(args).__name__}")
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
         if from_step is not None:
-            check_name(from_step, "from_step", LONGEST_KEY)
+            check_name(from_step, "from_step", MAX_KEY_CHARS)
         self.store.forks.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.database import Watch
-from holdfast.database.fork import watch_over
+from holdfast.database import ChangeListener
+from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.engine.loops.base import Loop
 from holdfast.errors import StoreError
-from holdfast.model.clock import SECOND, database_clock
+from holdfast.model.clock import MICROS_PER_SECOND, database_clock
 from holdfast.model.ids import new_id_text
 from holdfast.store import Store
 
@@ -49,7 +49,7 @@ class CompletionListenerLoop(Loop):
     def __init__(
         self,
         store: Store,
-        watch: Watch,
+        watch: ChangeListener,
         on_completion: Callable[[], None],
         is_wanted: Callable[[CompletionListenerLoop], bool],
     ) -> None:
@@ -65,7 +65,7 @@ class CompletionListenerLoop(Loop):
 
     @property
     def deaf(self) -> bool:
-        return self._watch.deaf
+        return self._watch.polling_only
 
     def tick(self) -> float:
         if not self._is_wanted(self):
@@ -83,7 +83,7 @@ class CompletionListenerLoop(Loop):
     def _listen(self) -> float:
         """Wait once. Runs that finished before the registration are found by the poll that follows it."""
         heard = self._watch.wait(MAX_WAIT_S, self._stopping)
-        if self._watch.deaf or self._stopping.is_set():
+        if self._watch.polling_only or self._stopping.is_set():
             return 0.0
         heard = self._register() or heard
         self.is_listening = True
@@ -95,7 +95,7 @@ class CompletionListenerLoop(Loop):
 
     def _register(self) -> bool:
         """Add or renew the row in `watchers`. Returns whether it is new."""
-        now, ttl = time.monotonic(), round(WATCHER_TTL_S * SECOND)
+        now, ttl = time.monotonic(), round(WATCHER_TTL_S * MICROS_PER_SECOND)
         is_new = self._registered_at is None
         if self._registered_at is None:
             self._watchers.add(self._id, ttl)
@@ -112,7 +112,7 @@ class CompletionListenerLoop(Loop):
 
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
-        self._watch.ring()
+        self._watch.interrupt()
         super().stop(timeout)
         if not self.running:
             self._unregister()
@@ -138,7 +138,7 @@ class CompletionListener:
         self._lock = threading.Lock()
         self._loop: CompletionListenerLoop | None = None
         self._wanted_until = 0.0
-        watch_over(self)
+        register_fork_hooks(self)
 
     @property
     def is_listening(self) -> bool:
@@ -155,8 +155,8 @@ class CompletionListener:
                 self._start(on_completion)
 
     def _start(self, on_completion: Callable[[], None]) -> None:
-        watch = self._store.database.watch("ends")
-        if watch.deaf:
+        watch = self._store.database.change_listener("completions")
+        if watch.polling_only:
             self._deaf = True
             return
         self._loop = CompletionListenerLoop(self._store, watch, on_completion, self._is_wanted)

@@ -14,7 +14,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from holdfast.errors import StoreUnavailable
-from holdfast.model.blocking import in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.store import NewRun
 from holdfast.store.part import BATCH
 
@@ -84,7 +84,7 @@ class EnqueueBatcher:
 
     async def _write(self, batch: list[PendingEnqueue]) -> None:
         try:
-            ids = await in_thread(self._insert, [run for call in batch for run in call.runs])
+            ids = await run_in_thread(self._insert, [run for call in batch for run in call.runs])
         except StoreUnavailable as error:
             for call in batch:
                 call.reject(_copy_of(error))

@@ -8,11 +8,11 @@ from uuid import UUID
 import msgspec
 
 from holdfast.client.handle import Run
-from holdfast.database.borrowed import BorrowedAsync
+from holdfast.database.caller_connection import AsyncCallerConnection
 from holdfast.errors import ConfigError, GraphError
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
 from holdfast.store.gates import completed, failed
@@ -61,12 +61,12 @@ class Gate:
         Raises:
             KeyConflict: The gate was completed with a different output.
         """
-        refuse_in_loop("complete")
+        reject_in_event_loop("complete")
         return self._graphs.complete(self._run, self.name, output, by)
 
     async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Complete the gate. The awaitable form of `complete`."""
-        return await in_thread(self._graphs.complete, self._run, self.name, output, by)
+        return await run_in_thread(self._graphs.complete, self._run, self.name, output, by)
 
     def fail(self, error: str, *, by: str | None = None) -> bool:
         """Fail the gate.
@@ -75,12 +75,12 @@ class Gate:
             error: The error message of the gate's run.
             by: Who failed it. Recorded in the history.
         """
-        refuse_in_loop("fail")
+        reject_in_event_loop("fail")
         return self._graphs.fail(self._run, self.name, error, by)
 
     async def afail(self, error: str, *, by: str | None = None) -> bool:
         """Fail the gate. The awaitable form of `fail`."""
-        return await in_thread(self._graphs.fail, self._run, self.name, error, by)
+        return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
@@ -104,7 +104,7 @@ class GraphClient:
         with self._creator.span(graph.name, 1):
             borrowed = self._creator.borrow(connection)
             run, nodes = self._rows(graph, result)
-            if isinstance(borrowed, BorrowedAsync):
+            if isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is an async connection: use `await app.asubmit(…)` with it")
             graphs = self._store.graphs
             id = graphs.submit(run, nodes) if borrowed is None else graphs.submit_on(borrowed, run, nodes)
@@ -112,11 +112,11 @@ class GraphClient:
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         if connection is None:
-            return await in_thread(self.submit, graph, result, None)
-        await in_thread(self._creator.declare_limits)
+            return await run_in_thread(self.submit, graph, result, None)
+        await run_in_thread(self._creator.declare_limits)
         with self._creator.span(graph.name, 1):
             borrowed = self._creator.borrow(connection)
-            if not isinstance(borrowed, BorrowedAsync):
+            if not isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
             id = await self._store.graphs.asubmit_on(borrowed, *self._rows(graph, result))
             return Run(id, graph.name, self._client)
@@ -147,7 +147,7 @@ class GraphClient:
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
-        check_name(key, "the key of append", LONGEST_KEY)
+        check_name(key, "the key of append", MAX_KEY_CHARS)
         compiled = compile_graph(graph, appended=True)
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
 from holdfast.model.run import Chunk, RunInfo
@@ -52,12 +52,12 @@ class Run(Generic[R_co]):
 
     def info(self) -> RunInfo[R_co]:
         """Return the current state of the run."""
-        refuse_in_loop("info")
+        reject_in_event_loop("info")
         return self._client.info(self.id)
 
     async def ainfo(self) -> RunInfo[R_co]:
         """Return the current state of the run. The awaitable form of `info`."""
-        return await in_thread(self._client.info, self.id)
+        return await run_in_thread(self._client.info, self.id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the run to finish and return its result.
@@ -71,7 +71,7 @@ class Run(Generic[R_co]):
             RunCancelled: The run was cancelled.
             ResultTimeout: The run did not finish within `timeout`.
         """
-        refuse_in_loop("result")
+        reject_in_event_loop("result")
         return cast(R_co, self._client.results.result(self.id, self.task, timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
@@ -87,12 +87,12 @@ class Run(Generic[R_co]):
         Returns:
             True if this call cancelled the run, False if it had already finished.
         """
-        refuse_in_loop("cancel")
+        reject_in_event_loop("cancel")
         return self._client.cancel(self.id, reason)
 
     async def acancel(self, reason: str | None = None) -> bool:
         """Cancel the run. The awaitable form of `cancel`."""
-        return await in_thread(self._client.cancel, self.id, reason)
+        return await run_in_thread(self._client.cancel, self.id, reason)
 
     def retry(self) -> None:
         """Return a failed or cancelled run to `ready`, with its retry and crash counts reset.
@@ -102,12 +102,12 @@ class Run(Generic[R_co]):
         Raises:
             RunFinished: The run succeeded.
         """
-        refuse_in_loop("retry")
+        reject_in_event_loop("retry")
         self._client.retry(self.id)
 
     async def aretry(self) -> None:
         """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
-        await in_thread(self._client.retry, self.id)
+        await run_in_thread(self._client.retry, self.id)
 
     def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints up to a step.
@@ -117,12 +117,12 @@ class Run(Generic[R_co]):
                 beginning.
             args: Other arguments for the new run.
         """
-        refuse_in_loop("fork")
+        reject_in_event_loop("fork")
         return self._client.fork(self.id, self.task, from_step, args)
 
     async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """Create a new run that reuses this run's checkpoints. The awaitable form of `fork`."""
-        return await in_thread(self._client.fork, self.id, self.task, from_step, args)
+        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args)
 
     def send(self, topic: str, payload: Any = None) -> None:
         """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.
@@ -130,12 +130,12 @@ class Run(Generic[R_co]):
         Raises:
             RunFinished: The run has finished.
         """
-        refuse_in_loop("send")
+        reject_in_event_loop("send")
         self._client.send(self.id, topic, payload)
 
     async def asend(self, topic: str, payload: Any = None) -> None:
         """Send a message to the run. The awaitable form of `send`."""
-        await in_thread(self._client.send, self.id, topic, payload)
+        await run_in_thread(self._client.send, self.id, topic, payload)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Yield the chunks that the run writes with `ctx.write`, until it finishes.
@@ -143,7 +143,7 @@ class Run(Generic[R_co]):
         Args:
             after: Skip the chunks up to this sequence number, to resume a stream.
         """
-        refuse_in_loop("stream")
+        reject_in_event_loop("stream")
         return self._client.results.stream(self.id, after)
 
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
@@ -156,12 +156,12 @@ class Run(Generic[R_co]):
         Raises:
             GraphError: The run is not a graph.
         """
-        refuse_in_loop("nodes")
+        reject_in_event_loop("nodes")
         return self._client.graphs.nodes(self.id)
 
     async def anodes(self) -> dict[str, RunInfo[Any]]:
         """Return the nodes of a graph by name. The awaitable form of `nodes`."""
-        return await in_thread(self._client.graphs.nodes, self.id)
+        return await run_in_thread(self._client.graphs.nodes, self.id)
 
     def gate(self, name: str) -> Gate:
         """Return a gate of a graph, to complete or fail it."""
@@ -179,21 +179,21 @@ class Run(Generic[R_co]):
         Raises:
             KeyConflict: The key was used with different nodes.
         """
-        refuse_in_loop("append")
+        reject_in_event_loop("append")
         self._client.graphs.append(self.id, graph, key)
 
     async def aappend(self, graph: Graph, *, key: str) -> None:
         """Add nodes to an unfinished graph. The awaitable form of `append`."""
-        await in_thread(self._client.graphs.append, self.id, graph, key)
+        await run_in_thread(self._client.graphs.append, self.id, graph, key)
 
     def history(self) -> list[Entry]:
         """Return the history of the run, from its creation to its end."""
-        refuse_in_loop("history")
+        reject_in_event_loop("history")
         return self._client.history(self.id)
 
     async def ahistory(self) -> list[Entry]:
         """Return the history of the run. The awaitable form of `history`."""
-        return await in_thread(self._client.history, self.id)
+        return await run_in_thread(self._client.history, self.id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.id == self.id

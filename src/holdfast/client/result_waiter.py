@@ -19,12 +19,12 @@ from uuid import UUID
 
 from holdfast.client.completion_listener import CompletionListener, rest_after
 from holdfast.database import Row
-from holdfast.database.faults import Refused
-from holdfast.database.fork import watch_over
+from holdfast.database.faults import AccessDenied
+from holdfast.database.fork_safety import register_fork_hooks
 from holdfast.errors import ResultTimeout, StoreUnavailable
-from holdfast.model.blocking import in_thread
-from holdfast.model.clock import SECOND, Duration, to_micros
-from holdfast.model.run import FINAL
+from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.run import FINAL_STATES
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +48,7 @@ class PollBackoff:
 
     def __init__(self, id: UUID, timeout: Duration | None) -> None:
         self._id = id
-        self._timeout_s = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        self._timeout_s = None if timeout is None else to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         self._pause = FIRST_POLL_INTERVAL_S
         self._seen = False
@@ -72,7 +72,7 @@ class PollBackoff:
         """
         now = time.monotonic()
         self._outage_since = self._outage_since or now
-        if not self._seen or isinstance(error, Refused) or now - self._outage_since > MAX_OUTAGE_S:
+        if not self._seen or isinstance(error, AccessDenied) or now - self._outage_since > MAX_OUTAGE_S:
             raise error
         if self._deadline is not None and self._deadline <= now:
             raise ResultTimeout(f"run {self._id} did not finish within {self._timeout_s:g} s: {error}") from error
@@ -97,7 +97,7 @@ class PendingResult:
         """Take the row of a poll. Returns the seconds to the next poll, or None if the wait is over."""
         if self.future.done():  # The caller was cancelled.
             return None
-        if row is None or row[0] in FINAL:
+        if row is None or row[0] in FINAL_STATES:
             self.future.set_result(row)
             return None
         try:
@@ -166,7 +166,7 @@ class LoopPoller:
         polled, self.pending = self.pending, []
         longest = self._waiter.max_interval()
         try:
-            rows = await in_thread(self._waiter.poll, {pending.id for pending in polled})
+            rows = await run_in_thread(self._waiter.poll, {pending.id for pending in polled})
         except Exception as error:
             updated = [(pending, pending.poll_failed(error, longest)) for pending in polled]
         except BaseException:
@@ -218,7 +218,7 @@ class ResultWaiter:
         self._threads: set[WaitingThread] = set()
         self._pollers: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # A loop keeps only weak references to its tasks.
-        watch_over(self)
+        register_fork_hooks(self)
 
     async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
         """Wait for a run to finish and return its row, or None if it doesn't exist."""
@@ -274,7 +274,7 @@ class ResultWaiter:
             rows = self.poll({thread.id for thread in threads})
             for thread in threads:
                 row = rows.get(thread.id)
-                if row is None or row[0] in FINAL:
+                if row is None or row[0] in FINAL_STATES:
                     thread.wake()
 
     def poll_now(self) -> None:

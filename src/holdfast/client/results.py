@@ -11,11 +11,11 @@ from holdfast.client.completion_listener import CompletionListener
 from holdfast.client.result_waiter import MAX_POLL_INTERVAL_S, PollBackoff, ResultWaiter
 from holdfast.database import Row
 from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
-from holdfast.model.blocking import in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json
-from holdfast.model.run import FINAL, Chunk
+from holdfast.model.failure import error_from_json
+from holdfast.model.run import FINAL_STATES, Chunk
 from holdfast.store import Store
 from holdfast.store.reader import Reader
 from holdfast.task.registry import Registry
@@ -53,13 +53,13 @@ class RunResults:
                     continue
                 if isinstance(seen, Finished):
                     return seen.result
-                self._store.database.refuse_waiting(f"run {id}")
+                self._store.database.reject_wait_in_transaction(f"run {id}")
                 thread.pause(seen)
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
         """Wait for a run to finish. Returns its result or raises its failure."""
         row = await self.waiter.wait(id, timeout)
-        seen = await in_thread(self._outcome, id, task, row)
+        seen = await run_in_thread(self._outcome, id, task, row)
         assert isinstance(seen, Finished)
         return seen.result
 
@@ -68,13 +68,13 @@ class RunResults:
         if row is None:
             raise RunNotFound.of(id)
         state, result, error, kind, options = row
-        if state not in FINAL:
+        if state not in FINAL_STATES:
             return str(state)
         if state == "done" and kind == "graph":
             return Finished(self.reader.graph_result(str(id), options))
         if state == "done":
             return Finished(self.decode_result(task, result))
-        info = from_json(error) if error else ErrorInfo("error", state, "")
+        info = error_from_json(error) if error else ErrorInfo("error", state, "")
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)
         raise RunFailed(id, info)
@@ -92,7 +92,7 @@ class RunResults:
             if chunks:
                 after, backoff = chunks[-1].seq, PollBackoff(id, None)
             else:
-                self._store.database.refuse_waiting(f"run {id}")
+                self._store.database.reject_wait_in_transaction(f"run {id}")
                 time.sleep(backoff.pause("", MAX_POLL_INTERVAL_S))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
@@ -101,7 +101,7 @@ class RunResults:
 
         backoff = PollBackoff(id, None)
         while True:
-            chunks, is_complete = await in_thread(self._next_chunks, id, after)
+            chunks, is_complete = await run_in_thread(self._next_chunks, id, after)
             for chunk in chunks:
                 yield chunk
             if is_complete:
@@ -120,4 +120,4 @@ class RunResults:
         if row is None:
             raise RunNotFound.of(id)
         rows = self._store.views.chunks(str(id), after)
-        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL and not rows
+        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL_STATES and not rows

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.client.handle import Run
-from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
+from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
 from holdfast.errors import ConfigError
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id_text
 from holdfast.store import NewRun, Store
 from holdfast.store.permits import place_of
@@ -27,7 +27,7 @@ from holdfast.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from holdfast.client.client import Client
-    from holdfast.telemetry.tracing import Tracing
+    from holdfast.telemetry.otel import Tracing
 
 INSTEAD_OF_ENQUEUE = (
     "use `await ctx.enqueue(task, …)` for an independent run or `ctx.spawn` for a child, or call it inside a step"
@@ -53,7 +53,7 @@ class RunCreator:
 
     def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]:
         refuse_in_body(verb, INSTEAD_OF_ENQUEUE)
-        refuse_in_loop(verb)
+        reject_in_event_loop(verb)
         if not self._telemetry.on:
             return self._enqueue(requests)
         with self._measured(requests):
@@ -68,7 +68,7 @@ class RunCreator:
 
     def _enqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._shared_connection(requests)
-        if isinstance(borrowed, BorrowedAsync):
+        if isinstance(borrowed, AsyncCallerConnection):
             raise ConfigError("connection= is an async connection: use `await …aenqueue(…)` with it")
         new = self._new_runs(requests)
         if borrowed is None:
@@ -80,11 +80,11 @@ class RunCreator:
         borrowed = self._shared_connection(requests)
         if borrowed is None:
             new = self._new_runs(requests)
-            ids = await (self._batcher.add(new) if can_batch(new) else in_thread(self._insert, new))
+            ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._insert, new))
             return self._handles(ids, requests)
-        if isinstance(borrowed, Borrowed):
+        if isinstance(borrowed, CallerConnection):
             raise ConfigError("connection= is a blocking connection: use enqueue() with it, or pass an async one")
-        await in_thread(self.declare_limits)
+        await run_in_thread(self.declare_limits)
         ids = await self._store.intake.aadd_on(borrowed, self._new_runs(requests))
         return self._handles(ids, requests)
 
@@ -111,19 +111,19 @@ class RunCreator:
 
     # The caller's connection
 
-    def _shared_connection(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
+    def _shared_connection(self, requests: Sequence[Request[Any]]) -> CallerConnection | AsyncCallerConnection | None:
         given = [request.options.connection for request in requests]
         if any(connection is not given[0] for connection in given):
             raise ConfigError("all requests of one call must have the same connection=, or none")
         return self.borrow(given[0]) if given else None
 
-    def borrow(self, connection: object) -> Borrowed | BorrowedAsync | None:
+    def borrow(self, connection: object) -> CallerConnection | AsyncCallerConnection | None:
         """Wrap the caller's connection for the store."""
         if connection is None:
             return None
         if self._store.database.dialect.name == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
-        return borrow(connection)
+        return wrap_connection(connection)
 
     # Rows
 
@@ -179,7 +179,7 @@ class RunCreator:
         new = [limit for limit in self._registry.limits if limit not in self._declared]
         if new:
             self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
-            if not self._store.database.in_callers_transaction():  # The caller may roll back.
+            if not self._store.database.in_user_transaction():  # The caller may roll back.
                 self._declared.update(new)
 
 

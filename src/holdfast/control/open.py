@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.control.control import Control
 from holdfast.database import open_database
-from holdfast.database.open import sqlite_path
+from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
 from holdfast.model.payloads import Payloads
 from holdfast.store import Store

@@ -18,10 +18,10 @@ from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.processes.pool import Processes
-from holdfast.engine.services import RetryingChildReader, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
@@ -163,7 +163,7 @@ class Runner:
         if attempt.timeout is None and attempt.claim.deadline_in is None:
             return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        seconds, order = min((micros / MICROS_PER_SECOND, order) for micros, order in limits if micros is not None)
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
@@ -210,9 +210,10 @@ class Runner:
         claim = attempt.claim
         history = RecordedHistory(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
         replay_only = claim.ending is not None
-        reader = RetryingChildReader(attempt, self._services.store.journal)
-        attempt.plans = OperationPlans(claim, history, self._services.client, reader, replay_only=replay_only)
-        attempt.plans.link = None if attempt.watched is None else attempt.watched.link
+        attempt.plans = OperationPlans(
+            claim, history, self._services.client, self._services.store.journal, replay_only=replay_only
+        )
+        attempt.plans.on_event = None if attempt.watched is None else attempt.watched.link
         return attempt.plans
 
     def _run_in_thread(self, attempt: Attempt) -> None:

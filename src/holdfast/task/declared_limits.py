@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import BadArguments, ConfigError
 from holdfast.model.codec import canonical, decode
 from holdfast.model.names import check_name
-from holdfast.policy.limits import Rate, parse_rate
+from holdfast.policy.admission import Rate, parse_rate
 from holdfast.task.signature import Signature
 from holdfast.task.task import Request
 

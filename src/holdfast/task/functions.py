@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.errors import ConfigError, TaskError
 from holdfast.model.codec import decode, decoder
-from holdfast.model.names import LONGEST_NAME, check_name
+from holdfast.model.names import MAX_NAME_CHARS, check_name
 from holdfast.task.annotations import Unresolved, check, resolve
 from holdfast.task.task import Task
 
@@ -73,7 +73,7 @@ def own_name(verb: str, fn: Callable[..., Any]) -> str:
     if can_name and _is_closure(fn):
         captured = ", ".join(fn.__code__.co_freevars)
         raise _nameless(verb, f"the function {name} is a closure over {captured}", can_name)
-    if name.isidentifier() and len(name) <= LONGEST_NAME:
+    if name.isidentifier() and len(name) <= MAX_NAME_CHARS:
         return name
     return given_name(name)
 

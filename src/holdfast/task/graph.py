@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.errors import ConfigError, GraphError, NotSerializable, TaskError
 from holdfast.model.clock import Duration
-from holdfast.model.codec import decode, encode, is_model
-from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.policy.frontier import NOTHING, Reference, Rule
-from holdfast.policy.schema import misfit
+from holdfast.model.codec import decode, encode, is_pydantic_model
+from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.policy.graph_rules import MISSING, Reference, Rule
+from holdfast.policy.json_schema import find_mismatch
 from holdfast.task.annotations import Unresolved, check
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
 from holdfast.task.options import positive_micros
@@ -90,7 +90,7 @@ class Graph:
 
     def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
         self.name = check_name(name, "the name of a graph")
-        self.key = None if key is None else check_name(key, "the key of a graph", LONGEST_KEY)
+        self.key = None if key is None else check_name(key, "the key of a graph", MAX_KEY_CHARS)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
         self.added: dict[str, NodeSpec] = {}
         self._numbers: dict[str, int] = {}  # The last suffix used per task name.
@@ -337,7 +337,7 @@ def _refuse_options(name: str, request: Request[Any]) -> None:
 
 
 def has_default(fill: Fill) -> bool:
-    return fill.reference.get("default", NOTHING) is not NOTHING
+    return fill.reference.get("default", MISSING) is not MISSING
 
 
 def done_rule(name: str) -> Rule:
@@ -355,7 +355,7 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
         schema = msgspec.json.schema(kind, schema_hook=_schema_of_model)
     except (TaskError, Unresolved, TypeError, NotImplementedError) as error:
         raise GraphError(f"{where}: outputs of type {kind!r} can't be checked: {error}") from error
-    if nullable and misfit(None, schema) is not None:
+    if nullable and find_mismatch(None, schema) is not None:
         raise GraphError(
             f'{where}: on_timeout="complete" completes it with None, which is not a {kind!r}: make the type optional'
         )
@@ -363,7 +363,7 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
 
 
 def _schema_of_model(kind: type[Any]) -> dict[str, Any]:
-    if not is_model(kind):
+    if not is_pydantic_model(kind):
         raise NotImplementedError(f"{kind!r} has no schema")
     schema: dict[str, Any] = kind.model_json_schema()
     return schema

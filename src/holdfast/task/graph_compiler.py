@@ -1,6 +1,6 @@
 """Check a graph and compile each node into what is stored: its dependencies, rule and output insertions.
 
-Nothing is executed here. `policy/frontier.py` evaluates the rules when dependencies finish.
+Nothing is executed here. `policy/graph_rules.py` evaluates the rules when dependencies finish.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import GraphError
 from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
-from holdfast.policy.frontier import Rule, nodes_of
+from holdfast.policy.graph_rules import Rule, rule_nodes
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
 
@@ -121,7 +121,7 @@ def _refuse_own(added: NodeSpec) -> None:
 
 def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
     given = [condition.rule for condition in added.after]
-    named = {node for rule in given for node in nodes_of(rule)}
+    named = {node for rule in given for node in rule_nodes(rule)}
     ensured = set(_ensured(given))
     rules = list(given)
     for fill in added.fills:
@@ -138,7 +138,7 @@ def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
     if added.when is not None:
         rules += [done_rule(name) for name in _compared(added.when.rule) if name not in named | ensured]
         rules.append(added.when.rule)
-    needs = dict.fromkeys(node for rule in rules for node in nodes_of(rule))
+    needs = dict.fromkeys(node for rule in rules for node in rule_nodes(rule))
     needs |= dict.fromkeys(fill.reference["node"] for fill in added.fills)
     if added.name in needs:
         raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")

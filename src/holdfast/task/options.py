@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
-from holdfast.model.names import LONGEST_KEY, check_name, check_queue
+from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
@@ -154,7 +154,7 @@ def _memory(value: Any, run_in: RunIn | None, what: str) -> int:
 
 
 def _key(value: Any, what: str) -> str:
-    return check_name(value, what, LONGEST_KEY)
+    return check_name(value, what, MAX_KEY_CHARS)
 
 
 def _priority(value: Any, what: str) -> int:

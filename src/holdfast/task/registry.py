@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 
 from holdfast.errors import ConfigError, DuplicateTask, TaskError, UnknownTask
 from holdfast.model.codec import decode
-from holdfast.model.names import check_name, check_queue, dotted_name, shown
+from holdfast.model.names import check_name, check_queue, dotted_name, quoted
 from holdfast.task.annotations import named
 from holdfast.task.context import Context
 from holdfast.task.declared_limits import DeclaredLimits
@@ -41,7 +41,7 @@ class Registry:
 
     def __init__(self, include: Sequence[str] = ()) -> None:
         if isinstance(include, str):
-            raise ConfigError(f"include must be a list of modules, not a str: use include=[{shown(include)}]")
+            raise ConfigError(f"include must be a list of modules, not a str: use include=[{quoted(include)}]")
         self._unimported = [check_name(module, "a module in include") for module in include]
         self.limits = DeclaredLimits()
         self.fair: dict[str, dict[str, int]] = {}
@@ -87,7 +87,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(f"no task {shown(name)} in this app; {self._hint(name)}") from None
+            raise UnknownTask(f"no task {quoted(name)} in this app; {self._hint(name)}") from None
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a stored result as the task's return type, or as plain JSON if the task is unknown here."""

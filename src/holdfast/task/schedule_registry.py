@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, Duration, time_to_micros, to_micros
-from holdfast.model.names import check_name, shown
-from holdfast.policy.catch_up import CatchUp
-from holdfast.policy.cron import LEAST_INTERVAL, Timing, check_cron, check_zone
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, time_to_micros, to_micros
+from holdfast.model.names import check_name, quoted
+from holdfast.policy.schedule_timing import MIN_INTERVAL_MICROS, CatchUp, Timing, check_cron, check_zone
 from holdfast.task.task import Request, Task
 
 Overlap: TypeAlias = Literal["allow", "skip"]
@@ -86,7 +85,7 @@ class ScheduleRegistry:
             _jitter(where, jitter, timing),
         )
         if name in self.triggers or self.schedules.get(name, new) != new:
-            raise ConfigError(f"two schedules or triggers have the name {shown(name)}: rename one")
+            raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.schedules[name] = new
 
     def trigger(self, name: str, fn: Poll, every: Duration, timeout: Duration) -> None:
@@ -97,11 +96,11 @@ class ScheduleRegistry:
         if needed := _needed(fn):
             raise ConfigError(f"{where}: its function is called without arguments but requires {', '.join(needed)}")
         new = Trigger(name, fn, _interval(where, every), to_micros(timeout, f"{where}: timeout"))
-        if new.timeout < SECOND:
+        if new.timeout < MICROS_PER_SECOND:
             raise ConfigError(f"{where}: timeout must be at least 1 s, not {timeout}")
         known = self.triggers.get(name)
         if name in self.schedules or (known is not None and _origin(known.fn) != _origin(fn)):
-            raise ConfigError(f"two schedules or triggers have the name {shown(name)}: rename one")
+            raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.triggers[name] = new
 
 
@@ -126,7 +125,7 @@ def _timing(
 
 def _interval(where: str, every: Duration) -> int:
     micros = to_micros(every, f"{where}: every")
-    if micros < LEAST_INTERVAL:
+    if micros < MIN_INTERVAL_MICROS:
         raise ConfigError(f"{where}: every must be at least 1 s, not {every}")
     return micros
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import UNREADABLE, decode, decoder, encode
+from holdfast.model.codec import CODEC_MISSING, decode, decoder, encode
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
@@ -79,8 +79,8 @@ class Signature:
                 self._resolve()
             except Unresolved as error:
                 raise TaskError(
-                    f"task {self.task_name}: an annotation can't be resolved: {error}. Import the name at run time, not "
-                    "under TYPE_CHECKING, define it at module level, or remove the annotation"
+                    f"task {self.task_name}: an annotation can't be resolved: {error}. Import it at run time (not "
+                    "under TYPE_CHECKING), define it at module level, or remove the annotation"
                 ) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -233,7 +233,7 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            why = UNREADABLE if text[:1] == "~" else prefix + _by_parameter(error)
+            why = CODEC_MISSING if text[:1] == "~" else prefix + _by_parameter(error)
             raise self._error(why) from error
 
     def _by_name(self, text: str) -> str:

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.database import Database
 from holdfast.errors import KeyConflict
-from holdfast.model.labels import label_of
 from holdfast.model.payloads import Payloads
-from holdfast.model.virtual_clock import Follower, VirtualClock
+from holdfast.model.step_keys import key_label
+from holdfast.model.virtual_clock import ClockFollower, VirtualClock
 from holdfast.store import End, Store
 from holdfast.store.attempts import Attempts
 from holdfast.store.commands import LOST, Command, Enqueue, Record, Reply
@@ -88,7 +88,9 @@ class CrashInjector:
         self._times: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def guard(self, worker: Follower | None, writes: Iterable[ObservedWrite], write: Callable[[], T], lost: T) -> T:
+    def guard(
+        self, worker: ClockFollower | None, writes: Iterable[ObservedWrite], write: Callable[[], T], lost: T
+    ) -> T:
         """Write, or don't; `lost` is what a dead worker is answered."""
         if worker is None:
             return write()
@@ -105,7 +107,7 @@ class CrashInjector:
     def _at(self, *, recorded: bool) -> CrashPoint | None:
         return self.at if self.at is not None and self.at.recorded is recorded and self.where is None else None
 
-    def _record(self, worker: Follower, writes: Iterable[ObservedWrite]) -> dict[CrashPoint | None, str]:
+    def _record(self, worker: ClockFollower, writes: Iterable[ObservedWrite]) -> dict[CrashPoint | None, str]:
         """The points that this is, with their runs."""
         found: dict[CrashPoint | None, str] = {}
         with self._lock:
@@ -121,7 +123,7 @@ class CrashInjector:
                 found.update((point, run) for point in points)
         return found
 
-    def _crash(self, worker: Follower, run: str) -> None:
+    def _crash(self, worker: ClockFollower, run: str) -> None:
         self.where = line_of(worker.attempt(run))
         worker.die()
 
@@ -140,10 +142,10 @@ def writes_of(commands: Sequence[Command]) -> list[ObservedWrite]:
 def _write_of(command: Command) -> ObservedWrite:
     if isinstance(command, Record):
         done = command.kind in USER_CODE_RECORDS
-        what = label_of(command.key)
+        what = key_label(command.key)
         return ObservedWrite(command.run, f"step {what}" if command.kind in USER_CODE_RECORDS[:2] else what, done)
     key = getattr(command, "key", None)
-    what = type(command).__name__.lower() if key is None else label_of(key)
+    what = type(command).__name__.lower() if key is None else key_label(key)
     return ObservedWrite(command.held.run, what, False)
 
 
@@ -210,7 +212,7 @@ class CrashingTransactions(Transactions):
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> str | None:
         write = partial(super().run, session, record, work, is_stopped)
-        writes = [ObservedWrite(record.run, f"transaction {label_of(record.key)}", False)]
+        writes = [ObservedWrite(record.run, f"transaction {key_label(record.key)}", False)]
         return self._crashes.guard(self._clock.worker(session), writes, write, None)
 
 

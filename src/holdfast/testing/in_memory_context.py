@@ -19,11 +19,11 @@ from uuid import UUID
 from holdfast.engine.durable import plans as fx
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
-from holdfast.engine.durable.steps import StepRetries, returned
+from holdfast.engine.durable.steps import StepRetries, step_result
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import describe, to_json
+from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
 from holdfast.store import Claim, NewRun
@@ -150,7 +150,7 @@ class InMemoryExecutor:
     # Carrying out
 
     def play(self, operation: Operation) -> Calls:
-        plan = self._plans.plan(operation)
+        plan = self._plans.start(operation)
         try:
             effect = next(plan)
             while True:
@@ -166,21 +166,21 @@ class InMemoryExecutor:
                 return (yield from self._transact(effect))
             case fx.WaitEffect():
                 return (yield from self._wait(effect))
-            case fx.WriteEffect():
-                return self._write(effect.command)
             case fx.RestartEffect():
                 raise Restarted(tuple(decode(effect.args).get("*", ())))
-        raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
+            case fx.ReplayEffect() | fx.UnrecordedEffect():
+                raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
+        return self._write(effect)
 
     def _try(self, effect: fx.StepEffect) -> Calls:
         """A step with its retries, without pauses between them."""
         step = effect.step
         self.shared.steps.append(step.name)
-        tries = StepRetries(step, step.retry, step.timeout)
+        tries = StepRetries(step.retry, step.timeout)
         while True:
             try:
                 value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.StepResult | float = returned(step, value, PLAIN_PAYLOADS)
+                tried: fx.StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
             except Exception as error:
                 tried = tries.failed(error)
             if isinstance(tried, fx.StepResult):
@@ -193,9 +193,9 @@ class InMemoryExecutor:
         self.shared.steps.append(call.name)
         try:
             value = yield self._call(effect.key, call.fn, self.shared.connection, *call.args, **call.kwargs)
-            tried: fx.StepResult | float = returned(call, value, PLAIN_PAYLOADS)
+            tried: fx.StepResult | float = step_result(call, value, PLAIN_PAYLOADS)
         except Exception as error:
-            tried = StepRetries(call, None, None).failed(error)
+            tried = StepRetries().failed(error)
         return tried
 
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
@@ -214,7 +214,7 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    def _write(self, command: write.Command) -> Any:
+    def _write(self, command: write.Command | write.StepRecord) -> Any:
         shared = self.shared
         match command:
             case write.Record(kind="now"):
@@ -278,7 +278,7 @@ class InMemoryExecutor:
         try:
             result = signature.encode_result((yield partial(fn, *args, **kwargs)))
         except Exception as error:
-            return (id, place, "failed", None, to_json(describe(error)))
+            return (id, place, "failed", None, error_to_json(describe_exception(error)))
         return (id, place, "done", result, None)
 
 

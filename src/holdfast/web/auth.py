@@ -18,7 +18,7 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.tokens import Permission, id_of, kept_hash, pass_of
 from holdfast.errors import RunNotFound
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.web.responses import RequestError
 
@@ -82,7 +82,7 @@ class Authenticator:
         else:
             found = None
         if found is None and bearer is None and self.is_open():
-            found = Principal(who(None), "operate", None, "open", _form_key(self._control.identity))
+            found = Principal(actor_or_user(None), "operate", None, "open", _form_key(self._control.identity))
         if found is None:
             raise RequestError(
                 401,

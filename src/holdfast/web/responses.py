@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast import errors
 from holdfast.database.faults import DataFault
-from holdfast.model.codec import MAX_PAYLOAD
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.telemetry import log
 
 TITLES = {
@@ -101,7 +101,7 @@ def _code(error: Exception) -> str:
     return _CAPITAL.sub("_", type(error).__name__).lower()
 
 
-LARGEST_BODY = 2 * MAX_PAYLOAD
+LARGEST_BODY = 2 * MAX_PAYLOAD_BYTES
 JSON = "application/json"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode

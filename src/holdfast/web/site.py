@@ -61,7 +61,7 @@ def _control(app: Holdfast) -> Control:
     if app.url == IN_MEMORY:
         return Control(app.store, app.registry)
     database = open_database(app.url, app.store.database.dialect.schema)
-    database.read_seconds = READ_SECONDS
+    database.read_timeout_s = READ_SECONDS
     return Control(app.store.beside(database), app.registry)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.services import ClientServices
-from holdfast.model.clock import SECOND, to_datetime
-from holdfast.policy.cron import Timing
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun, Store
 from holdfast.store.schedule_rows import Declared, Rules
 from holdfast.task.schedule_registry import ScheduleRegistry
@@ -60,7 +60,7 @@ class Scheduler(Loop):
             if fired.made:
                 self._made()
             return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
-        return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
+        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
 
     def _template(self, request: Any) -> NewRun:
         """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its

@@ -11,7 +11,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.model.run import FINAL, STATES
+from holdfast.model.run import FINAL_STATES, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
 
@@ -79,7 +79,7 @@ _environment.filters.update(
     ago=formats.ago, span=formats.span, exact=formats.exact, shown=formats.shown, brief=formats.brief,
     many=formats.many, path=lambda text: quote(str(text), safe=""),
 )  # fmt: skip
-_environment.globals.update(SECTIONS=SECTIONS, STATES=STATES, FINAL=FINAL, asset=address)
+_environment.globals.update(SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES, asset=address)
 
 
 def page(request: Request, principal: Principal | None, template: str, status: int = 200, **values: Any) -> Response:

@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.web.api.bulk import advance
 from holdfast.web.pages.forms import fields_of
 from holdfast.web.pages.graph_layout import layout_graph
@@ -77,7 +77,9 @@ def _show(visit: PageRequest) -> dict[str, Any]:
     return {
         "run": details,
         "info": details.info,
-        "reasons": [] if info.state in FINAL else visit.control.whys.why(info.id, visit.principal.tenant).reasons,
+        "reasons": []
+        if info.state in FINAL_STATES
+        else visit.control.whys.why(info.id, visit.principal.tenant).reasons,
         "timeline": build_timeline(details, now),
         "picture": None if details.graph is None else layout_graph(details.graph),
         "gates": [] if details.graph is None else _open_gates(details.graph.gates),
@@ -85,7 +87,7 @@ def _show(visit: PageRequest) -> dict[str, Any]:
         "more_steps": max(len(steps) - SHOWN_STEPS, 0),
         "history": details.history[-SHOWN_ENTRIES:],
         "more_history": max(len(details.history) - SHOWN_ENTRIES, 0),
-        "live": None if info.state in FINAL else f"/api/v1/runs/{info.id}/live",
+        "live": None if info.state in FINAL_STATES else f"/api/v1/runs/{info.id}/live",
     }
 
 
