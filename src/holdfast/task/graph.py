@@ -251,7 +251,7 @@ class Graph:
     def _call(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> NodeSpec:
         if isinstance(task, Graph | Request):
             if args or kwargs:
-                raise GraphError(f"{task!r} has its arguments already: remove those passed to add")
+                raise GraphError(f"graph {self.name}: a {type(task).__name__} has its arguments already")
             if isinstance(task, Graph):
                 return NodeSpec(self._new_name(name, task.name), graph=task)
             added = NodeSpec(self._new_name(name, task.task.rpartition(".")[2]), request=task)
