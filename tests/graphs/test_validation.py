@@ -226,9 +226,9 @@ def test_outputs_conditions_and_nodes_have_no_truth(g, give):
     a = g.add(give, name="a")
     with refused("a.output['n'] is known only when the graph runs: to get a condition, write output == True"):
         bool(a.output["n"])
-    with refused("a condition is known only when the graph runs: pass it to after= or when=, and combine conditions with"):
+    with refused("a condition is known only when the graph runs: pass it to after= or when=, and combine"):
         bool(a.output > 1)
-    with refused("node a: how it ends is known only when the graph runs"):
+    with refused("node a: its outcome is known only when the graph runs"):
         bool(a)
     with refused("a condition is known only"):
         _ = 1 < a.output < 3

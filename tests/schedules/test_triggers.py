@@ -84,7 +84,7 @@ def test_functions_of_every_kind(timed_app, ingest, ledger, kind):
         (lambda task: ["x"], "gave a str: let it yield task.request"),
         (lambda task: task.options(key="x").request("x"), "gave a Request: let it yield requests, or return a list"),
         (lambda task: 5, "gave a int"),
-        (lambda task: [task.options(key="x", connection=object()).request("x")], "remove option connection"),
+        (lambda task: [task.options(key="x", connection=object()).request("x")], "leave option connection out"),
         (lambda task: [1 / 0], "division by zero"),
         (lambda task: exit(3), "3"),
     ],
