@@ -1,5 +1,7 @@
-"""Where the database of a chaos run lives, and what can be done to it: a SQLite file or a PostgreSQL server of its own,
-behind a proxy; on a small file system of its own where root may mount one."""
+"""The databases of chaos runs and their faults: a SQLite file, or a PostgreSQL server behind a proxy.
+
+Each is on a small file system of its own if root can mount one.
+"""
 
 from __future__ import annotations
 
@@ -25,34 +27,34 @@ from tests.support.charges import record_charges
 from tests.support.disk import Disk
 from tests.support.proxy import COMMIT, Proxy
 
-MEGABYTES = 1024
+DISK_SIZE_MB = 1024
 
 
-class House(ABC):
-    """One database, and the faults that it can have."""
+class ChaosDatabase(ABC):
+    """A database and the faults that can be injected into it."""
 
     name: str
     url: str
-    """For workers and clients."""
-    direct: str
-    """For the verdict."""
+    """The URL for workers and clients."""
+    direct_url: str
+    """The URL for the verdict, without the proxy."""
 
     @abstractmethod
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]: ...
 
     @abstractmethod
-    def about(self) -> str: ...
+    def describe(self) -> str: ...
 
-    def enough(self) -> bool:
-        """Whether it has had all the faults that it was made for."""
+    def is_exhausted(self) -> bool:
+        """Tell whether all planned faults have been injected."""
         return False
 
-    def unwell(self) -> Sequence[tuple[float, float]]:
-        """From when to when nobody could write, other than by a fault that was meant to have that effect."""
+    def outages(self) -> Sequence[tuple[float, float]]:
+        """Return the periods without writes that no injected outage explains."""
         return []
 
-    def damage(self) -> list[str]:
-        """What the database itself finds wrong with its files, in the end."""
+    def check_integrity(self) -> list[str]:
+        """Return the problems that the database reports about its files."""
         return []
 
     @abstractmethod
@@ -60,20 +62,20 @@ class House(ABC):
 
 
 class DiskFull(Fault):
-    """No room for a while, longer than a lease at times."""
+    """Fills the disk, sometimes for longer than a lease."""
 
     name = "disk full"
-    every = 25.0
-    outage = True
+    mean_interval_s = 25.0
+    is_outage = True
 
     def __init__(self, source: random.Random, disk: Disk, lock: threading.Lock, server: PostgresServer | None) -> None:
         super().__init__(source)
-        self.missing = disk.missing
+        self.unavailable = disk.missing
         self._disk = disk
         self._lock = lock
         self._server = server
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         with self._lock:
             filled = self._disk.fill()
             try:
@@ -81,70 +83,74 @@ class DiskFull(Fault):
             finally:
                 self._disk.clear()
             if self._server is not None and not self._server.running:
-                self._server.start()  # where even its log of writes had no room, it has given up
+                self._server.start()  # PostgreSQL exits if there is no room for WAL.
         return filled
 
 
-class SqliteHouse(House):
-    """A file."""
+class SqliteDatabase(ChaosDatabase):
+    """A SQLite file."""
 
     name = "SQLite"
 
     def __init__(self, folder: Path) -> None:
-        self._disk = Disk(folder / "disk", MEGABYTES)
+        self._disk = Disk(folder / "disk", DISK_SIZE_MB)
         self._file = self._disk.folder / "chaos.db"
-        self.url = self.direct = f"sqlite:///{self._file}"
+        self.url = self.direct_url = f"sqlite:///{self._file}"
         with Holdfast(self.url) as app, app.transaction() as connection:
             connection.execute(TABLE)
             app.store.prepare()
         record_charges(self.url)
-        self._pulse = Pulse(self._file)
+        self._monitor = WriteMonitor(self._file)
         self._writes: LongWrites | None = None
 
-    def unwell(self) -> Sequence[tuple[float, float]]:
-        """While another program writes all the time, what it sees itself counts: the pulse waits without its turn."""
+    def outages(self) -> Sequence[tuple[float, float]]:
+        """While another program writes all the time, count its own gaps: the monitor doesn't queue for a turn."""
         if self._writes is None:
-            return self._pulse.gaps
+            return self._monitor.gaps
         busy = self._writes.times
-        felt = [gap for gap in self._pulse.gaps if not any(gap[0] < until and since < gap[1] for since, until in busy)]
-        return [*felt, *self._writes.gaps]
+        unexplained = [
+            gap for gap in self._monitor.gaps if not any(gap[0] < until and since < gap[1] for since, until in busy)
+        ]
+        return [*unexplained, *self._writes.gaps]
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
         lock = threading.Lock()
         self._writes = LongWrites(random.Random(source.random()), self.url)
         return [FileLocked(source, self._file, lease), DiskFull(source, self._disk, lock, None), self._writes]
 
-    def about(self) -> str:
+    def describe(self) -> str:
         return f"SQLite {apsw.sqlitelibversion()}"
 
-    def damage(self) -> list[str]:
-        with Holdfast(self.direct) as app, app.transaction() as connection:
+    def check_integrity(self) -> list[str]:
+        with Holdfast(self.direct_url) as app, app.transaction() as connection:
             return [str(said) for (said,) in connection.execute("pragma integrity_check") if said != "ok"]
 
     def close(self) -> None:
-        self._pulse.close()
+        self._monitor.close()
         self._disk.close()
 
 
-class Pulse:
-    """Sees whether the file can be written. A worker that is frozen in the middle of a write, which no program can
-    foresee, keeps everyone else from writing until it goes on."""
+class WriteMonitor:
+    """Checks whether the file can be written.
+
+    A worker that is frozen in the middle of a write blocks all other writers until it continues.
+    """
 
     def __init__(self, file: Path) -> None:
         self.gaps: list[tuple[float, float]] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._feel, args=(file,), daemon=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._monitor_writes, args=(file,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
-    def _feel(self, file: Path) -> None:
+    def _monitor_writes(self, file: Path) -> None:
         connection = apsw.Connection(str(file))
         connection.set_busy_timeout(100)
         last = time.monotonic()
-        while not self._over.wait(0.1):
+        while not self._stopped.wait(0.1):
             try:
                 connection.execute("begin immediate")
                 connection.execute("rollback")
@@ -157,18 +163,18 @@ class Pulse:
 
 
 class FileLocked(Fault):
-    """Another process keeps the only writer, shorter and longer than the lease."""
+    """Another process holds the write lock, for less or more than the lease."""
 
-    name = "write lock held by a stranger"
-    every = 15.0
-    outage = True
+    name = "write lock held by another process"
+    mean_interval_s = 15.0
+    is_outage = True
 
     def __init__(self, source: random.Random, file: Path, lease: float) -> None:
         super().__init__(source)
         self._file = file
         self._lease = lease
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         code = (
             "import apsw, sys, time; c = apsw.Connection(sys.argv[1]); c.set_busy_timeout(10000);"
             "c.execute('begin immediate'); time.sleep(float(sys.argv[2]))"
@@ -178,18 +184,18 @@ class FileLocked(Fault):
 
 
 class LongWrites(Fault):
-    """Another program writes all the time, for 100 ms each time. Nobody may lose a lease by that."""
+    """Another program writes all the time, 100 ms per transaction. No worker may lose its lease because of it."""
 
     name = "another program in transactions of 100 ms"
-    every = 12.0
+    mean_interval_s = 12.0
 
     def __init__(self, source: random.Random, url: str) -> None:
         super().__init__(source)
         self.gaps: list[tuple[float, float]] = []
-        """When the program itself waited for more than a second."""
+        """The periods in which the program itself waited for more than a second."""
         self._url = url
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         with BusyWriter(self._url) as writer:
             time.sleep(self.random.uniform(2, 6))
         times = writer.commits()
@@ -201,24 +207,24 @@ def _python(code: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, check=False).returncode
 
 
-class PostgresHouse(House):
-    """A server that keeps what it acknowledged, behind a proxy."""
+class PostgresDatabase(ChaosDatabase):
+    """A PostgreSQL server with durable commits, behind a proxy."""
 
     name = "PostgreSQL"
 
     def __init__(self, folder: Path, version: int | None = None) -> None:
-        self._disk = Disk(folder / "disk", MEGABYTES)
+        self._disk = Disk(folder / "disk", DISK_SIZE_MB)
         data = self._disk.folder / "data"
         settings = {"max_wal_size": "128MB", "wal_keep_size": 0, "max_connections": 200}
         self.server = PostgresServer(data, fsync=True, version=version, settings=settings).start()
-        self.direct = self.server.create_database("chaos")
-        with psycopg.connect(self.direct) as own:
+        self.direct_url = self.server.create_database("chaos")
+        with psycopg.connect(self.direct_url) as own:
             own.execute(TABLE)
             self._version = str(own.info.parameter_status("server_version"))
-        with Holdfast(self.direct) as app:
+        with Holdfast(self.direct_url) as app:
             app.store.prepare()
-        record_charges(self.direct)
-        self.proxy = Proxy(self.direct)
+        record_charges(self.direct_url)
+        self.proxy = Proxy(self.direct_url)
         self.url = self.proxy.url
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
@@ -233,7 +239,7 @@ class PostgresHouse(House):
             DiskFull(source, self._disk, lock, self.server),
         ]
 
-    def about(self) -> str:
+    def describe(self) -> str:
         return f"PostgreSQL {self._version}"
 
     def close(self) -> None:
@@ -244,15 +250,15 @@ class PostgresHouse(House):
 
 class ServerKilled(Fault):
     name = "server killed (SIGKILL)"
-    every = 14.0
-    outage = True
+    mean_interval_s = 14.0
+    is_outage = True
 
     def __init__(self, source: random.Random, server: PostgresServer, lock: threading.Lock) -> None:
         super().__init__(source)
         self._server = server
         self._lock = lock
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         with self._lock:
             self._server.kill()
             time.sleep(self.random.choice([0, 0, 0.5, 2]))
@@ -260,31 +266,31 @@ class ServerKilled(Fault):
         return True
 
 
-class OfProxy(Fault):
-    """A fault of the network."""
+class NetworkFault(Fault):
+    """A fault of the network, injected by the proxy."""
 
     def __init__(self, source: random.Random, proxy: Proxy) -> None:
         super().__init__(source)
         self.proxy = proxy
 
 
-class ConnectionsCut(OfProxy):
+class ConnectionsCut(NetworkFault):
     name = "all connections cut"
-    every = 12.0
+    mean_interval_s = 12.0
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         self.proxy.cut()
         return True
 
 
-class OfCommit(OfProxy):
-    """The next COMMIT goes wrong, whoever says it; one such fault at a time."""
+class CommitFault(NetworkFault):
+    """Disturbs the next COMMIT of any client; one such fault at a time."""
 
     def __init__(self, source: random.Random, proxy: Proxy, lock: threading.Lock) -> None:
         super().__init__(source, proxy)
         self._lock = lock
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         with self._lock:
             self.arm()
             return self.proxy.fired.wait(5)
@@ -293,30 +299,30 @@ class OfCommit(OfProxy):
     def arm(self) -> None: ...
 
 
-class AnswerLost(OfCommit):
-    """The server has committed, and nobody hears of it."""
+class AnswerLost(CommitFault):
+    """The server commits, but the answer is lost."""
 
     name = "answer to a COMMIT lost"
-    every = 4.0
+    mean_interval_s = 4.0
 
     def arm(self) -> None:
         self.proxy.lose_answer(COMMIT)
 
 
-class RequestLost(OfCommit):
-    name = "COMMIT lost on its way"
-    every = 7.0
+class RequestLost(CommitFault):
+    name = "COMMIT request lost"
+    mean_interval_s = 7.0
 
     def arm(self) -> None:
         self.proxy.lose_request(COMMIT)
 
 
-class NetworkSlow(OfProxy):
+class NetworkSlow(NetworkFault):
     name = "network slow"
-    every = 15.0
-    outage = True
+    mean_interval_s = 15.0
+    is_outage = True
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         self.proxy.delay = self.random.uniform(0.02, 0.2)
         try:
             time.sleep(self.random.uniform(1, 3))
@@ -325,18 +331,18 @@ class NetworkSlow(OfProxy):
         return True
 
 
-class NetworkSilent(OfProxy):
-    """Nothing comes through, and nothing is refused: shorter and longer than the lease."""
+class NetworkSilent(NetworkFault):
+    """Drops all packets, for less or more than the lease."""
 
     name = "network silent (packets dropped)"
-    every = 25.0
-    outage = True
+    mean_interval_s = 25.0
+    is_outage = True
 
     def __init__(self, source: random.Random, proxy: Proxy, lease: float) -> None:
         super().__init__(source, proxy)
         self._lease = lease
 
-    def once(self) -> bool:
+    def inject(self) -> bool:
         self.proxy.pause()
         try:
             time.sleep(self._lease * self.random.uniform(0.3, 1.6))
