@@ -141,7 +141,7 @@ async def test_a_wait_that_nothing_was_given_for_times_out_or_says_so():
     with pytest.raises(WaitTimeout):
         await ctx.wait_for("approved", timeout=60)
     assert ctx.time == NEW_YEAR + timedelta(minutes=1)
-    with pytest.raises(TaskError, match=r"event 'approved' never comes: give it to the context, context\(events="):
+    with pytest.raises(TaskError, match=r"event 'approved' never occurs: pass it with context\(events="):
         await ctx.wait_for("approved")
     with pytest.raises(TaskError, match=r"context\(messages=\{'note': \[…\]\}\)"):
         sync_context().receive("note")
@@ -168,7 +168,7 @@ async def test_a_transaction_gets_the_connection_of_the_test():
     assert await context(connection=rows).transaction(add, 1) == 1
     assert sync_context(connection=rows).transaction(add, 2) == 2
     assert rows == [1, 2]
-    with pytest.raises(TaskError, match=r"needs a connection: give it one, context\(connection=…\)"):
+    with pytest.raises(TaskError, match=r"needs a connection: pass context\(connection=…\)"):
         await context().transaction(add, 1)
     with pytest.raises(StepFailed, match="AttributeError"):
         await context(connection=3).transaction(add, 1)
