@@ -173,7 +173,7 @@ def test_only_threads_that_are_concerned_are_woken(app, work, other, rare_looks,
     monkeypatch.setattr(result_waiter.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
     runs = work.enqueue_many([(1,), (2,)])
     results = [threads.submit(run.result, FOREVER) for run in runs]
-    wait_until(lambda: ends_of(app) in told and len(ends_of(app)._sleepers) == 2)
+    wait_until(lambda: ends_of(app) in told and len(ends_of(app)._threads) == 2)
     other.get_run(runs[1].id).cancel()
     with pytest.raises(RunCancelled):
         results[1].result(60)
@@ -295,7 +295,7 @@ def test_an_interrupt_ends_a_wait_at_once(app, work, rare_looks, told):
     with pytest.raises(KeyboardInterrupt):
         work.enqueue(1).result(60)
     interrupting.join()
-    assert not ends_of(app)._sleepers
+    assert not ends_of(app)._threads
 
 
 def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other, threads, monkeypatch):
@@ -311,7 +311,7 @@ def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other,
     result = threads.submit(work.enqueue(2).result, FOREVER)
     wait_until(lambda: len(tried) > 2)
     assert not hears(app).is_listening
-    assert ends_of(app).longest() == result_waiter.MAX_POLL_INTERVAL_S
+    assert ends_of(app).max_interval() == result_waiter.MAX_POLL_INTERVAL_S
     other.worker().drain(60)
     assert result.result(60) == 4
 

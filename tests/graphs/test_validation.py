@@ -207,7 +207,7 @@ def test_with_a_default_or_named_in_after_it_is_taken(g, give):
     g.add(give, b.output, name="d", after=[b])
     g.add(give, b.output, name="e", after=[all_of(b, a)])
     g.add(give, a.output, name="f")
-    needs = {plan.added.name: set(plan.needs) for plan in graph_plan(g)}
+    needs = {plan.spec.name: set(plan.needs) for plan in graph_plan(g)}
     assert needs == {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"b"}, "e": {"a", "b"}, "f": {"a"}}
 
 
@@ -246,7 +246,7 @@ def test_outputs_cant_be_iterated_searched_or_asked_for_attributes(g, give):
         _ = output.rows
     with refused("a.output: index an output with a str or an int, not with 1.5"):
         output[1.5]
-    with refused("not by True"):
+    with refused("not with True"):
         output[True]
     with refused("a.output: give the default last, to the part: output['n'].default(…)"):
         output.default({})["n"]

@@ -177,7 +177,7 @@ def test_a_test_in_which_nothing_is_worked_on_says_so(run_pytest):
     text = "from holdfast.testing import crash_at_every_step\n\n@crash_at_every_step\ndef test_it(kit):\n    pass\n"
     outcome = run_pytest(test_it=text)
     assert outcome.returncode == 1
-    assert "no worker wrote anything in this test: drain with the fixture kit" in outcome.stdout
+    assert "no worker wrote anything in this test: call drain() of the kit" in outcome.stdout
 
 
 def test_a_skipped_test_and_several_processes_are_as_ever(run_pytest):

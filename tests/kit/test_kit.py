@@ -173,14 +173,14 @@ def test_steps_are_told_in_order_with_what_they_gave(kit):
 
 def test_a_kit_outside_its_block_drains_nothing(tmp_path):
     kit = Kit(Holdfast(f"sqlite:///{tmp_path / 'mine.db'}"))
-    with pytest.raises(ConfigError, match="only in its block"):
+    with pytest.raises(ConfigError, match="only inside the kit's with block"):
         kit.drain()
     with kit, pytest.raises(ConfigError, match="already in use"):
         kit.__enter__()
 
 
 def test_a_kit_takes_an_app():
-    with pytest.raises(ConfigError, match="takes a Holdfast app, not a str"):
+    with pytest.raises(ConfigError, match="takes a Holdfast app, not str"):
         Kit("shop:app")
 
 

@@ -272,7 +272,7 @@ def test_declarations_are_checked(app):
     app.machine("same", Ask)
     with pytest.raises(DuplicateTask):
         app.machine("same", Greet)
-    with pytest.raises(TaskError, match="retry is a setting of states, not a field"):
+    with pytest.raises(TaskError, match="retry is a setting of states"):
         type(State)("Odd", (State,), {"__annotations__": {"retry": int}})
 
 
