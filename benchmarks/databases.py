@@ -95,7 +95,7 @@ class BenchmarkDatabase:
 
     def has_unfinished(self) -> bool:
         """Tell whether any run is ready or running."""
-        return self.store.claims.busy(list(self.lanes.values()))
+        return self.store.claims.has_active(list(self.lanes.values()))
 
     def count_done(self) -> int:
         return self.number(COUNT_DONE)

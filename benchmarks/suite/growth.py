@@ -18,7 +18,7 @@ from benchmarks.throughput import POLL_INTERVAL_S, TIMEOUT_S, measure_runs_per_s
 from holdfast.model.codec import encode
 from holdfast.model.ids import new_id
 from holdfast.store import NewRun
-from holdfast.store.part import batch
+from holdfast.store.module import json_rows
 
 DAY_US = 86_400_000_000
 RETENTION_US = 30 * DAY_US
@@ -71,7 +71,7 @@ DELETE_RUNS = "delete from {schema}runs where expires_at is not null"
 def add_finished(db: BenchmarkDatabase, size: int) -> None:
     """Add finished runs of the measured task, with their history."""
     for number in _chunks(size):
-        rows = batch({"id": str(new_id())} for _ in range(number))
+        rows = json_rows({"id": str(new_id())} for _ in range(number))
         db.query(INSERT_FINISHED_RUNS, lane=db.lanes[NOOP], args=ARGS, keep=RETENTION_US, rows=rows)
         db.query(INSERT_FINISHED_HISTORY, rows=rows)
 
@@ -79,7 +79,7 @@ def add_finished(db: BenchmarkDatabase, size: int) -> None:
 def add_sleeping(db: BenchmarkDatabase, size: int) -> None:
     """Add durable functions in the middle of a long sleep."""
     for number in _chunks(size):
-        rows = batch({"id": str(new_id())} for _ in range(number))
+        rows = json_rows({"id": str(new_id())} for _ in range(number))
         db.query(INSERT_SLEEPING_RUNS, lane=db.lanes[STEPS], args=ARGS, keep=RETENTION_US, rows=rows)
         db.query(INSERT_SLEEPING_WAITS, delay=FAR_FUTURE_US, rows=rows)
 
@@ -87,7 +87,7 @@ def add_sleeping(db: BenchmarkDatabase, size: int) -> None:
 def add_new(db: BenchmarkDatabase, size: int, queue: str = QUEUE, task: str = NOOP, delay: int | None = None) -> None:
     """Add runs that no worker claims."""
     for number in _chunks(size):
-        db.store.intake.add(
+        db.store.enqueuer.enqueue(
             [NewRun(str(new_id()), queue, task, ARGS, RETENTION_US, delay=delay) for _ in range(number)]
         )  # fmt: skip
 

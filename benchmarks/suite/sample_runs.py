@@ -12,7 +12,7 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
 from holdfast.model.failure import error_to_json
-from holdfast.store.part import batch
+from holdfast.store.module import json_rows
 
 CHUNK_ROWS = 5_000
 WEEK_US = 7 * 24 * 3600 * MICROS_PER_SECOND
@@ -57,8 +57,8 @@ class SampleRuns:
         rows = self._rows(size)
         for first in range(0, size, CHUNK_ROWS):
             some = [next(rows) for _ in range(min(CHUNK_ROWS, size - first))]
-            self._db.query(RUNS, args=ARGS, keep=RETENTION_US, rows=batch(some))
-        while self._db.store.tallies.count():
+            self._db.query(RUNS, args=ARGS, keep=RETENTION_US, rows=json_rows(some))
+        while self._db.store.stats.aggregate():
             pass
 
     def _rows(self, size: int) -> Iterator[dict[str, Any]]:

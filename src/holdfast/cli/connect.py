@@ -97,7 +97,7 @@ class Target(NamedTuple):
             return Holdfast(self.url, schema=self.schema, migrate=migrate)
         if (self.app.url, _schema_of(self.app)) != (self.url, self.schema):
             there = open_database(self.url, self.schema)
-            self.app._bind(self.app.store.beside(there, migrate=migrate), self.url)
+            self.app._bind(self.app.store.with_database(there, migrate=migrate), self.url)
         return self.app
 
 

@@ -24,8 +24,8 @@ from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import Page, RunInfo
 from holdfast.store import NewRun, Store
-from holdfast.store.reader import run_id
 from holdfast.store.rows import NewGraph
+from holdfast.store.run_reader import run_id
 from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.registry import Registry
 from holdfast.task.scope import refuse_in_body
@@ -76,7 +76,7 @@ class Client:
 
     def trace(self) -> str | None:
         """Return the current trace context as it is stored, or None."""
-        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.kept()
+        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
         return None if kept is None else msgspec.json.encode(kept).decode()
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
@@ -105,10 +105,10 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self.store.operators.cancel(str(id), cancellation_json(reason))
+        return self.store.actions.cancel(str(id), cancellation_json(reason))
 
     def retry(self, id: UUID) -> None:
-        self.store.operators.retry(str(id))
+        self.store.actions.retry(str(id))
 
     def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
         refuse_in_body("fork", "call it inside a step")
@@ -117,13 +117,13 @@ class Client:
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
         if from_step is not None:
             check_name(from_step, "from_step", MAX_KEY_CHARS)
-        self.store.forks.fork(str(id), str(fork := new_id()), from_step, text)
+        self.store.actions.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
     def send(self, id: UUID, topic: str, payload: Any) -> None:
         refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
         text = encode(payload, f"the message on topic {topic!r}")
-        self.store.operators.send(str(id), check_name(topic, "a topic"), text)
+        self.store.actions.send(str(id), check_name(topic, "a topic"), text)
 
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
         name = check_name(event, "the name of an event")

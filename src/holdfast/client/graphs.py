@@ -15,9 +15,9 @@ from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun
-from holdfast.store.gates import completed, failed
-from holdfast.store.reader import Reader
+from holdfast.store.graphs import gate_completed, gate_failed
 from holdfast.store.rows import NewGraph, NewNode
+from holdfast.store.run_reader import RunReader
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
@@ -89,7 +89,7 @@ class Gate:
 class GraphClient:
     """Submits, appends to and reads graphs. Blocking."""
 
-    def __init__(self, client: Client, reader: Reader, keep: int) -> None:
+    def __init__(self, client: Client, reader: RunReader, keep: int) -> None:
         self._client = client
         self._creator = client.creator
         self._store = client.store
@@ -118,7 +118,7 @@ class GraphClient:
             borrowed = self._creator.borrow(connection)
             if not isinstance(borrowed, AsyncCallerConnection):
                 raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
-            id = await self._store.graphs.asubmit_on(borrowed, *self._rows(graph, result))
+            id = await self._store.graphs.submit_on_async(borrowed, *self._rows(graph, result))
             return Run(id, graph.name, self._client)
 
     def _rows(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
@@ -178,18 +178,18 @@ class GraphClient:
     def nodes(self, id: UUID) -> dict[str, RunInfo[Any]]:
         """Return the nodes of a graph by name."""
         self._reader.graph_row(id)
-        return {str(row.node): self._reader.info_of(row) for row in self._store.views.nodes(str(id))}
+        return {str(row.node): self._reader.info_of(row) for row in self._store.queries.nodes(str(id))}
 
     def gate(self, id: UUID, name: str) -> Gate:
         return Gate(id, check_name(name, "the name of a gate"), self)
 
     def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
         refuse_in_body("complete", "call it inside a step")
-        return self._store.graphs.conclude(str(id), name, completed(name, output, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_completed(name, output, by))
 
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
-        return self._store.graphs.conclude(str(id), name, failed(name, error, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
 
 
 def _packed(rule: dict[str, Any] | None) -> msgspec.Raw | None:

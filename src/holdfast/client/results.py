@@ -17,7 +17,7 @@ from holdfast.model.codec import decode
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import FINAL_STATES, Chunk
 from holdfast.store import Store
-from holdfast.store.reader import Reader
+from holdfast.store.run_reader import RunReader
 from holdfast.task.registry import Registry
 
 
@@ -33,8 +33,8 @@ class RunResults:
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
-        self.reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
-        self.waiter = ResultWaiter(store.views.ends, CompletionListener(store))
+        self.reader = RunReader(store, self.decode_result)
+        self.waiter = ResultWaiter(store.queries.outcomes, CompletionListener(store))
 
     def decode_result(self, task: str, text: str) -> Any:
         """Decode a stored result with the types of its task."""
@@ -47,7 +47,7 @@ class RunResults:
         with self.waiter.thread(id, timeout) as thread:
             while True:
                 try:
-                    seen = self._outcome(id, task, self._store.views.end(str(id)))
+                    seen = self._outcome(id, task, self._store.queries.outcome(str(id)))
                 except StoreUnavailable as error:
                     thread.pause_after_failure(error)
                     continue
@@ -116,8 +116,8 @@ class RunResults:
 
         The state is read first: all chunks of a finished run are visible once its final state is.
         """
-        row = self._store.views.end(str(id))
+        row = self._store.queries.outcome(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        rows = self._store.views.chunks(str(id), after)
+        rows = self._store.queries.chunks(str(id), after)
         return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL_STATES and not rows

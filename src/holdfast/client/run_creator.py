@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id_text
 from holdfast.store import NewRun, Store
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
 from holdfast.task.declared_limits import DeclaredLimit
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
@@ -74,7 +74,7 @@ class RunCreator:
         if borrowed is None:
             return self._handles(self._insert(new), requests)
         self.declare_limits()
-        return self._handles(self._store.intake.add_on(borrowed, new), requests)
+        return self._handles(self._store.enqueuer.enqueue_on(borrowed, new), requests)
 
     async def _aenqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._shared_connection(requests)
@@ -85,7 +85,7 @@ class RunCreator:
         if isinstance(borrowed, CallerConnection):
             raise ConfigError("connection= is a blocking connection: use enqueue() with it, or pass an async one")
         await run_in_thread(self.declare_limits)
-        ids = await self._store.intake.aadd_on(borrowed, self._new_runs(requests))
+        ids = await self._store.enqueuer.enqueue_on_async(borrowed, self._new_runs(requests))
         return self._handles(ids, requests)
 
     @contextmanager
@@ -104,7 +104,7 @@ class RunCreator:
 
     def _insert(self, new: Sequence[NewRun]) -> list[str]:
         self.declare_limits()
-        return self._store.intake.add(new)
+        return self._store.enqueuer.enqueue(new)
 
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(id, request.task, self._client) for id, request in zip(ids, requests, strict=True)]
@@ -172,7 +172,7 @@ class RunCreator:
         if not (request.declaration.limits or request.options.limits):
             return None
         counters = self._registry.limits.counters(request, pending)
-        return msgspec.json.encode([place_of(name, key) for name, key in counters]).decode()
+        return msgspec.json.encode([counter_key(name, key) for name, key in counters]).decode()
 
     def declare_limits(self) -> None:
         """Store the declared limits that the database doesn't know yet, because no worker has started."""
@@ -186,7 +186,7 @@ class RunCreator:
 def _stored_options(asked: Options, tracing: Tracing | None) -> str | None:
     """Encode the options that have no column of their own, and the trace context."""
     stored: dict[str, Any] = {}
-    if tracing is not None and (context := tracing.kept()) is not None:
+    if tracing is not None and (context := tracing.current_context()) is not None:
         stored["trace"] = context
     if asked.retry is not None:
         stored["retry"] = asked.retry.to_json()

@@ -18,9 +18,9 @@ from holdfast.model.names import check_name
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
-from holdfast.store.gates import completed, failed
-from holdfast.store.reader import Reader
-from holdfast.store.views import GateRow, NodeRow
+from holdfast.store.graphs import gate_completed, gate_failed
+from holdfast.store.run_queries import GateRow, NodeRow
+from holdfast.store.run_reader import RunReader
 
 FEW_NODES = 20
 """A graph within a graph that has no more nodes is read with it,"""
@@ -94,7 +94,7 @@ class GraphControl:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._reader = RunReader(store)
 
     def read(self, id: UUID) -> GraphInfo:
         """A graph with its nodes and gates; GraphError when the run is none."""
@@ -104,31 +104,31 @@ class GraphControl:
     def gates(self, id: UUID) -> list[GateInfo]:
         """The gates of a graph and of graphs within it; GraphError when the run is none."""
         self._reader.graph_row(id)
-        return [_gate(row) for row in self._store.views.gates(str(id))]
+        return [_gate(row) for row in self._store.queries.gates(str(id))]
 
     def node(self, id: UUID, name: str) -> UUID:
         """The id of a node of a graph."""
         self._reader.graph_row(id)
-        found = self._store.views.node_id(str(id), check_name(name, "the name of a node"))
+        found = self._store.queries.node_id(str(id), check_name(name, "the name of a node"))
         if found is None:
             raise GraphError(f"graph run {id} has no node {name!r}; `holdfast show {id}` shows those that it has")
         return UUID(found)
 
     def complete(self, id: UUID, gate: str, output: Any = None, by: str | None = None) -> bool:
         """Finish a gate with an output; False when that had been done before. `by` says who did it."""
-        return self._store.graphs.conclude(str(id), _gate_name(gate), completed(gate, output, by))
+        return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_completed(gate, output, by))
 
     def fail(self, id: UUID, gate: str, error: str, by: str | None = None) -> bool:
         """Let a gate fail, with a message; False when that had been done before."""
-        return self._store.graphs.conclude(str(id), _gate_name(gate), failed(gate, error, by))
+        return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_failed(gate, error, by))
 
     def _read(self, id: UUID, gates: list[GateInfo], left: list[int]) -> GraphInfo:
         """`left`: how many graphs within it may be read."""
-        rows = self._store.views.overview(str(id))
-        needs = _needs(rows, self._store.views.edges(str(id)))
+        rows = self._store.queries.node_overview(str(id))
+        needs = _needs(rows, self._store.queries.edges(str(id)))
         layers = layers_of(needs)
         unfinished = {row.node for row in rows if row.state not in FINAL_STATES}
-        within = self._store.views.nodes_within(str(id)) if any(row.kind == "graph" for row in rows) else {}
+        within = self._store.queries.count_nested_nodes(str(id)) if any(row.kind == "graph" for row in rows) else {}
         nodes = []
         for row in rows:
             counts = within.get(str(row.id), {})
@@ -256,7 +256,7 @@ class GateControl:
 
     def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
         """Gates that wait, of one tenant's graphs or all, the oldest first, but no more than that."""
-        rows = self._store.views.open_gates(tenant, min(limit, MOST))
+        rows = self._store.queries.open_gates(tenant, min(limit, MOST))
         return [
             OpenGate(
                 id=UUID(str(id)),

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
+from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 
 CLOCK_NOTED, CLOCK_WRONG = 2.0, 60.0
 """Seconds by which the clocks of this machine and of the server may differ."""
@@ -124,7 +124,7 @@ def _of_listeners(facts: ServerFacts, alive: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def of_holders(holders: Sequence[Holder]) -> Iterator[Finding]:
+def of_holders(holders: Sequence[SnapshotHolder]) -> Iterator[Finding]:
     """Old snapshots: those who keep dead rows from being cleaned up, by name."""
     for holder in holders:
         if holder.took is not None and holder.took < OLD_SNAPSHOT * MICROS_PER_SECOND:
@@ -139,7 +139,7 @@ def of_holders(holders: Sequence[Holder]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _culprit(holder: Holder, age: int | None) -> str:
+def _culprit(holder: SnapshotHolder, age: int | None) -> str:
     if holder.kind == "prepared":
         return f"the prepared transaction {holder.name} of {holder.user} is open for {age:,} s"
     if holder.kind == "slot":
@@ -148,7 +148,7 @@ def _culprit(holder: Holder, age: int | None) -> str:
     return f"{who} has a transaction open for {age:,} s, {holder.doing}: {' '.join((holder.query or '').split())}"
 
 
-def _remedy(holder: Holder) -> str:
+def _remedy(holder: SnapshotHolder) -> str:
     if holder.kind == "prepared":
         return f"commit it, or ROLLBACK PREPARED '{holder.name}'"
     if holder.kind == "slot":
@@ -156,7 +156,7 @@ def _remedy(holder: Holder) -> str:
     return f"let that program commit, or end it: select pg_terminate_backend({holder.pid})"
 
 
-def of_bloat(tables: Sequence[Bloat]) -> Iterator[Finding]:
+def of_bloat(tables: Sequence[TableBloat]) -> Iterator[Finding]:
     """Tables with more dead rows than live ones."""
     for table in tables:
         if table.dead >= MANY_DEAD and table.dead > table.live:

@@ -25,9 +25,9 @@ from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
 from holdfast.model.step_keys import key_label
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Checkpoint, Held, Kept
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken
 from holdfast.store.rows import NewGraph
-from holdfast.store.views import OpenClaim, OpenRow
+from holdfast.store.run_queries import UnfinishedClaim, UnfinishedRow
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -160,13 +160,18 @@ class RunReplay:
     """The replay of one run."""
 
     def __init__(
-        self, services: ReadOnlyServices, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float
+        self,
+        services: ReadOnlyServices,
+        task: Task[..., Any],
+        run: UnfinishedClaim,
+        kept: LoadedHistory,
+        timeout: float,
     ) -> None:
         claim = run.claim
         self._services = services
         self._run = run
         self._timeout = timeout
-        self._history = RecordedHistory(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        self._history = RecordedHistory(kept, RunToken(claim.id, claim.seq, claim.fence, claim.generation))
         self._waits = list(self._history.open_waits)
         self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
         self._attempt = Attempt(claim, task, "check", kept)
@@ -350,28 +355,28 @@ class ReplayChecker:
         for row in self._open(task):
             mine = known.get(row.task)
             if mine is None:
-                if row.past:
+                if row.has_history:
                     report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
-            elif (mine.durable or row.past) and (limit is None or len(todo) < limit):
+            elif (mine.durable or row.has_history) and (limit is None or len(todo) < limit):
                 todo.append(row.id)
         return todo
 
-    def _open(self, task: str | None) -> Iterator[OpenRow]:
+    def _open(self, task: str | None) -> Iterator[UnfinishedRow]:
         after: str | None = None
         while True:
-            page = self._store.views.open_runs(task, PAGE, after)
+            page = self._store.queries.unfinished_runs(task, PAGE, after)
             yield from page
             if len(page) < PAGE:
                 return
             after = page[-1].id
 
-    def _load(self, runs: Sequence[str]) -> list[tuple[str, OpenClaim, Kept]]:
+    def _load(self, runs: Sequence[str]) -> list[tuple[str, UnfinishedClaim, LoadedHistory]]:
         """What is kept of runs; those that have ended meanwhile are left out."""
-        found = self._store.views.open_claims(runs)
+        found = self._store.queries.unfinished_claims(runs)
         kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
         return [(id, found[id], kept[id]) for id in runs if id in found]
 
-    def _judge(self, report: CheckReport, id: str, run: OpenClaim, kept: Kept, timeout: float) -> None:
+    def _judge(self, report: CheckReport, id: str, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> None:
         findings = self._findings(run, kept, timeout)
         for _ in range(LOOKS):  # its parts are not read in one moment, and a worker may be at it
             if not findings or findings[0].kind == "timeout":
@@ -392,7 +397,7 @@ class ReplayChecker:
         checked = CheckedRun(UUID(id), run.task, state, findings)
         (report.unchecked if findings[0].kind == "unchecked" else report.different).append(checked)
 
-    def _findings(self, run: OpenClaim, kept: Kept, timeout: float) -> list[Difference]:
+    def _findings(self, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> list[Difference]:
         task = self._registry.get(run.task)
         if not task.durable:
             text = f"{len(kept.checkpoints)} steps are on record, but it is no durable function any more"
@@ -400,6 +405,6 @@ class ReplayChecker:
         return RunReplay(self._services, task, run, kept, timeout).findings()
 
 
-def _as_it_was(run: OpenClaim, kept: Kept, run_now: OpenClaim, kept_now: Kept) -> bool:
+def _as_it_was(run: UnfinishedClaim, kept: LoadedHistory, run_now: UnfinishedClaim, kept_now: LoadedHistory) -> bool:
     waits, waits_now = ([(wait.key, wait.outcome) for wait in some.waits] for some in (kept, kept_now))
     return run == run_now and kept.checkpoints == kept_now.checkpoints and waits == waits_now

@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.names import check_name
 from holdfast.store import Store
-from holdfast.store.tokens import TokenRow
+from holdfast.store.admin import TokenRow
 
 Permission: TypeAlias = Literal["read", "operate"]
 
@@ -71,19 +71,19 @@ class TokenControl:
 
     def list(self) -> Sequence[TokenInfo]:
         """Every token, revoked ones too, the oldest first."""
-        return [_info(row) for row in self._store.tokens.all()]
+        return [_info(row) for row in self._store.tokens.list_all()]
 
     def revoke(self, id: str) -> bool:
         """Let nobody use a token any more; False when it had been revoked before."""
         if self._store.tokens.revoke(id):
             return True
-        if any(row.id == id for row in self._store.tokens.all()):
+        if any(row.id == id for row in self._store.tokens.list_all()):
             return False
         raise ConfigError(f"there is no token {id[:40]!r}; `holdfast token list` shows their ids")
 
     def exist(self) -> bool:
         """Whether there is a token that may be used."""
-        return self._store.tokens.any()
+        return self._store.tokens.has_any()
 
     def check(self, id: str, given: str) -> TokenInfo | None:
         """The token whose pass was given, if there is such a one and it may be used."""

@@ -13,7 +13,7 @@ from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Outcome, Record
+from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
@@ -52,9 +52,9 @@ class ClientServices(Protocol):
 class ChildReader(Protocol):
     """Reads how children ended. Blocks."""
 
-    def spawned(self, parent: str) -> dict[str, Any]: ...
+    def spawned_results(self, parent: str) -> dict[str, Any]: ...
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]: ...
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]: ...
 
 
 class ResidentWaiter(Protocol):
@@ -62,7 +62,7 @@ class ResidentWaiter(Protocol):
 
     current: Attempt
 
-    def resolve_wait(self, key: str, outcome: Outcome) -> None:
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         """Deliver the outcome of a wait. Called from any thread, perhaps more than once for a wait."""
 
 
@@ -89,7 +89,7 @@ class WorkerServices(Protocol):
     def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
         """Read from the database for an attempt. Blocks."""
 
-    def transact(self, attempt: Attempt, record: Record, run: Callable[[Any], str]) -> str | None:
+    def transact(self, attempt: Attempt, record: NewCheckpoint, run: Callable[[Any], str]) -> str | None:
         """Call `run` with a connection and record the text that it returns, in one transaction. Blocks.
 
         Returns None if the run was lost; then the transaction was rolled back.
@@ -112,7 +112,7 @@ def retry_while_unavailable(attempt: Attempt, call: Callable[[], T]) -> T:
             if attempt.order is not None:
                 raise
             if not is_reported:
-                log.attempt_waits_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+                log.attempt_waiting_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
                 is_reported = True
         deadline = time.monotonic() + FIRST_PAUSE
         while attempt.order is None and time.monotonic() < deadline:

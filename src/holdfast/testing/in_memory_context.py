@@ -26,8 +26,8 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
 from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
-from holdfast.store.commands import Held, Kept, Outcome
-from holdfast.store.family import spawn_key
+from holdfast.store.commands import LoadedHistory, RunToken, WaitOutcome
+from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation
@@ -138,17 +138,19 @@ class InMemoryExecutor:
         self._runs = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
-        self._plans = OperationPlans(claim, RecordedHistory(Kept(), Held(claim.id, 0, 1, 0)), self._runs, self)
+        self._plans = OperationPlans(
+            claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
+        )
 
     def check(self) -> None:
         """Do nothing: a direct call is never cancelled."""
 
     # Implements `ChildReader`
 
-    def spawned(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
+    def spawned_results(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
         return {}
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
     # Effects
@@ -218,26 +220,26 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    def _write(self, command: write.Command | write.StepRecord) -> Any:
+    def _write(self, command: write.Command | write.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:
-            case write.Record(kind="now"):
+            case write.NewCheckpoint(kind="now"):
                 return str(shared.now)
-            case write.Record():
+            case write.NewCheckpoint():
                 return command.value
-            case write.Emit():
+            case write.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
                 shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
-            case write.Spawn():
-                self._ends[spawn_key(0, command.key)] = [run.id for run in command.children]
+            case write.SpawnCommand():
+                self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 shared.enqueued += [self._runs.requests[run.id] for run in command.children]
                 return command.value
-            case write.Enqueue():
+            case write.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
-            case write.Write():
+            case write.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
 
@@ -248,21 +250,21 @@ class InMemoryExecutor:
         if wait.kind == "children":
             yield from self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
-            outcome = Outcome("failed", failed[0]) if failed and wait.eager else Outcome("children", None)
+            outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
             return fx.WaitResult(wait.n, outcome, None if effect.read is None else effect.read())
         return fx.WaitResult(wait.n, self._come(wait))
 
-    def _come(self, wait: write.Wait) -> Outcome:
+    def _come(self, wait: write.WaitCommand) -> WaitOutcome:
         """Return the outcome of a wait: what is already there, or else its timeout."""
         if wait.kind == "event" and wait.name in self.shared.events:
-            return Outcome("event", self.shared.events[wait.name])
+            return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
-            return Outcome("message", self._messages[wait.target or ""].pop(0))
+            return WaitOutcome("message", self._messages[wait.target or ""].pop(0))
         if wait.due_at is None and wait.delay is None:
             raise TaskError(_never_comes(wait))
         now = self.shared.now
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
-        return Outcome("due", None)
+        return WaitOutcome("due", None)
 
     def _run_children(self, spawn: str) -> Calls:
         """Call the functions of awaited children, one after the other, each once."""
@@ -286,7 +288,7 @@ class InMemoryExecutor:
         return (id, place, "done", result, None)
 
 
-def _never_comes(wait: write.Wait) -> str:
+def _never_comes(wait: write.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
     return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"

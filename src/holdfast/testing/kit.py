@@ -138,7 +138,7 @@ class Kit:
 
     def _kept(self, run: RunDetails) -> str:
         """Return the stored arguments, in which secrets aren't masked."""
-        more = self._store.views.more(str(run.info.id))
+        more = self._store.queries.details(str(run.info.id))
         assert more is not None
         return more.args
 

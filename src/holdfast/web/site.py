@@ -62,7 +62,7 @@ def _control(app: Holdfast) -> Control:
         return Control(app.store, app.registry)
     database = open_database(app.url, app.store.database.dialect.schema)
     database.read_timeout_s = READ_SECONDS
-    return Control(app.store.beside(database), app.registry)
+    return Control(app.store.with_database(database), app.registry)
 
 
 def _api_routes(context: SiteContext) -> list[BaseRoute]:

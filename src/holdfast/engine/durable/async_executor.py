@@ -35,8 +35,16 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
-from holdfast.store.commands import Command, Open, Outcome, Record, StepRecord, Withdraw, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import (
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    WaitOutcome,
+    WaitRegistered,
+    WithdrawCommand,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import current_scope
 
@@ -218,7 +226,7 @@ class AsyncExecutor(Executor):
         """Write a command and wait until it is durable."""
         return await self._await(self._submit(command))
 
-    def _submit(self, command: Command | StepRecord) -> asyncio.Future[Any]:
+    def _submit(self, command: Command | NewStepCheckpoint) -> asyncio.Future[Any]:
         """Write a command; the future is done when it is durable and its turn has come."""
         self._started += 1
         future = self._new_future()
@@ -238,7 +246,7 @@ class AsyncExecutor(Executor):
         if self._open_waits:
             self._suspend_soon()
         future, n = write.context, getattr(write.command, "n", None)
-        if type(answer) is Wrote:
+        if type(answer) is Written:
             if n is not None:
                 self._delivery.deliver(n, future, answer.value)
             elif not future.done():
@@ -275,11 +283,11 @@ class AsyncExecutor(Executor):
         effect, future = write.context
         self._note_finished()
         n = effect.wait.n
-        if isinstance(answer, Open):
+        if isinstance(answer, WaitRegistered):
             self._delivery.cancel(n)
             self.plans.skip_number(n)
             self._add_open_wait(effect, future, answer.due_in)
-        elif isinstance(answer, Outcome):
+        elif isinstance(answer, WaitOutcome):
             self._deliver_outcome(n, future, answer, effect.read)
         elif isinstance(answer, Exception):
             self._delivery.cancel(n)
@@ -298,10 +306,10 @@ class AsyncExecutor(Executor):
         self._services.watch(self)
         self._suspend_soon()
 
-    def resolve_wait(self, key: str, outcome: Outcome) -> None:
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         self._loop.call_soon_threadsafe(self._on_resolved, key, outcome)
 
-    def _on_resolved(self, key: str, outcome: Outcome) -> None:
+    def _on_resolved(self, key: str, outcome: WaitOutcome) -> None:
         opened = self._open_waits.pop(key, None)
         if opened is None or self._closed:
             return
@@ -309,12 +317,12 @@ class AsyncExecutor(Executor):
         self._resumes += 1
         n = self.plans.next_number()
         self._delivery.expect(n)
-        recorded = recorded_as(effect.wait.kind, outcome)
-        self._submit_unawaited(Record(*self.plans.run_token, n, key, *recorded, waited=True))
+        recorded = encode_outcome(effect.wait.kind, outcome)
+        self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=True))
         self._deliver_outcome(n, future, outcome, effect.read)
 
     def _deliver_outcome(
-        self, n: int, future: asyncio.Future[Any], outcome: Outcome, read: Callable[[], Any] | None
+        self, n: int, future: asyncio.Future[Any], outcome: WaitOutcome, read: Callable[[], Any] | None
     ) -> None:
         if read is None:
             self._delivery.deliver(n, future, WaitResult(n, outcome))
@@ -346,7 +354,7 @@ class AsyncExecutor(Executor):
             return
         was_stopped = self._closed or self.current.order is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
-            self._submit_unawaited(Withdraw(self.plans.run_token, self.plans.next_marker_number(), key))
+            self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
 
     # Suspension
 
@@ -428,7 +436,7 @@ class AsyncExecutor(Executor):
     def record_late(self, key: str, result: StepResult) -> None:
         """Record a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
         if result.error is None:
-            self._submit_unawaited(cast(Record, self.plans.step_record(key, result, has_undo=True)))
+            self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 
     async def _run_transaction(self, effect: TransactionEffect) -> StepResult:
         call = TransactionCall(effect.operation, effect.key, self.plans, self._delivery, self._loop, self.calls)
@@ -465,7 +473,7 @@ class TransactionCall:
         loop: asyncio.AbstractEventLoop,
         calls: StepCalls,
     ) -> None:
-        self.record = Record(*plans.run_token, 0, key, "step")
+        self.record = NewCheckpoint(*plans.run_token, 0, key, "step")
         self._operation = operation
         self._plans = plans
         self._delivery = delivery

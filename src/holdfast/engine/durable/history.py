@@ -15,8 +15,8 @@ from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_name
-from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Outcome, Record
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
 
 ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
@@ -46,7 +46,7 @@ class RecordedHistory:
         "run_token", "unconsumed", "undone", "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, loaded: Kept | None, run_token: Held) -> None:
+    def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
         self.run_token = run_token
         self.unconsumed: dict[str, Checkpoint] = {}
         """Checkpoints that no operation has consumed yet, by key."""
@@ -54,8 +54,8 @@ class RecordedHistory:
         """Keys of waits that user code cancelled. They stay unresolved in a replay, where it cancels them again."""
         self.undone: set[int] = set()
         self.last_number = 0
-        self.open_waits: dict[str, KeptWait] = {}
-        self.resolved_waits: list[Record] = []
+        self.open_waits: dict[str, LoadedWait] = {}
+        self.resolved_waits: list[NewCheckpoint] = []
         """Outcomes of waits that were resolved while the run was suspended. They still have to be recorded."""
         self.numbers: Sequence[int] = ()
         """The numbers of all recorded outcomes, in order."""
@@ -65,7 +65,7 @@ class RecordedHistory:
         if loaded is not None:
             self._load(loaded)
 
-    def _load(self, loaded: Kept) -> None:
+    def _load(self, loaded: LoadedHistory) -> None:
         self.last_number = loaded.checkpoints[-1].n if loaded.checkpoints else 0
         for checkpoint in loaded.checkpoints:
             self._add(checkpoint)
@@ -89,12 +89,12 @@ class RecordedHistory:
             self.unconsumed[key] = checkpoint
             self.withdrawn.discard(key)
 
-    def _resolve(self, wait: KeptWait, outcome: Outcome) -> Record:
+    def _resolve(self, wait: LoadedWait, outcome: WaitOutcome) -> NewCheckpoint:
         """Append the outcome of a wait that was resolved while the run was suspended."""
-        kind, value = recorded_as(wait.kind, outcome)
+        kind, value = encode_outcome(wait.kind, outcome)
         n = self.next_number()
         self.unconsumed[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
-        return Record(*self.run_token, n, wait.key, kind, value, waited=True)
+        return NewCheckpoint(*self.run_token, n, wait.key, kind, value, waited=True)
 
     def next_key(self, base: str) -> str:
         """Return the key of the next operation with this base: the base and the number of its occurrence."""
@@ -206,7 +206,7 @@ def chained_exception_ids(error: BaseException) -> set[int]:
 # Outcomes of waits
 
 
-def decode_payload(outcome: Outcome, what: str, type_: Any, unpack: Callable[[str], str]) -> Any:
+def decode_payload(outcome: WaitOutcome, what: str, type_: Any, unpack: Callable[[str], str]) -> Any:
     """Return the payload of an event or message as `type_`; raise WaitTimeout if the wait timed out."""
     if outcome.kind == "due":
         raise WaitTimeout(f"timed out waiting for {what}")

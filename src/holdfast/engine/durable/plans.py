@@ -33,11 +33,11 @@ from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun, commands
-from holdfast.store.commands import Checkpoint, Command, Outcome, Record, StepRecord
-from holdfast.store.family import spawn_key
-from holdfast.store.retrying import map_value
+from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
+from holdfast.store.completion import encode_map_value
 from holdfast.store.rows import NewGraph
-from holdfast.store.waking import outcome_of, target_of
+from holdfast.store.run_tree import format_spawn_key
+from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.scope import current_scope
 
@@ -55,7 +55,7 @@ class ReplayEffect(msgspec.Struct):
 class WaitEffect(msgspec.Struct):
     """Register a wait and wait for its outcome. Results in a `WaitResult`."""
 
-    wait: commands.Wait
+    wait: commands.WaitCommand
     read: Read | None = None
 
 
@@ -89,7 +89,14 @@ class UnrecordedEffect(msgspec.Struct):
 
 
 Effect: TypeAlias = (
-    Command | StepRecord | ReplayEffect | WaitEffect | StepEffect | TransactionEffect | RestartEffect | UnrecordedEffect
+    Command
+    | NewStepCheckpoint
+    | ReplayEffect
+    | WaitEffect
+    | StepEffect
+    | TransactionEffect
+    | RestartEffect
+    | UnrecordedEffect
 )
 Plan: TypeAlias = Generator[Effect, Any, Any]
 
@@ -98,7 +105,7 @@ class WaitResult(msgspec.Struct):
     """The outcome of a wait, the number of its checkpoint, and what `WaitEffect.read` returned."""
 
     n: int
-    outcome: Outcome
+    outcome: WaitOutcome
     data: Any = None
 
 
@@ -149,7 +156,7 @@ class OperationPlans:
         """Called with the target of an event that the run waited for; blocks."""
         self._client = client
         self._reader = reader
-        self._step_record = partial(StepRecord, *history.run_token[:3])
+        self._step_record = partial(NewStepCheckpoint, *history.run_token[:3])
         self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
         self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
@@ -207,7 +214,7 @@ class OperationPlans:
         if self.replay_only:
             yield UnrecordedEffect(key)
         if operation.undo is not None and not self.has_undos:
-            yield commands.MarkUndos(self.run_token)
+            yield commands.MarkUndosCommand(self.run_token)
             self.has_undos = True
         result: StepResult = yield StepEffect(operation, key)
         yield self.step_record(key, result, has_undo=operation.undo is not None)
@@ -228,19 +235,19 @@ class OperationPlans:
                 self.compensations.append(Compensation(n, key, partial(operation.undo, value), operation))
         return value
 
-    def step_record(self, key: str, result: StepResult, *, has_undo: bool = False) -> StepRecord | Record:
+    def step_record(self, key: str, result: StepResult, *, has_undo: bool = False) -> NewStepCheckpoint | NewCheckpoint:
         """Return the checkpoint of a step, with the next number."""
         if result.error is not None:
             return self._failure_record(key, result, result.error)
         n = result.n = self.next_number()
         if has_undo:
-            return Record(*self.run_token, n, key, "step", result.stored, result.duration_us, undo=1)
+            return NewCheckpoint(*self.run_token, n, key, "step", result.stored, result.duration_us, undo=1)
         return self._step_record(n, key, result.stored, result.duration_us)
 
-    def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> Record:
+    def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> NewCheckpoint:
         n = result.n = self.next_number()
         text = encode_failure(error, result.exception)
-        return Record(*self.run_token, n, key, "failed", text, result.duration_us)
+        return NewCheckpoint(*self.run_token, n, key, "failed", text, result.duration_us)
 
     def transaction(self, operation: op.Transaction) -> Plan:
         key = self.history.next_key(operation.base)
@@ -265,10 +272,10 @@ class OperationPlans:
             if self.replay_only:
                 yield UnrecordedEffect(key)
             if not self.has_undos:
-                yield commands.MarkUndos(self.run_token)
+                yield commands.MarkUndosCommand(self.run_token)
                 self.has_undos = True
             n = self.next_number()
-            yield Record(*self.run_token, n, key, "undo", undo=1)
+            yield NewCheckpoint(*self.run_token, n, key, "undo", undo=1)
         else:
             n = recorded.n
             yield ReplayEffect(recorded)
@@ -281,7 +288,7 @@ class OperationPlans:
 
     def wait_for(self, operation: op.WaitFor) -> Plan:
         tenant, name = self.claim.tenant, operation.event
-        target = target_of(tenant, name)
+        target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
         outcome = yield from self._wait(
             operation.base, on_event, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
@@ -300,11 +307,13 @@ class OperationPlans:
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)
             yield ReplayEffect(recorded, read if is_new else None)
-            return outcome_of(recorded.kind, recorded.value)
+            return decode_outcome(recorded.kind, recorded.value)
         if self.replay_only:
             yield UnrecordedEffect(key)
         self.has_waited = True
-        result: WaitResult = yield WaitEffect(commands.Wait(self.run_token, self.next_number(), key, **wait), read)
+        result: WaitResult = yield WaitEffect(
+            commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read
+        )
         return result.outcome
 
     # Events and other runs
@@ -324,17 +333,20 @@ class OperationPlans:
     def emit(self, operation: op.Emit) -> Plan:
         tenant, name = self.claim.tenant, operation.event
         text = self._client.pack(operation.payload, f"the payload of event {name}")
-        target = target_of(tenant, name)
+        target = event_target(tenant, name)
         _, value = yield from self._perform_once(
             operation.base,
-            lambda n, key: commands.Emit(self.run_token, n, key, target, tenant, name, text, self._client.trace()),
+            lambda n, key: commands.EmitCommand(
+                self.run_token, n, key, target, tenant, name, text, self._client.trace()
+            ),
         )
         return value == "true"
 
     def enqueue(self, operation: op.Enqueue) -> Plan:
         request = operation.request
         _, text = yield from self._perform_once(
-            operation.base, lambda n, key: commands.Enqueue(self.run_token, n, key, self._client.new_run(request))
+            operation.base,
+            lambda n, key: commands.EnqueueCommand(self.run_token, n, key, self._client.new_run(request)),
         )
         return self._client.handle(UUID(decode(text)), request.task)
 
@@ -353,7 +365,7 @@ class OperationPlans:
     def _spawn_child(self, base: str, task: str, create: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
         def command(n: int, key: str) -> Command:
             child, graph = create()
-            return commands.Spawn(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
+            return commands.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
         key, text = yield from self._perform_once(base, command)
         id = decode(text)
@@ -376,8 +388,8 @@ class OperationPlans:
 
         def command(n: int, key: str) -> Command:
             children = [self._client.new_run(request) for request in operation.requests]
-            value = map_value(len(children), operation.concurrency)
-            return commands.Spawn(self.run_token, n, key, "map", children, value, operation.concurrency)
+            value = encode_map_value(len(children), operation.concurrency)
+            return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
         spawn, _ = yield from self._perform_once(operation.base, command)
         eager = operation.errors == "raise"
@@ -405,20 +417,20 @@ class OperationPlans:
         if self.replay_only:
             yield UnrecordedEffect(key)
         self.has_waited = True
-        target = spawn_key(self.claim.generation, spawn)
-        wait = commands.Wait(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
+        target = format_spawn_key(self.claim.generation, spawn)
+        wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
         result: WaitResult = yield WaitEffect(wait, read)
         return result.n, _only_failed(result.data, result.outcome.value)
 
     def _read_child(self, spawn: str) -> list[ChildEnd]:
         """Read how a spawned child ended. A replay reads the ends of all of them with one query."""
         if self._spawned is None and self.history.unconsumed:
-            self._spawned = self._reader.spawned(self.claim.id)
-        row = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
+            self._spawned = self._reader.spawned_results(self.claim.id)
+        row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
         return self._read_children(spawn) if row is None else [child_end(row)]
 
     def _read_children(self, spawn: str) -> list[ChildEnd]:
-        rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
+        rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
         return [child_end(row) for row in rows]
 
     def _child_result(self, n: int, child: str, end: ChildEnd) -> Any:
@@ -440,7 +452,7 @@ class OperationPlans:
         # The database supplies the time for "now".
         new = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")
         _, text = yield from self._perform_once(
-            operation.base, lambda n, key: Record(*self.run_token, n, key, operation.kind, new)
+            operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
         )
         value = decode(text or new)
         if operation.kind == "now":
@@ -449,16 +461,16 @@ class OperationPlans:
 
     def progress(self, operation: op.Progress) -> Plan:
         if not self.history.unconsumed and not self.replay_only:
-            yield commands.Progress(self.run_token, operation.text)
+            yield commands.ProgressCommand(self.run_token, operation.text)
 
     def write(self, operation: op.Write) -> Plan:
         current, attempt = current_scope.get(), self.claim.attempt
         text = self._client.pack(operation.text, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-            yield commands.Write(self.run_token, None, current.step, attempt, text)
+            yield commands.WriteCommand(self.run_token, None, current.step, attempt, text)
             return
         yield from self._perform_once(
-            operation.base, lambda n, key: commands.Write(self.run_token, n, key, attempt, text)
+            operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
     def restart(self, operation: op.Restart) -> Plan:

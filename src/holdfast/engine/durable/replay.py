@@ -22,7 +22,7 @@ from holdfast.engine.durable.sync_executor import SyncExecutor, Unwind
 from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
-from holdfast.store.commands import Record
+from holdfast.store.commands import NewCheckpoint
 from holdfast.task.context import Context
 from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
@@ -225,9 +225,9 @@ async def _awaited(call: Callable[[], Any]) -> None:
     await call()
 
 
-def _undo_record(plans: OperationPlans, compensation: Compensation, result: StepResult) -> Record:
+def _undo_record(plans: OperationPlans, compensation: Compensation, result: StepResult) -> NewCheckpoint:
     n, key = plans.next_number(), _undo_key(compensation)
-    return Record(*plans.run_token, n, key, "undone", str(compensation.n), result.duration_us)
+    return NewCheckpoint(*plans.run_token, n, key, "undone", str(compensation.n), result.duration_us)
 
 
 def _undo_key(compensation: Compensation) -> str:

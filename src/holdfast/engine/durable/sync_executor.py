@@ -34,8 +34,16 @@ from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Command, Open, Outcome, Record, StepRecord, Wrote
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import (
+    RUN_LOST,
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    WaitOutcome,
+    WaitRegistered,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Operation, Step
 from holdfast.task.scope import Scope, current_scope
 
@@ -56,7 +64,7 @@ class SyncExecutor(Executor):
         """Keys of the unrecorded operations that a replay has reached."""
         self._services = services
         self._closed = False
-        self._open_waits: dict[str, Future[Outcome]] = {}
+        self._open_waits: dict[str, Future[WaitOutcome]] = {}
         self._resumes = 0
         self._outliving: dict[Future[Any], ThreadCall] = {}  # Calls of step functions that outlived their timeouts.
         for record in [] if plans.replay_only else plans.history.resolved_waits:
@@ -89,13 +97,13 @@ class SyncExecutor(Executor):
     def _read(self, read: Callable[[], Any] | None) -> Any:
         return None if read is None else self._services.read(self.current, read)
 
-    def write(self, command: Command | StepRecord) -> Any:
+    def write(self, command: Command | NewStepCheckpoint) -> Any:
         """Write a command and wait until it is durable."""
         answer = self._answer_of(self._submit(command))
-        assert isinstance(answer, Wrote)
+        assert isinstance(answer, Written)
         return answer.value
 
-    def _submit(self, command: Command | StepRecord) -> Future[WriteResult]:
+    def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
         self._services.submit(PendingWrite.of(self.current, command, _set_answer, False, future))
         return future
@@ -106,7 +114,7 @@ class SyncExecutor(Executor):
             if self.current.order == "lost":
                 raise Unwind
         answer = future.result()
-        if answer is LOST:
+        if answer is RUN_LOST:
             raise Unwind
         if isinstance(answer, Exception):
             raise answer
@@ -119,9 +127,9 @@ class SyncExecutor(Executor):
         known = self.plans.history.open_waits.pop(command.key, None)
         if known is None:
             answer = self._answer_of(self._submit(command))
-            if isinstance(answer, Outcome):
+            if isinstance(answer, WaitOutcome):
                 return WaitResult(command.n, answer, self._read(effect.read))
-            assert isinstance(answer, Open)
+            assert isinstance(answer, WaitRegistered)
             due_in = answer.due_in
         else:
             due_in = known.due_in
@@ -131,13 +139,13 @@ class SyncExecutor(Executor):
             self.current.waits_for = [command.key]
             self._stop("suspend")
         n = self.plans.next_number()
-        kind, value = recorded_as(command.kind, outcome)
-        self._submit(Record(*self.plans.run_token, n, command.key, kind, value, waited=True))
+        kind, value = encode_outcome(command.kind, outcome)
+        self._submit(NewCheckpoint(*self.plans.run_token, n, command.key, kind, value, waited=True))
         return WaitResult(n, outcome, self._read(effect.read))
 
-    def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
+    def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
         """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""
-        future: Future[Outcome] = Future()
+        future: Future[WaitOutcome] = Future()
         self._open_waits[key] = future
         self._services.watch(self)
         delay_s = suspend_delay_s(
@@ -155,7 +163,7 @@ class SyncExecutor(Executor):
         finally:
             self._open_waits.pop(key, None)
 
-    def resolve_wait(self, key: str, outcome: Outcome) -> None:
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
         future = self._open_waits.pop(key, None)
         if future is not None:
             future.set_result(outcome)
@@ -251,7 +259,7 @@ class SyncExecutor(Executor):
 
     def _run_transaction(self, effect: TransactionEffect) -> StepResult:
         operation = effect.operation
-        record = Record(*self.plans.run_token, 0, effect.key, "step")
+        record = NewCheckpoint(*self.plans.run_token, 0, effect.key, "step")
         token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
 

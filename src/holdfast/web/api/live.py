@@ -18,7 +18,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.store.reader import run_id
+from holdfast.store.run_reader import run_id
 from holdfast.web.api.operation import authorize, error_response
 from holdfast.web.auth import Principal, SiteContext
 from holdfast.web.responses import RequestError

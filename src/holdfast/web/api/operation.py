@@ -16,7 +16,7 @@ from starlette.routing import Route
 from holdfast.control import Control
 from holdfast.control.tokens import Permission
 from holdfast.model.run import RunInfo
-from holdfast.store.reader import run_id
+from holdfast.store.run_reader import run_id
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext
 from holdfast.web.responses import JSON, RequestError, json_response, problem_from, problem_response, read_body
@@ -87,7 +87,7 @@ def route(context: SiteContext, operation: Operation) -> Route:
                 call = ApiRequest(context, principal, call.names, call.query, await _body(request, operation))
             result = await asyncio.to_thread(operation.do, call)
             if operation.method == "POST":
-                log.acted(f"{operation.name} {request.url.path}", principal.by)
+                log.operator_action(f"{operation.name} {request.url.path}", principal.by)
             return result if isinstance(result, Response) else json_response(result, operation.status)
         except Exception as error:
             return error_response(error, request)
