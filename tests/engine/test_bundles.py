@@ -142,9 +142,7 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
 
 def write(session: str = "s", size: int = 1) -> PendingWrite:
     attempt = SimpleNamespace(session=session)
-    return PendingWrite(
-        attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, is_checkpoint=True
-    )
+    return PendingWrite(attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True)
 
 
 def test_only_small_ones_of_one_session_are_bundled():
@@ -203,7 +201,7 @@ def test_a_step_comes_behind_what_was_said_before_it(alone):
     """Of a wait that author code gave up before it, a replay would not know otherwise."""
     committer, session, _ = alone
     on_loop(committer)
-    withdraw = PendingWrite.of(
+    withdraw = PendingWrite(
         SimpleNamespace(session=session), WithdrawCommand(RunToken("id", 1, 1, 0), 1, "wait"), print, True
     )
     committer.queue.submit(write(session))

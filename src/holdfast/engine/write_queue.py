@@ -43,26 +43,18 @@ class PendingWrite(msgspec.Struct):
     on_loop: bool
     context: Any = None
     """Whatever the callback needs."""
-    size: int = 0
-    """The approximate size of the command's payload, in bytes."""
-    is_checkpoint: bool = False
-    """Whether the command only records a value, as most do."""
     count: ClassVar[int] = 1
 
-    @classmethod
-    def of(
-        cls,
-        attempt: Attempt,
-        command: Command | NewStepCheckpoint,
-        on_result: Callable[[PendingWrite, WriteResult], None],
-        on_loop: bool,
-        context: Any = None,
-    ) -> PendingWrite:
-        """Create a write, deriving its size and kind from the command."""
-        if isinstance(command, NewStepCheckpoint):
-            return cls(attempt, command, on_result, on_loop, context, len(command.value or ""), True)
-        is_checkpoint = type(command) is NewCheckpoint and not command.waited
-        return cls(attempt, command, on_result, on_loop, context, payload_size(command), is_checkpoint)
+    @property
+    def size(self) -> int:
+        """The approximate size of the command's payload, in bytes."""
+        return payload_size(self.command)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the command only records a value, as most do."""
+        command = self.command
+        return type(command) is NewStepCheckpoint or (type(command) is NewCheckpoint and not command.waited)
 
     def record(self) -> NewCheckpoint:
         """Return the command of a checkpoint in its general form."""
@@ -100,7 +92,7 @@ class CheckpointBatch(msgspec.Struct):
 QueuedWrite: TypeAlias = AttemptEnd | PendingWrite | CheckpointBatch
 
 _encode = msgspec.json.Encoder().encode
-_size_of = attrgetter("size")
+_value_of = attrgetter("command.value")
 _count_of = attrgetter("count")
 _session_of = attrgetter("attempt.session")
 _command_of = attrgetter("command")
@@ -228,7 +220,7 @@ class WriteQueue:
 def batch_checkpoints(writes: list[PendingWrite]) -> Sequence[QueuedWrite]:
     """Encode checkpoints as one batch, if they are small and of one session; otherwise return them unchanged."""
     session = writes[0].attempt.session
-    size = sum(map(_size_of, writes))
+    size = sum(map(len, map(_value_of, writes)))
     if size > MAX_CHECKPOINT_BATCH_BYTES or set(map(_session_of, writes)) != {session}:
         return writes
     rows = _encode(list(map(_command_of, writes))).decode()

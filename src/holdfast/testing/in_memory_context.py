@@ -6,31 +6,30 @@ The engine's own plans (`engine/durable/plans.py`) decide what happens; the effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
-from holdfast.engine.durable import plans as fx
 from holdfast.engine.durable.history import RecordedHistory
-from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepRetries, step_result
+from holdfast.engine.durable.sync_executor import complete
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
-from holdfast.store import Claim, NewRun
-from holdfast.store import commands as write
-from holdfast.store.commands import LoadedHistory, RunToken, WaitOutcome
+from holdfast.store import Claim, NewRun, commands
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.functions import is_async
-from holdfast.task.operations import Operation
+from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.registry import remote_task
 from holdfast.task.scope import Scope, current_scope
 from holdfast.task.signature import Signature
@@ -88,11 +87,7 @@ class InMemoryRunFactory:
         return next(known).decode_result(text)
 
     def ended(self) -> None:
-        """Nobody waits for it."""
-
-
-Calls: TypeAlias = Generator[Callable[[], Any], Any, Any]
-"""Yields functions to call, receives their results or exceptions, and returns the result of the operation."""
+        """Do nothing: nothing waits for it."""
 
 
 class Restarted(BaseException):
@@ -153,56 +148,44 @@ class InMemoryExecutor:
     def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
-    # Effects
+    # What plans await
 
-    def play(self, operation: Operation) -> Calls:
-        plan = self._plans.start(operation)
-        try:
-            effect = next(plan)
-            while True:
-                effect = plan.send((yield from self._carry_out(effect)))
-        except StopIteration as end:
-            return end.value
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        """Call user code."""
+        raise NotImplementedError
 
-    def _carry_out(self, effect: fx.Effect) -> Calls:
-        match effect:
-            case fx.StepEffect():
-                return (yield from self._try(effect))
-            case fx.TransactionEffect():
-                return (yield from self._transact(effect))
-            case fx.WaitEffect():
-                return (yield from self._wait(effect))
-            case fx.RestartEffect():
-                raise Restarted(tuple(decode(effect.args).get("*", ())))
-            case fx.ReplayEffect() | fx.UnrecordedEffect():
-                raise TaskError(f"{type(effect).__name__} in a direct call: this is a bug in Holdfast")
-        return self._write(effect)
+    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> NoReturn:  # noqa: ARG002
+        raise AssertionError("an in-memory context has no history")
 
-    def _try(self, effect: fx.StepEffect) -> Calls:
-        """Run a step with its retries, without delays."""
-        step = effect.step
+    async def stop_at_unrecorded(self, key: str) -> NoReturn:
+        raise AssertionError(f"an in-memory context doesn't replay {key}")
+
+    async def restart(self, args: str) -> NoReturn:
+        raise Restarted(tuple(decode(args).get("*", ())))
+
+    async def run_step(self, step: Step, key: str) -> StepResult:
+        """Call a step function, with its retries but without pauses between them."""
         self.shared.steps.append(step.name)
-        tries = StepRetries(step.retry, step.timeout)
+        retries = StepRetries(step.retry, step.timeout)
         while True:
             try:
-                value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
+                value = await self.invoke(self._call(key, step.fn, *step.args, **step.kwargs))
+                result: StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
             except Exception as error:
-                tried = tries.failed(error)
-            if isinstance(tried, fx.StepResult):
-                return tried
+                result = retries.failed(error)
+            if isinstance(result, StepResult):
+                return result
 
-    def _transact(self, effect: fx.TransactionEffect) -> Calls:
-        call = effect.operation
-        if self.shared.connection is None:
-            raise TaskError(f"ctx.transaction({call.name}) needs a connection: pass context(connection=…)")
-        self.shared.steps.append(call.name)
+    async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        connection = self.shared.connection
+        if connection is None:
+            raise TaskError(f"ctx.transaction({operation.name}) needs a connection: pass context(connection=…)")
+        self.shared.steps.append(operation.name)
         try:
-            value = yield self._call(effect.key, call.fn, self.shared.connection, *call.args, **call.kwargs)
-            tried: fx.StepResult | float = step_result(call, value, PLAIN_PAYLOADS)
+            value = await self.invoke(self._call(key, operation.fn, connection, *operation.args, **operation.kwargs))
+            return step_result(operation, value, PLAIN_PAYLOADS)
         except Exception as error:
-            tried = StepRetries().failed(error)
-        return tried
+            return cast(StepResult, StepRetries().failed(error))
 
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
         here = Scope(str(self.run_id), durable=True, step=key)
@@ -220,42 +203,41 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    def _write(self, command: write.Command | write.NewStepCheckpoint) -> Any:
+    async def write(self, command: commands.Command | commands.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:
-            case write.NewCheckpoint(kind="now"):
+            case commands.NewCheckpoint(kind="now"):
                 return str(shared.now)
-            case write.NewCheckpoint():
+            case commands.NewCheckpoint():
                 return command.value
-            case write.EmitCommand():
+            case commands.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
                 shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
-            case write.SpawnCommand():
+            case commands.SpawnCommand():
                 self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 shared.enqueued += [self._runs.requests[run.id] for run in command.children]
                 return command.value
-            case write.EnqueueCommand():
+            case commands.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
-            case write.WriteCommand():
+            case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
 
     # Waits
 
-    def _wait(self, effect: fx.WaitEffect) -> Calls:
-        wait = effect.wait
+    async def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> WaitResult:
         if wait.kind == "children":
-            yield from self._run_children(wait.target or "")
+            await self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
             outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
-            return fx.WaitResult(wait.n, outcome, None if effect.read is None else effect.read())
-        return fx.WaitResult(wait.n, self._come(wait))
+            return WaitResult(wait.n, outcome, None if read is None else read())
+        return WaitResult(wait.n, self._come(wait))
 
-    def _come(self, wait: write.WaitCommand) -> WaitOutcome:
-        """Return the outcome of a wait: what is already there, or else its timeout."""
+    def _come(self, wait: commands.WaitCommand) -> WaitOutcome:
+        """What a wait comes to, now: what is there already, else its time passes."""
         if wait.kind == "event" and wait.name in self.shared.events:
             return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
@@ -266,13 +248,13 @@ class InMemoryExecutor:
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
         return WaitOutcome("due", None)
 
-    def _run_children(self, spawn: str) -> Calls:
-        """Call the functions of awaited children, one after the other, each once."""
+    async def _run_children(self, spawn: str) -> None:
+        """Call the functions of children that are waited for, one after the other, each once."""
         for place, made in enumerate(self._ends[spawn]):
             if isinstance(made, str):
-                self._ends[spawn][place] = yield from self._run_child(made, place)
+                self._ends[spawn][place] = await self._run_child(made, place)
 
-    def _run_child(self, id: str, place: int) -> Calls:
+    async def _run_child(self, id: str, place: int) -> tuple[Any, ...]:
         request = self._runs.requests[id]
         signature = request.signature
         if not isinstance(signature, Signature):
@@ -282,13 +264,13 @@ class InMemoryExecutor:
         if signature.durable:
             fn = partial(fn, _context_of_child(fn, self.shared))
         try:
-            result = signature.encode_result((yield partial(fn, *args, **kwargs)))
+            result = signature.encode_result(await self.invoke(partial(fn, *args, **kwargs)))
         except Exception as error:
             return (id, place, "failed", None, error_to_json(describe_exception(error)))
         return (id, place, "done", result, None)
 
 
-def _never_comes(wait: write.WaitCommand) -> str:
+def _never_comes(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
     return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
@@ -330,36 +312,20 @@ class InMemoryAsyncExecutor(InMemoryExecutor):
     """Executes operations of a `Context`. Plain functions run in threads, as in a worker."""
 
     async def perform(self, operation: Operation) -> Any:
-        calls = self.play(operation)
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    value = await (call() if is_async(call) else asyncio.to_thread(call))
-                except Exception as error:
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(value)
-        except StopIteration as end:
-            return end.value
+        return await self._plans.start(self, operation)
+
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        return await (call() if is_async(call) else asyncio.to_thread(call))
 
 
 class InMemorySyncExecutor(InMemoryExecutor):
     """Executes operations of a `SyncContext`."""
 
     def perform(self, operation: Operation) -> Any:
-        calls = self.play(operation)
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    value = _awaited_elsewhere(call) if is_async(call) else copy_context().run(call)
-                except Exception as error:
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(value)
-        except StopIteration as end:
-            return end.value
+        return complete(self._plans.start(self, operation))
+
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        return _awaited_elsewhere(call) if is_async(call) else copy_context().run(call)
 
 
 def _awaited_elsewhere(call: Callable[[], Any]) -> Any:

@@ -11,7 +11,6 @@ import inspect
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.attempt import NO_RETRY, Attempt
@@ -104,7 +103,7 @@ class StepCalls:
         """How many threads run and weren't abandoned. A thread can't be stopped."""
         self._running: set[StepThreads] = set()
 
-    def _scope(self, key: str) -> Scope:
+    def scope(self, key: str) -> Scope:
         step = self._history.idempotency_name(key) if self._history.undone else key
         return Scope(self._run, True, self._generation, step, self._attempt.stop_signal)
 
@@ -123,38 +122,14 @@ class StepCalls:
         attempt = self._attempt
         return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
-    async def run(self, executor: AsyncExecutor, step: Step, key: str) -> StepResult:
-        """Call a step function, with its retries.
+    async def run(
+        self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
+    ) -> StepResult:
+        """Call a step function until it succeeds or fails for good; `error` is that of a first call.
 
         The executor is an argument and no attribute: a reference cycle would keep both in memory until the garbage
         collector runs.
         """
-        started = monotonic_ns()
-        attempt = self._attempt
-        token = current_scope.set(self._scope(key))
-        span = None if attempt.watched is None else attempt.watched.step(step.name, key)
-        result: StepResult | None = None
-        try:
-            if step.timeout is None and step.function_info.is_async:
-                try:
-                    result = step_result(step, await step.fn(*step.args, **step.kwargs), self.payloads)
-                except BaseException as error:
-                    if self.was_stopped(error):
-                        raise
-                    result = await self._retry(executor, step, key, error)
-            else:
-                result = await self._retry(executor, step, key)
-            result.duration_us = (monotonic_ns() - started) // 1000
-            return result
-        finally:
-            if span is not None:
-                span.end(result)
-            current_scope.reset(token)
-
-    async def _retry(
-        self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
-    ) -> StepResult:
-        """Call a step function until it succeeds or fails for good; `error` is that of a first call."""
         retries = StepRetries(step.retry, step.timeout)
         threads = None if step.function_info.is_async else StepThreads()
         try:
@@ -194,7 +169,7 @@ class StepCalls:
 
     async def transaction_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """Run the call of a transaction in a thread."""
-        token = current_scope.set(self._scope(key))
+        token = current_scope.set(self.scope(key))
         span = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
         result: StepResult | None = None
         try:
