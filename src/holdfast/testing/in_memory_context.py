@@ -1,8 +1,6 @@
-"""`context()` and `sync_context()`: contexts without a store, for calling durable functions like plain ones.
+"""`context()` and `sync_context()`: contexts in memory, to call durable functions directly in tests.
 
-The plans of operations are the engine's own (`engine/durable/plans.py`); what they ask for is carried out here, in
-memory: steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs
-and undoing, there is the kit.
+The engine's own plans (`engine/durable/plans.py`) decide what happens; the effects are executed here, in memory.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 PLAIN_PAYLOADS = Payloads(warn_above=None, compress_above=None)
-"""Nothing is stored, so nothing is compressed."""
+"""Payloads are not stored, so they are not compressed."""
 
 
 class InMemoryRun:
-    """A run that a direct call made: it can be joined, and nothing else."""
+    """A run created by a direct call. It can only be joined."""
 
     def __init__(self, id: UUID, task: str) -> None:
         self.id = id
@@ -52,14 +50,14 @@ class InMemoryRun:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise TaskError(f"a run made in a direct call has no .{name}: it isn't in any store; use the kit for that")
+        raise TaskError(f"a run in memory has no .{name}, because it isn't in a store: use the kit instead")
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.task}>"
 
 
 class InMemoryRunFactory:
-    """Makes runs of requests, to be called here."""
+    """Creates runs of requests, to be called directly. Implements `ClientServices`."""
 
     def __init__(self) -> None:
         self.requests: dict[str, Request[Any]] = {}
@@ -70,7 +68,7 @@ class InMemoryRunFactory:
         return run
 
     def new_child_graph(self, plan: Any, result: str | None) -> NoReturn:  # noqa: ARG002
-        raise TaskError("ctx.submit needs a store: test functions that submit graphs with the kit")
+        raise TaskError("ctx.submit needs a store: use the kit to test functions that submit graphs")
 
     def pack(self, text: str, what: str) -> str:
         return PLAIN_PAYLOADS.pack(text, what)
@@ -89,11 +87,17 @@ class InMemoryRunFactory:
         return next(known).decode_result(text)
 
     def ended(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nothing waits for it."""
 
 
 class Restarted(BaseException):
-    """The function called `ctx.restart`; `arguments` are those of the next call. No `Exception`: it isn't its own."""
+    """Raised when a durable function that was called directly calls `ctx.restart`.
+
+    A `BaseException`, so that the function's own `except Exception` doesn't catch it.
+
+    Attributes:
+        arguments: The arguments of the restart.
+    """
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         super().__init__(*arguments)
@@ -101,7 +105,7 @@ class Restarted(BaseException):
 
 
 class SharedState:
-    """What a direct call and the children that it makes share: the time, events, and what they left for the test."""
+    """The state that a direct call shares with its children: time, events and recorded effects."""
 
     def __init__(self, now: datetime | None, events: Mapping[str, Any] | None, connection: object) -> None:
         self.now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
@@ -114,7 +118,7 @@ class SharedState:
 
 
 class InMemoryExecutor:
-    """Carries out the operations of one direct call."""
+    """Executes the operations of one direct call in memory."""
 
     attempt = 1
 
@@ -134,9 +138,9 @@ class InMemoryExecutor:
         )
 
     def check(self) -> None:
-        """It is never cancelled."""
+        """Do nothing: a direct call is never cancelled."""
 
-    # What plans read: how children ended
+    # Implements `ChildReader`
 
     def spawned_results(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
         return {}
@@ -186,7 +190,7 @@ class InMemoryExecutor:
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
         here = Scope(str(self.run_id), durable=True, step=key)
 
-        def call() -> Any:  # in a context of its own
+        def call() -> Any:  # The caller runs it in a copy of the context.
             current_scope.set(here)
             return fn(*args, **kwargs)
 
@@ -222,7 +226,7 @@ class InMemoryExecutor:
                 shared.written.append(decode(command.data))
         return None
 
-    # Waiting
+    # Waits
 
     async def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> WaitResult:
         if wait.kind == "children":
@@ -254,7 +258,7 @@ class InMemoryExecutor:
         request = self._runs.requests[id]
         signature = request.signature
         if not isinstance(signature, Signature):
-            raise TaskError(f"{request.task} can't be called here: its code lives elsewhere, or it is a machine")
+            raise TaskError(f"{request.task} can't be called directly: it is a machine or a remote task")
         args, kwargs = signature.decode(request.args)
         fn: Callable[..., Any] = signature.fn
         if signature.durable:
@@ -268,26 +272,24 @@ class InMemoryExecutor:
 
 def _never_comes(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
-        return f"event {wait.name!r} never comes: give it to the context, context(events={{{wait.name!r}: …}})"
-    return (
-        f"no message comes on topic {wait.target!r}: give it to the context, context(messages={{{wait.target!r}: […]}})"
-    )
+        return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
+    return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
 
 
 class RecordedEffects:
-    """What the test can look at afterwards, whatever the kind of context."""
+    """What a test can inspect after a direct call."""
 
     __slots__ = ()
     _executor: Any
 
     @property
     def steps(self) -> list[str]:
-        """The names of the steps and transactions that were run, in order; those of children too."""
+        """The names of the steps and transactions that ran, in order, including those of children."""
         return list(self._executor.shared.steps)
 
     @property
     def enqueued(self) -> list[Request[Any]]:
-        """The requests of the runs and children that were made, in order."""
+        """The requests of the runs and children that were created, in order."""
         return list(self._executor.shared.enqueued)
 
     @property
@@ -297,17 +299,17 @@ class RecordedEffects:
 
     @property
     def written(self) -> list[Any]:
-        """What was written with `ctx.write`."""
+        """The chunks written with `ctx.write`."""
         return list(self._executor.shared.written)
 
     @property
     def time(self) -> datetime:
-        """The time, which every sleep has moved on."""
+        """The current time. Every sleep has advanced it."""
         return to_datetime(self._executor.shared.now)
 
 
 class InMemoryAsyncExecutor(InMemoryExecutor):
-    """For a `Context`: plain functions run in threads, as they would in a worker."""
+    """Executes operations of a `Context`. Plain functions run in threads, as in a worker."""
 
     async def perform(self, operation: Operation) -> Any:
         return await self._plans.start(self, operation)
@@ -317,7 +319,7 @@ class InMemoryAsyncExecutor(InMemoryExecutor):
 
 
 class InMemorySyncExecutor(InMemoryExecutor):
-    """For a `SyncContext`."""
+    """Executes operations of a `SyncContext`."""
 
     def perform(self, operation: Operation) -> Any:
         return complete(self._plans.start(self, operation))
@@ -327,7 +329,7 @@ class InMemorySyncExecutor(InMemoryExecutor):
 
 
 def _awaited_elsewhere(call: Callable[[], Any]) -> Any:
-    """An async child of a plain function: on a loop of its own, in a thread, since this one's may be running."""
+    """Run an async child on a new event loop in another thread, because this thread may have a running one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(copy_context().run, lambda: asyncio.run(call())).result()
 
@@ -339,13 +341,13 @@ def _context_of_child(fn: Callable[..., Any], shared: SharedState) -> InMemoryCo
 
 
 class InMemoryContext(RecordedEffects, Context):
-    """A `Context` in memory."""
+    """A `Context` in memory, returned by `context()`."""
 
     __slots__ = ()
 
 
 class InMemorySyncContext(RecordedEffects, SyncContext):
-    """A `SyncContext` in memory."""
+    """A `SyncContext` in memory, returned by `sync_context()`."""
 
     __slots__ = ()
 
@@ -358,9 +360,25 @@ def context(
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemoryContext:
-    """A context in memory, for calling a durable function: `await checkout(context(), order)`. `events` are those that
-    have happened, `messages` those that were sent, in order, by topic; `connection` is what functions of
-    `ctx.transaction` get; `now` is the time at its start."""
+    """Create a context in memory, to call a durable function directly.
+
+    Steps run, sleeps return at once and advance the time, and waits receive what the test has passed. Nothing is
+    replayed; graphs and compensations need the kit.
+
+    Args:
+        events: The events that have occurred, with their payloads.
+        messages: The messages that were sent, in order, by topic.
+        connection: The connection for functions of `ctx.transaction`.
+        now: The initial time.
+        scheduled_for: The value of `ctx.scheduled_for`.
+
+    Example:
+        ```python
+        ctx = context(events={"paid": 42})
+        assert await checkout(ctx, order) == "shipped"
+        assert ctx.steps == ["charge", "ship"]
+        ```
+    """
     return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
 
 
@@ -372,5 +390,5 @@ def sync_context(
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemorySyncContext:
-    """The same for a durable function that is a plain def: `checkout(sync_context(), order)`."""
+    """Create a context in memory for a durable function that is a plain def. See `context`."""
     return InMemorySyncContext(InMemorySyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
