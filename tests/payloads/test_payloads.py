@@ -298,7 +298,7 @@ def test_large_payloads_are_warned_of_once(make_app, caplog):
         ({"codec": object()}, "codec must have the methods encode"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(sqlite_url, settings, told):
+def test_invalid_settings_are_rejected(sqlite_url, settings, told):
     with pytest.raises(ConfigError, match=told):
         Holdfast(sqlite_url, **settings)
 
