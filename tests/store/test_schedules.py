@@ -111,10 +111,10 @@ def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world,
 @contextmanager
 def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
     """Calls a function before each statement of the store's schedules."""
-    executor = store.schedules._executor
+    open_transaction = store.schedules._open
 
     def watched(connection: Any) -> Any:
-        tx = executor(connection)
+        tx = open_transaction(connection)
 
         def call(name: str, **values: Any) -> Any:
             before(name)
@@ -122,7 +122,7 @@ def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
 
         return SimpleNamespace(execute=call, payloads=tx.payloads)
 
-    store.schedules._executor = watched
+    store.schedules._open = watched
     yield
 
 

@@ -9,7 +9,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ClaimStore
-from holdfast.store.enqueue import Enqueuer
+from holdfast.store.enqueue import EnqueueStore
 from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import LaneStore
@@ -47,7 +47,7 @@ class Store:
 
         # Create runs.
         self.lanes = LaneStore(context)
-        self.enqueuer = Enqueuer(context, self.lanes)
+        self.enqueuer = EnqueueStore(context, self.lanes)
         self.graphs = GraphStore(context, self.lanes, self.enqueuer)
         self.schedules = ScheduleStore(context, self.lanes)
         self.triggers = TriggerStore(context)
