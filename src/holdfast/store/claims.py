@@ -51,7 +51,7 @@ class ScanPolicy:
     slow_scan_s: float = 0.02
     """A head scan that takes longer is followed by claims that resume, in lanes that aren't crowded too."""
     crowded_runs: int = 64
-    """A lane is crowded if it gave a claim at least this many runs, and the claim got all it asked for."""
+    """A lane is crowded if it gave a claim at least this many runs, and the claim got all it wanted."""
 
     def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
         """Return how long claims may resume after a head scan that took `head_scan_s`."""

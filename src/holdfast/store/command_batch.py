@@ -1,4 +1,4 @@
-"""Carry out a batch of commands in one transaction: lock first, then look, then write; each kind set-based."""
+"""Carry out a batch of commands in one transaction: lock first, then read, then write; each kind set-based."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Graphs: create them with their nodes in one transaction, append nodes, complete gates.
 
-`graph_progress.py` decides the nodes afterwards. The rows of a nested graph's nodes are kept in the plan of its own row
-until it starts.
+`graph_progress.py` decides the nodes afterwards. The rows of a nested graph's nodes are stored in the plan of its own
+row until it starts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ParentGraph:
 
 
 class GateOutcome(NamedTuple):
-    """How somebody concludes a gate: with an output or an error; and who it is."""
+    """The outcome with which a caller concludes a gate: an output or an error, and who the caller is."""
 
     state: str
     result: str | None

@@ -18,7 +18,7 @@ from holdfast.policy.admission import RECHECK_SOON_MICROS, LimitCounter, Rate, a
 from holdfast.store.module import StoreModule, Tx, json_rows
 
 MAX_UNPARKED_RUNS = 1000
-"""How many runs are unparked at once if a counter has no bound, or has room that nobody uses."""
+"""How many runs are unparked at once if a counter has no bound, or its room goes unused."""
 
 _decode_counter_key = msgspec.json.Decoder(tuple[str, str]).decode
 _decode_limits = msgspec.json.Decoder(list[str]).decode
@@ -189,7 +189,7 @@ def unpark_due(tx: Tx) -> int:
         for key, counter in counters.items():
             known = len(counter.log)
             counter.forget(now)
-            # If there was room all the time, nobody claims the runs that were unparked: others get their chance.
+            # If there was room all the time, the runs that were unparked aren't claimed: give others a chance.
             _unpark(tx, key, counter, now, MAX_UNPARKED_RUNS if len(counter.log) == known else None)
         _store_counters(tx, counters)
     return len(keys)

@@ -31,7 +31,7 @@ class Retention(StoreModule):
         return self._transaction("housekeeping", work)
 
     def prune_events(self, age: int) -> bool:
-        """Delete events that nobody awaits or touched for `age` microseconds; return whether there may be more."""
+        """Delete events that nothing awaits or touched for `age` microseconds; return whether there may be more."""
 
         def work(tx: Tx) -> bool:
             old = [{"target": target} for (target,) in tx.execute("pick_old_events", age=age)]

@@ -1,6 +1,6 @@
 """Schedules and triggers: what code declares, the slots of schedules and their runs, the polls of triggers.
 
-A slot creates at most one run, whatever number of workers look: the schedule's row is locked, and skipped by others,
+A slot creates at most one run, however many workers poll: the schedule's row is locked, and skipped by others,
 until slot, run and the step to the next slot are committed together. Slots are computed from the database time. A
 trigger is polled by one worker at a time, which holds a lease on it.
 """

@@ -17,7 +17,7 @@ from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
 from holdfast.store.retention import Retention
 from holdfast.store.run_actions import RunActions
-from holdfast.store.run_listing import RunListing
+from holdfast.store.run_list import RunList
 from holdfast.store.run_queries import RunQueries
 from holdfast.store.schedules import ScheduleStore, TriggerStore
 from holdfast.store.sessions import SessionStore, WatcherStore
@@ -67,7 +67,7 @@ class Store:
 
         # Read them.
         self.queries = RunQueries(context)
-        self.listing = RunListing(context, self.lanes)
+        self.run_list = RunList(context, self.lanes)
         self.watchers = WatcherStore(context)
 
         # Operate the database.

@@ -53,7 +53,7 @@ class EventStore(StoreModule):
         return self._transaction("client", work)
 
     def trace_context(self, target: str) -> str | None:
-        """Return the trace context of whoever emitted an event, if one is stored."""
+        """Return the trace context of an event's emitter, if one is stored."""
         found = self._execute("client", "read_event_trace", target=target)
         return found[0][0] if found else None
 
