@@ -124,7 +124,7 @@ class ChaosRun:
             list(self._injector.faults),
             self._pool.skewed_clocks,
             self._pool.failed_starts,
-            sum(text.count(" is over: ") for _, text in self._pool.logs()),
+            sum(text.count("session lost ") for _, text in self._pool.logs()),
             self._feeder.repeats,
             [str(path) for path, text in self._pool.logs() if "Traceback" in text],
             [*self._injector.errors, *self._feeder.errors, *self._database.check_integrity()],

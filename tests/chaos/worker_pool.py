@@ -143,7 +143,7 @@ class WorkerPool:
 
 
 def _has_started(worker: WorkerProcess) -> bool:
-    return worker.process.poll() is None and b" works on " in worker.log.read_bytes()
+    return worker.process.poll() is None and b"worker started" in worker.log.read_bytes()
 
 
 def _reap(worker: WorkerProcess) -> None:

@@ -242,7 +242,7 @@ def test_the_queue_of_graphs_is_nobodys(app, control, one):
     app.submit(g)
     assert [queue.name for queue in control.queues.list()] == ["default"]
     assert control.queues.names() == {"default"}
-    with pytest.raises(ConfigError, match=r"must not begin with a \$"):
+    with pytest.raises(ConfigError, match=r"must not start with \$"):
         control.queues.pause(["$graph"])
 
 

@@ -130,7 +130,7 @@ def test_a_stop_hook_that_raises_does_not_keep_others_from_running(app, ledger, 
 
     app.worker().drain(timeout=60)
     assert ledger.lines() == ["last"]
-    assert "on_stop broken raised" in caplog.text
+    assert 'hook raised hook="on_stop broken"' in caplog.text
     assert "after its yield" in caplog.text
     assert app.store.sessions.list_live() == []
 
@@ -207,7 +207,7 @@ def test_what_belongs_to_a_thread_is_looked_after_around_each_call_and_may_fail(
         ledger.write("between")
         raise ValueError("out of order")
 
-    app._hooks.between.append(look_after)
+    app._hooks.around_calls.append(look_after)
 
     @app.task(name="work")
     def work() -> str:

@@ -21,7 +21,7 @@ PLACES = (
 @pytest.fixture
 def worker(processes, ledger, database_url):
     process = processes.start(APPS / "cancelled.py", database_url, ledger.path)
-    process.wait_for("works on", timeout=60)
+    process.wait_for("worker started", timeout=60)
     return process
 
 

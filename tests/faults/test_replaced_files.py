@@ -104,7 +104,7 @@ def test_a_worker_ends_when_its_file_is_taken_away(
     start: Callable[..., Process], file: Path, ledger: Ledger, take: Callable[[Path], None]
 ) -> None:
     worker = start("worker", lease=2)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     take(file)
     assert worker.wait(60) == 1
     assert "StoreReplaced: " in worker.log
@@ -116,7 +116,7 @@ def test_a_worker_of_the_command_line_ends_with_an_exit_code(
 ) -> None:
     (tmp_path / "shop.py").write_text(f"from holdfast import Holdfast\napp = Holdfast({sqlite_url!r})\n")
     worker = processes.start("-m", "holdfast.cli", "--app", "shop:app", "worker", "--lease", "2s", cwd=tmp_path)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     file.unlink()
     assert worker.wait(60) == 2
     assert "was removed while this program had it open" in worker.log

@@ -48,7 +48,7 @@ def test_while_the_time_of_a_dead_poller_lasts_nobody_polls_in_its_place(app, pr
     victim = processes.start(APP, database_url, ledger.path, "--die-at", "after acquire_due")
     assert victim.wait(60) == -signal.SIGKILL, victim.log
     early = processes.start(APP, database_url, ledger.path)
-    early.wait_for("works on", timeout=60)
+    early.wait_for("worker started", timeout=60)
     left = app.store.triggers.until_next(["numbers"])
     assert left is not None
     assert left > 30_000_000, "a poll has a minute, and its poller a little more"

@@ -282,16 +282,16 @@ TYPES: list[tuple[Any, list[Any], list[tuple[Any, str]]]] = [
     (
         Approval,
         [Approval("ada", 5), {"who": "ada"}],
-        [({"amount": 1}, "lacks 'who'"), ({"who": 1}, "the output['who'] must be a string"), (7, "an object")],
+        [({"amount": 1}, "is missing 'who'"), ({"who": 1}, "the output['who'] must be a string"), (7, "an object")],
     ),
     (
         Model,
         [Model(who="ada", amount=5), {"who": "ada", "amount": 5}],
-        [({"who": "ada"}, "lacks 'amount'"), ({"who": "ada", "amount": "x"}, "['amount'] must be an integer")],
+        [({"who": "ada"}, "is missing 'amount'"), ({"who": "ada", "amount": "x"}, "['amount'] must be an integer")],
     ),
-    (date, [date(2026, 11, 16), "2026-11-17"], [("today", "the output is no date")]),
+    (date, [date(2026, 11, 16), "2026-11-17"], [("today", "the output is not a valid date")]),
     (int | None, [None, 5], [("x", "must be")]),
-    (dict[str, list[Approval]], [{"a": [{"who": "x"}]}], [({"a": [{}]}, "the output['a'][0] lacks 'who'")]),
+    (dict[str, list[Approval]], [{"a": [{"who": "x"}]}], [({"a": [{}]}, "the output['a'][0] is missing 'who'")]),
 ]
 
 

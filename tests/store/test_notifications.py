@@ -229,6 +229,6 @@ def test_closing_one_listener_of_a_file_does_not_close_the_other(sqlite_url):
     for watch in (ends, work):
         assert watch.wait(0, stop)
     ends.close()
-    assert ends._line._connection is None
-    assert work._line._connection is not None
+    assert ends._connection._connection is None
+    assert work._connection._connection is not None
     world.close()

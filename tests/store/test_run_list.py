@@ -220,7 +220,7 @@ def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypa
     [
         ({"state": "flying"}, "no state 'flying'"),
         ({"state": ["done", "flying"]}, "no state 'flying'"),
-        ({"id_prefix": "xyz"}, "no beginning of a run id"),
+        ({"id_prefix": "xyz"}, "invalid run id prefix"),
         ({"error": ""}, "must not be empty"),
         ({"tenant": "a\0"}, "control character"),
         ({"created_from": 5}, "must be a datetime"),

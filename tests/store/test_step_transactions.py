@@ -164,7 +164,7 @@ def test_application_code_that_ends_the_transaction_gets_an_error_and_records_no
             if not caught:
                 raise
 
-    with pytest.raises(TaskError, match="leave out commit and rollback"):
+    with pytest.raises(TaskError, match="don't commit or roll back"):
         run(world, claim, Work(world, end))
     assert world.steps(claim.id) == []
     world.sql("delete from effects")  # on PostgreSQL what was committed by hand is

@@ -111,9 +111,9 @@ class RunControl:
             tops = self._store.queries.find_roots_in_range(low, high)
             if len(tops) == 1:
                 return UUID(tops[0])
-            display_value = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
+            candidates = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
             more = ", …" if len(found) > SHOWN_CANDIDATES else ""
-            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {display_value}{more}")
+            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {candidates}{more}")
         return UUID(str(found[0][0]))
 
     def info(self, id: UUID) -> RunInfo[Any]:

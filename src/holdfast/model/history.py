@@ -1,4 +1,4 @@
-"""The durable record of a run: its entries and their kinds. Reading and writing them is the store's."""
+"""The durable history of a run: its entries and their kinds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a run's history."""
+    """One entry of a run's history."""
 
     kind: str
     at: datetime

@@ -141,9 +141,9 @@ class EnqueueStore(StoreModule):
 
         The first use of a connection checks that it leads to the app's own tables.
         """
-        if connection.leads_to not in self._verified:
+        if connection.target not in self._verified:
             yield from _check_identity(self._context.identity())
-            self._verified.add(connection.leads_to)
+            self._verified.add(connection.target)
         yield "begin_enqueue", {}
         try:
             ids = yield from steps

@@ -71,7 +71,7 @@ def problem_from(error: Exception, where: str) -> Problem:
         return _problem(422, "a value is of a kind or a size that can't be kept", "data_fault")
     if isinstance(error, errors.StoreError):
         if isinstance(error, errors.StoreUnavailable):
-            log.request_unanswered(where, str(error))
+            log.request_unavailable(where, str(error))
         else:
             log.request_failed(where, error)
         return _problem(503, _of_store(error), _code(error))

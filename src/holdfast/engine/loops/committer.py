@@ -47,7 +47,7 @@ from holdfast.store.rows import RecordedEnds
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
-"""How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
+"""How soon writes are committed that no flush made known, because user code blocks the event loop's turn."""
 
 WROTE = Written()
 
@@ -71,6 +71,7 @@ class Committer(Loop):
         self,
         store: Store,
         state: WorkerState,
+        queue: WriteQueue,
         on_failed: Callable[[str], None],
         on_commit: Callable[[], None],
         on_lost: Callable[[list[Attempt]], None],
@@ -78,12 +79,13 @@ class Committer(Loop):
         super().__init__()
         self._store = store
         self._state = state
+        self._queue = queue
+        queue.wake_committer = self.wake
         self._on_failed = on_failed
         self._on_commit = on_commit
         self._on_lost = on_lost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
-        self.queue = WriteQueue(self.wake)
         self.ended_attempts = 0
         self.released_attempts = 0
         self.telemetry: WorkerTelemetry | None = None
@@ -91,10 +93,10 @@ class Committer(Loop):
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop on which coroutines get their results."""
         self._loop = loop
-        self.queue.set_event_loop(loop)
+        self._queue.set_event_loop(loop)
 
     def tick(self) -> float:
-        queue = self.queue
+        queue = self._queue
         batch = queue.take()
         if not batch:
             return POLL_INTERVAL_S
@@ -207,7 +209,7 @@ class Committer(Loop):
         """
         for write, result in pairs:
             write.on_result(write, result)
-        self.queue.flush_after_this_turn()
+        self._queue.flush_after_this_turn()
 
     # Ends of attempts
 
@@ -278,7 +280,7 @@ class Committer(Loop):
     def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
         info = describe_exception(error)
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
+        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info)
         failed = replace(
             end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
@@ -287,7 +289,7 @@ class Committer(Loop):
         except Exception as again:
             if not is_data_error(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
             counted = RecordedEnds()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
         self._state.remove([] if end.still_running else [attempt])
@@ -303,9 +305,9 @@ class Committer(Loop):
 
         If the run ended in the database while its code was still running here, it is released now.
         """
-        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
-        if attempt.over:
-            self.queue.submit(AttemptEnd(attempt, None))
+        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        if attempt.stopped:
+            self._queue.submit(AttemptEnd(attempt, None))
 
     def _accepted(self, attempt: Attempt, end: End) -> None:
         """Count and log an end that is durable, and report a failed run."""
@@ -315,19 +317,19 @@ class Committer(Loop):
             self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
-            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
-            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+            log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
-            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            log.compensation_finished(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
                 self._on_failed(claim.id)
         elif end.kind == "handed_back":
-            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
+            log.attempt_released(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)

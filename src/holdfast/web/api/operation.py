@@ -87,7 +87,7 @@ def route(context: SiteContext, operation: Operation) -> Route:
                 call = ApiRequest(context, principal, call.names, call.query, await _body(request, operation))
             result = await asyncio.to_thread(operation.do, call)
             if operation.method == "POST":
-                log.acted(f"{operation.name} {request.url.path}", principal.by)
+                log.operator_action(f"{operation.name} {request.url.path}", principal.by)
             return result if isinstance(result, Response) else json_response(result, operation.status)
         except Exception as error:
             return error_response(error, request)

@@ -104,7 +104,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
                 )
             visit = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
             following = await asyncio.to_thread(action.do, visit)
-            log.acted(f"{request.method} {request.url.path}", principal.by)
+            log.operator_action(f"{request.method} {request.url.path}", principal.by)
             return RedirectResponse(request.scope.get("root_path", "") + following, 303)
         except Exception as error:
             return error_page(error, request, principal)

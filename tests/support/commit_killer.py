@@ -1,8 +1,7 @@
-"""Kills its own process with SIGKILL at a commit: right before or right after the Nth one that wrote something, or that
-one statement was part of.
+"""Kills its own process with SIGKILL right before or after the Nth commit that wrote something.
 
-Counting begins with the first claim that finds a run. Heartbeats and the like aren't counted, nor is what changed
-nothing, so that the same number means about the same place each time. Before it kills, it writes down where it was.
+Counting starts with the first claim that finds a run. Heartbeats and statements without effect aren't counted, so that
+the same number means about the same point each time. Before the kill, the killer records which commit it was.
 """
 
 from __future__ import annotations
@@ -20,28 +19,30 @@ from holdfast.database.sqlite_connection import SqliteConnection
 from tests.support.ledger import Ledger
 
 WRITING = re.compile(r'\b(insert into|update|delete from)\s+("|holdfast_)')
-OF_SESSIONS = {"open_session", "renew_session", "mark_idle", "close_session", "add_lanes", "let_go"}
+UNCOUNTED_STATEMENTS = {"open_session", "renew_session", "mark_idle", "close_session", "add_lanes", "let_go"}
 
 
-class Killer:
-    """Kills before or after the Nth commit (with that statement); `places` gets a line with the names of that commit's
-    statements."""
+class CommitKiller:
+    """Kills before or after the Nth commit, or the Nth one with a certain statement.
 
-    def __init__(self, at: int, when: str, places: Ledger, statement: str | None = None) -> None:
+    It writes the names of that commit's statements to `commits`.
+    """
+
+    def __init__(self, at: int, when: str, commits: Ledger, statement: str | None = None) -> None:
         self._at = at
         self._when = when
         self._statement = statement
-        self._places = places
+        self._commits = commits
         self._lock = threading.Lock()
         self._counting = False
         self._count = 0
         self._written: dict[int, list[str]] = {}
 
     def install(self) -> None:
-        """In this process, whatever database is opened."""
+        """Patch both kinds of connections in this process."""
         for kind in (SqliteConnection, PostgresConnection):
             self._wrap(kind)
-        lent = PostgresConnection.lent
+        lent = PostgresConnection.lend
         killer = self
 
         @contextmanager
@@ -52,7 +53,7 @@ class Killer:
                 killer.before(connection)
             killer.after(connection)
 
-        PostgresConnection.lent = watched  # type: ignore[method-assign]
+        PostgresConnection.lend = watched  # type: ignore[method-assign]
 
     def _wrap(self, kind: Any) -> None:
         execute, begin, commit = kind.execute, kind.begin, kind.commit
@@ -65,7 +66,7 @@ class Killer:
                 rows = execute(connection, statement, values)
                 killer.wrote(connection, statement.name)
                 return rows
-            begin(connection)  # what would commit by itself: so that it can be stopped right before
+            begin(connection)  # An explicit transaction instead of autocommit, to stop right before the commit.
             try:
                 killer._written[id(connection)] = []
                 rows = execute(connection, statement, values)
@@ -90,8 +91,8 @@ class Killer:
         kind.execute, kind.begin, kind.commit = watched_execute, watched_begin, watched_commit
 
     def wrote(self, connection: Any, name: str) -> None:
-        """A writing statement was carried out; whether it changed something, only the driver knows."""
-        if name in OF_SESSIONS or not _changed(connection):
+        """Note a statement, if it changed something."""
+        if name in UNCOUNTED_STATEMENTS or not _changed(connection):
             return
         self._counting = self._counting or name == "claim"
         if self._counting:
@@ -113,7 +114,7 @@ class Killer:
         with self._lock:
             self._count += 1
             if self._count == self._at:
-                self._places.write(self._at, self._when, ",".join(names))
+                self._commits.write(self._at, self._when, ",".join(names))
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
