@@ -71,7 +71,7 @@ class CountControl:
         """How many runs fit a filter: counted up to a bound, beyond which there are at least so many."""
         count, after = 0, None
         for _ in range(MOST_PAGES):
-            page = self._store.listing.page(asked, 1000, after)
+            page = self._store.run_list.page(asked, 1000, after)
             count, after = count + len(page.rows), page.after
             if after is None or count >= MOST_COUNTED:
                 break
