@@ -1,4 +1,4 @@
-"""Who waits for a result hears of the end in another process. Apps that share a database are such processes here."""
+"""Callers that wait for a result are notified of completions in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of pydantic wherever a type is taken, live and in a replay, on both databases."""
+"""pydantic models wherever a type is accepted, live and in replay, on both databases."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_arguments_and_results(app):
 
 
 @pytest.mark.parametrize("wrong", [{"id": 1}, Address(street="x"), ORDER.model_copy(update={"price": Decimal(-1)})])
-def test_what_a_model_doesnt_take_is_refused_at_enqueue(app, wrong):
+def test_invalid_model_values_are_rejected_at_enqueue(app, wrong):
     @app.task(name="same")
     def same(order: Order) -> Order:
         return order

@@ -1,4 +1,4 @@
-"""Enqueue in the transaction of a caller's blocking connection, of every library that we take."""
+"""Enqueue in the transaction of the caller's blocking connection, for every supported library."""
 
 from __future__ import annotations
 
