@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Holdfast, Retry
 from holdfast.control import Control
-from holdfast.control.open import nothing_yet, open_control
+from holdfast.control.open import empty_control, open_control
 from holdfast.database import migrate
 from holdfast.database.migrate import newest
 from holdfast.errors import ConfigError, SchemaBehind
@@ -212,7 +212,7 @@ def test_tables_of_an_older_release_get_the_table_of_queues(database_url, monkey
 
 
 def test_where_nothing_ever_happened_there_is_nothing_to_see():
-    with nothing_yet() as control:
+    with empty_control() as control:
         assert (control.runs.page(), control.queues.list(), control.workers.list()) == ([], [], [])
 
 

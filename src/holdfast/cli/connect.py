@@ -20,7 +20,7 @@ from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.cli.output import note
 from holdfast.cli.root import SharedOptions
 from holdfast.control import Control
-from holdfast.control.open import nothing_yet, open_control
+from holdfast.control.open import empty_control, open_control
 from holdfast.database import open_database
 from holdfast.database.dialect import Dialect
 from holdfast.errors import ConfigError
@@ -155,5 +155,5 @@ def connect_or_empty(shared: SharedOptions, *, app: Holdfast | None = None) -> I
             yield control
             return
         note(f"{control.database} has no tables yet: nothing was ever enqueued there")
-    with nothing_yet(app.registry if app else None) as control:
+    with empty_control(app.registry if app else None) as control:
         yield control
