@@ -9,15 +9,15 @@ from uuid import UUID
 
 from benchmarks.tables import Tables
 from holdfast.errors import ErrorInfo
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
-from holdfast.model.failure import to_json
+from holdfast.model.failure import error_to_json
 from holdfast.store.part import batch
 
 CHUNK = 5_000
-WEEK = 7 * 24 * 3600 * SECOND
-KEEP = 30 * 24 * 3600 * SECOND
-BUSY = 3600 * SECOND
+WEEK = 7 * 24 * 3600 * MICROS_PER_SECOND
+KEEP = 30 * 24 * 3600 * MICROS_PER_SECOND
+BUSY = 3600 * MICROS_PER_SECOND
 """The last hour has as many runs as a quarter of the week."""
 TASKS = tuple(f"shop.task{number}" for number in range(40))
 QUEUES = ("default", "mail", "slow", "bulk")
@@ -76,7 +76,7 @@ class Crowd:
         since = self._now - WEEK
         if part < 0.75:
             return since + int((WEEK - BUSY) * part / 0.75)
-        return self._now - BUSY + int((BUSY - 5 * SECOND) * (part - 0.75) / 0.25)
+        return self._now - BUSY + int((BUSY - 5 * MICROS_PER_SECOND) * (part - 0.75) / 0.25)
 
     def _row(self, number: int, created: int) -> dict[str, Any]:
         chance = self._chance
@@ -97,12 +97,12 @@ class Crowd:
 
     def _fate(self, state: str, created: int, number: int) -> dict[str, Any]:
         ended = state in ("done", "failed", "cancelled")
-        begun = created + self._chance.randrange(2 * SECOND)
+        begun = created + self._chance.randrange(2 * MICROS_PER_SECOND)
         info = ErrorInfo("error", "shop.PaymentFailed", f"order {number} wasn't paid", TRACEBACK)
         return {
             "state": state,
             "due_at": self._now + WEEK if state == "scheduled" else None,
-            "error": to_json(info) if state in ("failed", "cancelled") else None,
+            "error": error_to_json(info) if state in ("failed", "cancelled") else None,
             "started_at": begun if ended else None,
-            "finished_at": begun + self._chance.randrange(2 * SECOND) if ended else None,
+            "finished_at": begun + self._chance.randrange(2 * MICROS_PER_SECOND) if ended else None,
         }

@@ -157,8 +157,8 @@ def _settle_postgres(url: str) -> None:
 
 def _settle_sqlite(path: Path) -> None:
     connection = SqliteConnection(str(path))
-    connection.script("analyze")
-    connection.script("pragma wal_checkpoint(truncate)")
+    connection.execute_script("analyze")
+    connection.execute_script("pragma wal_checkpoint(truncate)")
     connection.close()
 
 

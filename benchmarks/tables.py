@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.tasks import NOOP, QUEUE, TASKS, TEXT, make_app
 from holdfast.database import Row
-from holdfast.database.statements import Source, render
+from holdfast.database.statements import StatementSource, render
 
 CHUNK = 1000
 LONGEST_COUNT = 600.0
@@ -36,7 +36,7 @@ class Tables:
         self._drop = drop
         self.app, _ = make_app(url)
         self.store = self.app.store
-        self.store.database.read_seconds = LONGEST_COUNT
+        self.store.database.read_timeout_s = LONGEST_COUNT
         self.store.prepare()
         lanes = self.store.lanes.ids({(QUEUE, task) for task in TASKS})
         self.lanes = {task: lane for (_, task), lane in lanes.items()}
@@ -44,9 +44,9 @@ class Tables:
 
     def rows(self, text: str, line: str = "client", **values: Any) -> list[Row]:
         """Run one statement, written with the dialect's fragments."""
-        statement = render(Source("bench", None, "", text), self.store.database.dialect)
+        statement = render(StatementSource("bench", None, "", text), self.store.database.dialect)
         given = {"now": None, **values}
-        return self.store.database.line(line).run(lambda connection: connection.execute(statement, given))
+        return self.store.database.connection(line).run(lambda connection: connection.execute(statement, given))
 
     def number(self, text: str) -> int:
         return int(self.rows(text, "read", mark=self._mark)[0][0])

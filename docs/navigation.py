@@ -1,5 +1,4 @@
-"""A hook of mkdocs: no page is forgotten in the navigation, the programs of the examples can be read, and snippets that
-aren't run are shown like the others."""
+"""MkDocs hook: complete the navigation, publish the examples and the top-level pages, hide the `notest` marker."""
 
 from __future__ import annotations
 
@@ -11,32 +10,57 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-MARK = re.compile(r"^(```python) notest\b", re.MULTILINE)
-PROGRAM = re.compile(r"\]\(\.\./((?:\.\./)*examples/\w+\.py)\)")
+NOTEST = re.compile(r"^(```python) notest\b", re.MULTILINE)
+EXAMPLE_LINK = re.compile(r"\]\(\.\./((?:\.\./)*examples/\w+\.py)\)")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+DESIGN = ["ARCHITECTURE.md"]
+PROJECT = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that mkdocs.yml doesn't name: decisions under Design, all others under More."""
-    named = set(pages_of(config["nav"]))
-    rest = [page.src_uri for page in files.documentation_pages() if page.src_uri not in named]
-    rest.sort(key=lambda page: (not page.endswith("README.md"), page))  # first what tells of the others
-    decisions = [page for page in rest if page.startswith("decisions/")]
-    more = [page for page in rest if page not in decisions]
-    sections = {"More": more, "Design": decisions}
+    """Add what mkdocs.yml does not list: design pages, pages about the project, unlisted pages, example programs."""
+    listed = set(pages_of(config["nav"]))
+    unlisted = [page.src_uri for page in files.documentation_pages() if page.src_uri not in listed]
+    unlisted.sort(key=lambda page: (not page.endswith("README.md"), page))  # An index comes before its pages.
+    decisions = [page for page in unlisted if page.startswith("decisions/")]
+    sections = {
+        "Design": publish(DESIGN, files, config) + decisions,
+        "Project": publish(PROJECT, files, config),
+        "More": [page for page in unlisted if page not in decisions],
+    }
     config["nav"] += [{title: pages} for title, pages in sections.items() if pages]
     for program in sorted(ROOT.glob("examples/*.py")):
         files.append(File(f"examples/{program.name}", str(ROOT), config["site_dir"], use_directory_urls=False))
     return files
 
 
-def on_page_markdown(markdown: str, **_about: Any) -> str:
-    """Take away the mark of snippets that the tests leave out: it is for the tests, and mkdocs doesn't know it.
-    Programs are beside the pages in the site, above them in the repository."""
-    return PROGRAM.sub(r"](\1)", MARK.sub(r"\1", markdown))
+def publish(names: list[str], files: Any, config: Any) -> list[str]:
+    """Add pages that live at the top of the repository to the site. Return their paths in the site."""
+    found = [ROOT / name for name in names if (ROOT / name).is_file()]
+    for page in found:
+        content = LINK.sub(site_link, page.read_text())
+        files.append(File.generated(config, page.name.lower(), content=content))
+    return [page.name.lower() for page in found]
+
+
+def site_link(match: re.Match[str]) -> str:
+    """Rewrite a link of a top-level page for the site; links to files that are not in the site become plain text."""
+    text, target = match.groups()
+    path, mark, heading = target.partition("#")
+    if path.startswith("docs/") and (ROOT / path).is_file():
+        return f"[{text}]({path.removeprefix('docs/')}{mark}{heading})"
+    if path in DESIGN + PROJECT and (ROOT / path).is_file():
+        return f"[{text}]({path.lower()}{mark}{heading})"
+    return text
+
+
+def on_page_markdown(markdown: str, **_page: Any) -> str:
+    """Remove the `notest` marker, which MkDocs does not know, and point links to examples at the published files."""
+    return EXAMPLE_LINK.sub(r"](\1)", NOTEST.sub(r"\1", markdown))
 
 
 def pages_of(nav: Any) -> Iterator[str]:
-    """All pages that a navigation names."""
+    """Yield every page that a navigation lists."""
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, dict):

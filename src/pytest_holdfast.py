@@ -14,8 +14,8 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
-    from holdfast.testing.databases import Databases
     from holdfast.testing.kit import Kit
+    from holdfast.testing.server import DatabaseFactory
 
 DSN = "HOLDFAST_TEST_PG_DSN"
 MARK = "crash_at_every_step"
@@ -29,9 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if item.get_closest_marker(MARK) is None:
         return None
-    from holdfast.testing.rehearsing import rehearse
+    from holdfast.testing.crash_test_runner import run_crash_test
 
-    rehearse(item, nextitem)
+    run_crash_test(item, nextitem)
     return True
 
 
@@ -61,10 +61,10 @@ def holdfast_postgres() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _holdfast_databases(holdfast_postgres: str) -> Iterator[Databases]:
-    from holdfast.testing.databases import Databases
+def _holdfast_databases(holdfast_postgres: str) -> Iterator[DatabaseFactory]:
+    from holdfast.testing.server import DatabaseFactory
 
-    databases = Databases(holdfast_postgres)
+    databases = DatabaseFactory(holdfast_postgres)
     yield databases
     databases.close()
 
@@ -82,7 +82,7 @@ def kit(request: pytest.FixtureRequest, holdfast_app: Holdfast | None, holdfast_
         with Kit(holdfast_app) as kit:
             yield kit
         return
-    databases: Databases = request.getfixturevalue("_holdfast_databases")
+    databases: DatabaseFactory = request.getfixturevalue("_holdfast_databases")
     url = databases.create(Dialect.schema if holdfast_app is None else holdfast_app.store.database.dialect.schema)
     with Kit(holdfast_app, url=url) as kit:
         yield kit

@@ -22,8 +22,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.store import claims
-from holdfast.testing.databases import Databases
-from holdfast.testing.server import PostgresServer
+from holdfast.testing.server import DatabaseFactory, PostgresServer
 from tests.support.world import Clock, World
 
 DSN = "HOLDFAST_TEST_PG_DSN"
@@ -139,15 +138,15 @@ def postgres_server_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def databases(postgres_server_url: str) -> Iterator[Databases]:
+def databases(postgres_server_url: str) -> Iterator[DatabaseFactory]:
     """Makes databases on the server, as copies of one: a quarter of the time that making the tables takes."""
-    databases = Databases(postgres_server_url)
+    databases = DatabaseFactory(postgres_server_url)
     yield databases
     databases.close()
 
 
 @pytest.fixture
-def postgres_url(databases: Databases, request: pytest.FixtureRequest) -> Iterator[str]:
+def postgres_url(databases: DatabaseFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """A new PostgreSQL database with our tables, dropped after the test; without them for tests marked `no_tables`."""
     url = databases.create_empty() if request.node.get_closest_marker("no_tables") else databases.create("holdfast")
     yield url

@@ -1,4 +1,4 @@
-"""What README and docs show runs as it is printed."""
+"""The code in the README and the docs runs as printed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python(?P<note>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(((?!https?:)[^)\s]+)\)")
-WITH_TESTS_OF_THEIR_OWN = {"tutorial.md"}
+PAGES_WITH_OWN_TESTS = {"quickstart.md", "tutorial.md"}
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 
 def blocks(page: Path) -> list[str]:
-    """The Python of a page, but for what says `notest`."""
+    """Return the Python blocks of a page, except those marked `notest`."""
     return [match["code"] for match in BLOCK.finditer(page.read_text()) if "notest" not in match["note"]]
 
 
-PAGES = [
-    page for page in sorted(ROOT.glob("docs/**/*.md")) if blocks(page) and page.name not in WITH_TESTS_OF_THEIR_OWN
-]
+PAGES = [page for page in sorted(ROOT.glob("docs/**/*.md")) if blocks(page) and page.name not in PAGES_WITH_OWN_TESTS]
 
 
 def clean_environment() -> dict[str, str]:
@@ -37,7 +35,7 @@ def clean_environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
-def test_the_examples_of_a_page_are_one_program_that_runs_and_runs_again(page, tmp_path):
+def test_the_examples_of_a_page_form_a_program_that_runs_twice(page, tmp_path):
     script = tmp_path / "shop.py"
     script.write_text("\n".join(blocks(page)))
     for _ in ("first", "again"):
@@ -56,20 +54,20 @@ def run_pytest(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_tests_of_the_page_about_testing_pass(tmp_path):
+def test_the_tests_on_the_testing_page_pass(tmp_path):
     shop, conftest, *tests, _ = blocks(ROOT / "docs" / "testing.md")
     outcome = run_pytest(tmp_path, shop=shop, conftest=conftest, test_shop="\n".join(tests))
     assert outcome.returncode == 0, outcome.stdout
     assert "4 passed" in outcome.stdout
 
 
-def test_the_bug_on_the_page_about_testing_is_found_where_it_says(tmp_path):
+def test_the_bug_on_the_testing_page_is_reported_as_printed(tmp_path):
     page = (ROOT / "docs" / "testing.md").read_text()
     bug, test = [match["code"] for match in BLOCK.finditer(page) if "notest" in match["note"]]
-    (told,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (report,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     outcome = run_pytest(tmp_path, bug=bug, test_bug=test)
     assert outcome.returncode == 1
-    assert told in outcome.stdout
+    assert report in outcome.stdout
 
 
 def start(script: str, folder: Path) -> subprocess.Popen[str]:
@@ -82,11 +80,11 @@ def start(script: str, folder: Path) -> subprocess.Popen[str]:
     ("page", "script", "fatal", "before", "after"),
     [
         (
-            "README.md",
-            "add.py",
-            "counting 3",
-            ["counting 1", "counting 2", "counting 3"],
-            ["counting 3", "counting 4", "counting 5", "sum: 15"],
+            "docs/quickstart.md",
+            "orders.py",
+            "shipping order 42",
+            ["charging order 42", "shipping order 42"],
+            ["shipping order 42", "order 42 shipped, paid with payment-42"],
         ),
         (
             "docs/durable.md",
@@ -96,38 +94,38 @@ def start(script: str, folder: Path) -> subprocess.Popen[str]:
             ["packing anchor", "packing lamp", "['a box with rope', 'a box with anchor', 'a box with lamp']"],
         ),
     ],
-    ids=["README.md", "durable.md"],
+    ids=["quickstart.md", "durable.md"],
 )
-def test_the_first_example_goes_on_after_a_kill(page, script, fatal, before, after, tmp_path):
+def test_the_first_example_resumes_after_a_kill(page, script, fatal, before, after, tmp_path):
     (tmp_path / script).write_text(blocks(ROOT / page)[0])
     with start(script, tmp_path) as first:
         assert first.stdout is not None
-        said = []
-        while fatal not in said:
-            said.append(first.stdout.readline().strip())
-            assert said[-1], "it ended by itself"
+        printed = []
+        while fatal not in printed:
+            printed.append(first.stdout.readline().strip())
+            assert printed[-1], "the program ended before it was killed"
         first.kill()
-        said += first.stdout.read().splitlines()
-    assert (said, first.returncode) == (before, -signal.SIGKILL)
+        printed += first.stdout.read().splitlines()
+    assert (printed, first.returncode) == (before, -signal.SIGKILL)
     with start(script, tmp_path) as second:
-        goes_on, _ = second.communicate(timeout=60)
-    assert (goes_on.splitlines(), second.returncode) == (after, 0)
+        resumed, _ = second.communicate(timeout=60)
+    assert (resumed.splitlines(), second.returncode) == (after, 0)
 
 
-def test_every_kind_of_history_is_in_the_table_of_jobs():
+def test_the_jobs_page_lists_every_history_kind():
     page = (ROOT / "docs" / "jobs.md").read_text()
     for kind, meaning in KINDS.items():
         assert f"| `{kind}` | {meaning} |" in page
 
 
-def test_every_method_of_a_context_is_in_the_guide():
+def test_the_durable_guide_mentions_every_context_method():
     page = (ROOT / "docs" / "durable.md").read_text()
     methods = {name for name in dir(Context) if not name.startswith("_")} - {"run_id", "attempt", "scheduled_for"}
     assert {name for name in methods if f"ctx.{name}" not in page} == set()
     assert {name for name in dir(SyncContext) if not name.startswith("_")} >= methods
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_point_to_existing_pages_and_headings():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for target in LINK.findall(FENCED.sub("", page.read_text())):
             path, _, heading = target.partition("#")
@@ -137,17 +135,29 @@ def test_links_between_pages_lead_somewhere():
 
 
 def headings(page: Path) -> set[str]:
-    """The names by which the headings of a page can be linked to."""
+    """Return the anchors of a page's headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_first_job_of_the_readme_runs_as_printed(tmp_path):
-    _, app, send, _ = blocks(ROOT / "README.md")
-    (tmp_path / "app.py").write_text(app)
+def test_the_first_example_in_the_readme_runs_as_printed(tmp_path):
+    (tmp_path / "shop.py").write_text("def charge(order): return 'paid'\ndef ship(order, payment): return 'shipped'\n")
+    check = 'app.worker().drain()\nassert run.info().state == "waiting"\n'
+    (tmp_path / "orders.py").write_text(blocks(ROOT / "README.md")[0] + check)
+    outcome = subprocess.run(
+        [sys.executable, "orders.py"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("page", "module"), [("README.md", "app"), ("docs/quickstart.md", "tasks")])
+def test_the_first_job_runs_as_printed(page, module, tmp_path):
+    tasks, send = blocks(ROOT / page)[1:3]
+    assert f"holdfast worker --app {module}:app" in (ROOT / page).read_text()
+    (tmp_path / f"{module}.py").write_text(tasks)
     (tmp_path / "send.py").write_text(send)
     worker = subprocess.Popen(
-        [HOLDFAST, "worker", "--app", "app:app"], cwd=tmp_path, env=clean_environment(), stderr=subprocess.DEVNULL
+        [HOLDFAST, "worker", "--app", f"{module}:app"], cwd=tmp_path, env=clean_environment(), stderr=subprocess.DEVNULL
     )
     try:
         outcome = subprocess.run(
@@ -166,7 +176,7 @@ def test_the_first_job_of_the_readme_runs_as_printed(tmp_path):
     assert code == 0
 
 
-def test_the_first_graph_of_the_readme_runs_as_printed(tmp_path):
+def test_the_first_graph_in_the_readme_runs_as_printed(tmp_path):
     (tmp_path / "release.py").write_text(blocks(ROOT / "README.md")[3])
     outcome = subprocess.run(
         [sys.executable, "release.py"],

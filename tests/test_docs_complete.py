@@ -16,8 +16,8 @@ import yaml
 import holdfast
 from holdfast import Context, Graph, Holdfast, Retry, errors
 from holdfast.task.options import _CHECKS as CALL_OPTIONS
-from holdfast.task.options import Settings as TaskSettings
-from holdfast.task.timetable import Timetable
+from holdfast.task.options import TaskSettings
+from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.web import dashboard
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ def test_the_settings_of_a_machine_are_all_told_below_those_of_a_task():
     [
         ("app.limit(name, …)", Holdfast.limit, {"name"}),
         ("app.queue(name, …)", Holdfast.queue, {"name"}),
-        ("app.schedule(name, task, …)", Timetable.schedule, {"name", "task"}),
+        ("app.schedule(name, task, …)", ScheduleRegistry.schedule, {"name", "task"}),
         ("@app.trigger(name, …)", Holdfast.trigger, {"name"}),
         ("Graph(name, …)", Graph, {"name"}),
         ("g.add(task, …)", Graph.add, {"args", "kwargs"}),

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import binaries
+from holdfast.testing import postgres_binaries
 from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
 from tests.chaos.facts import gather
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 OLDEST = 14
 
 
-@pytest.mark.parametrize("version", sorted(number for number in binaries.versions() if number >= OLDEST))
+@pytest.mark.parametrize("version", sorted(number for number in postgres_binaries.versions() if number >= OLDEST))
 def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
     ledger = Ledger(tmp_path / "ledger")
     with PostgresServer(fsync=False, version=version) as server:

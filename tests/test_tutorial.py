@@ -1,4 +1,4 @@
-"""The tutorial does what it says, as printed: on SQLite, and with the one changed line on PostgreSQL."""
+"""Carry out the tutorial as printed: on SQLite and, with the one changed line, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULT = "posted a box with rope, a box with anchor, a box with lamp"
 
 
 class Folder:
-    """A newcomer's folder, with the files of the page, in which its commands are typed."""
+    """A folder with the files of the tutorial, in which its commands are executed."""
 
     def __init__(self, path: Path, postgres: str | None) -> None:
         self.path = path
@@ -35,9 +35,9 @@ class Folder:
             change_one_line(path / "parcels.py", postgres)
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        """Type a command, which must stand in the page."""
-        told = re.sub(r"\b[0-9a-f]{8}\b", "0199a3f2", command)
-        assert any(f"$ {told}\n" in block for block in CONSOLE.findall(PAGE)), f"the page doesn't say {told}"
+        """Execute a command, which must be on the page."""
+        printed = re.sub(r"\b[0-9a-f]{8}\b", "0199a3f2", command)
+        assert any(f"$ {printed}\n" in block for block in CONSOLE.findall(PAGE)), f"not on the page: {printed}"
         program, *arguments = shlex.split(command)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         words = [PROGRAMS / program, *arguments]
@@ -47,9 +47,9 @@ class Folder:
 
     def run(self, command: str) -> str:
         with self.start(command) as process:
-            said, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
-        return said
+        return output
 
     @contextmanager
     def worker(self) -> Iterator[subprocess.Popen[str]]:
@@ -62,7 +62,7 @@ class Folder:
 
 def change_one_line(script: Path, url: str) -> None:
     changed = CHANGED.search(PAGE)
-    assert changed, "the page shows the changed line"
+    assert changed, "the page must show the changed line"
     lines = script.read_text().splitlines()
     (at,) = [at for at, line in enumerate(lines) if line.startswith("app = ")]
     lines[at] = changed["line"].replace(changed["url"], url)
@@ -71,22 +71,22 @@ def change_one_line(script: Path, url: str) -> None:
 
 def read_until(process: subprocess.Popen[str], last: str) -> list[str]:
     assert process.stdout is not None
-    said: list[str] = []
-    while last not in said:
+    lines: list[str] = []
+    while last not in lines:
         line = process.stdout.readline()
-        assert line, f"it ended by itself, after {said}"
-        said.append(line.strip())
-    return said
+        assert line, f"the process ended after {lines}"
+        lines.append(line.strip())
+    return lines
 
 
 @pytest.fixture
 def folder(database_url, tmp_path) -> Folder:
-    home = tmp_path / "newcomer"
+    home = tmp_path / "tutorial"
     home.mkdir()
     return Folder(home, database_url if database_url.startswith("postgresql") else None)
 
 
-def test_the_order_is_packed_to_its_end_although_its_worker_is_killed(folder):
+def test_the_order_is_completed_after_its_worker_is_killed(folder):
     id, state, result = folder.run(ORDER).split()
     assert (state, result) == ("ready", "None")
     assert folder.run(ORDER) == f"{id} ready None\n"
@@ -101,6 +101,6 @@ def test_the_order_is_packed_to_its_end_although_its_worker_is_killed(folder):
         second.send_signal(signal.SIGTERM)
         assert second.wait(60) == 0
     assert folder.run(ORDER) == f"{id} done {RESULT}\n"
-    story = folder.run(f"holdfast show {id[:8]} --app parcels:app")
-    kinds = re.findall(r"^  \d{4}-\S+ \S+  (\w+)", story, re.MULTILINE)
+    shown = folder.run(f"holdfast show {id[:8]} --app parcels:app")
+    kinds = re.findall(r"^  \d{4}-\S+ \S+  (\w+)", shown, re.MULTILINE)
     assert kinds == ["enqueued", "started", "crashed", "started", "done"]

@@ -21,10 +21,10 @@ from holdfast.task.conditions import Node as Node
 from holdfast.task.conditions import Output as Output
 from holdfast.task.conditions import all_of, any_of, none_of
 from holdfast.task.context import Context
-from holdfast.task.current import idempotency_key, stop_requested
 from holdfast.task.graph import Graph
 from holdfast.task.machine import After, Done, State
 from holdfast.task.machine import Machine as Machine
+from holdfast.task.scope import idempotency_key, stop_requested
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 

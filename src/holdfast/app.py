@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
 from holdfast.client.handle import Run
-from holdfast.client.scheduling import Scheduling
 from holdfast.engine.hooks import Hook, Hooks
 from holdfast.errors import ConfigError
-from holdfast.model.blocking import in_thread, refuse_in_loop
-from holdfast.model.clock import SECOND, Clock, Duration, database_clock, to_micros
-from holdfast.model.codec import MAX_PAYLOAD
-from holdfast.model.names import check_name, check_queue, module_named
-from holdfast.model.payloads import COMPRESS_ABOVE, WARN_ABOVE, Codec, Payloads
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.clock import MICROS_PER_SECOND, Clock, Duration, database_clock, to_micros
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
+from holdfast.model.names import check_name, check_queue, import_name
+from holdfast.model.payloads import COMPRESS_ABOVE_BYTES, WARN_ABOVE_BYTES, Codec, Payloads
 from holdfast.model.retry import Retry
 from holdfast.model.run import Page, RunInfo, RunState
+from holdfast.policy.schedule_timing import CatchUp
 from holdfast.task.conditions import Node
 from holdfast.task.context import Context
-from holdfast.task.declare import Decorate, declare, declare_machine, declare_remote
 from holdfast.task.graph import Graph
 from holdfast.task.machine import Machine, State
-from holdfast.task.options import Place
-from holdfast.task.options import Settings as TaskSettings
-from holdfast.task.registry import Registry
+from holdfast.task.options import RunIn, TaskSettings
+from holdfast.task.registry import Registry, TaskDecorator, register_machine, register_task, remote_task
+from holdfast.task.schedule_registry import Overlap, Poll, ScheduleRegistry
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Request, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
-from holdfast.task.timetable import Timetable
+from holdfast.task.task import Request, Takes0, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 from holdfast.telemetry import Telemetry, log
 
 if TYPE_CHECKING:
@@ -44,13 +43,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound=State)
 H = TypeVar("H", bound=Hook)
+F = TypeVar("F", bound=Poll)
 
 DEFAULT_URL = "sqlite:///holdfast.db"
-SHORTEST_LEASE = 0.5
-MOST_AT_ONCE = 10_000
+MIN_LEASE_S = 0.5
+MAX_CONCURRENCY = 10_000
+TRIGGER_TIMEOUT_S = 60
 
 
-class Holdfast(Scheduling):
+class Holdfast:
     """An application's door to its durable work.
 
     `url`: `$HOLDFAST_URL` if it isn't given, else `sqlite:///holdfast.db` in the current folder. Nothing is read or
@@ -72,9 +73,9 @@ class Holdfast(Scheduling):
         clock: Clock = database_clock,
         name: str | None = None,
         telemetry: str | Sequence[str] | None = None,
-        warn_above: int | None = WARN_ABOVE,
-        refuse_above: int = MAX_PAYLOAD,
-        compress_above: int | None = COMPRESS_ABOVE,
+        warn_above: int | None = WARN_ABOVE_BYTES,
+        refuse_above: int = MAX_PAYLOAD_BYTES,
+        compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
     ) -> None:
         from holdfast.client.client import Client  # here, with all that reaches a database: the import of Holdfast,
@@ -94,8 +95,8 @@ class Holdfast(Scheduling):
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
-        made_in = module_named(sys._getframe(1).f_globals.get("__name__"))
-        self._timetable = Timetable(made_in if name is None else check_name(name, "the name of an app"))
+        made_in = import_name(sys._getframe(1).f_globals.get("__name__"))
+        self._schedule_registry = ScheduleRegistry(made_in if name is None else check_name(name, "the name of an app"))
 
     def _bind(self, store: Store, url: str) -> None:
         """Go on with another store: for the test kit, which points an app to a private one. Not while a worker or a
@@ -130,20 +131,20 @@ class Holdfast(Scheduling):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         deadline: Duration | None = None,
-        run_in: Place | None = None,
+        run_in: RunIn | None = None,
         limits: Sequence[str] = (),
         max_crashes: int = 3,
         keep: Duration | None = None,
         memory: int | None = None,
-    ) -> Decorate: ...
+    ) -> TaskDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
         """Make a task of a function: `@app.task`, or `@app.task(queue=…, retry=…)`."""
         known = ("name", *TaskSettings.__annotations__)
         for unknown in settings.keys() - set(known):
             raise ConfigError(f"a task has no setting {unknown!r}; the settings are {', '.join(known)}")
         if fn:
-            return declare(*fn, enqueuer=self._client, registry=self.registry, **settings)
-        return lambda fn: declare(fn, enqueuer=self._client, registry=self.registry, **settings)
+            return register_task(*fn, enqueuer=self._client, registry=self.registry, **settings)
+        return lambda fn: register_task(fn, enqueuer=self._client, registry=self.registry, **settings)
 
     def machine(
         self,
@@ -160,7 +161,7 @@ class Holdfast(Scheduling):
     ) -> Machine[S]:
         """A state machine of these classes. `retry` and `timeout` are for states that don't say; `history` is how many
         entries of a run's history are kept, None for all."""
-        return declare_machine(
+        return register_machine(
             name, states, enqueuer=self._client, registry=self.registry, history=history, queue=queue,
             priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
         )  # fmt: skip
@@ -186,7 +187,77 @@ class Holdfast(Scheduling):
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
         """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""
-        return declare_remote(name, enqueuer=self._client, queue=queue)
+        return remote_task(name, enqueuer=self._client, queue=queue)
+
+    # Schedules and triggers
+
+    @overload
+    def schedule(
+        self,
+        name: str,
+        task: Takes0[Any] | Request[Any],
+        /,
+        *,
+        cron: str,
+        tz: str = "UTC",
+        catch_up: CatchUp = "skip",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "allow",
+    ) -> None: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        task: Takes0[Any] | Request[Any],
+        /,
+        *,
+        every: Duration,
+        catch_up: CatchUp = "skip",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "allow",
+    ) -> None: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        task: Task[..., Any],
+        /,
+        *,
+        args: tuple[Any, ...],
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        catch_up: CatchUp = "skip",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration = 0,
+        overlap: Overlap = "allow",
+    ) -> None: ...
+    def schedule(self, name: str, task: Any, /, **settings: Any) -> None:
+        """Make a run of a task, or of a request, at each slot of a cron expression in the time zone `tz`, or at each
+        `every`. Workers take it up when they start; docs/schedules.md tells what becomes of missed slots."""
+        known = [
+            option
+            for option in inspect.signature(ScheduleRegistry.schedule).parameters
+            if option not in ("self", "name")
+        ]
+        for unknown in settings.keys() - set(known):
+            raise ConfigError(f"a schedule has no setting {unknown!r}; the settings are {', '.join(known[1:])}")
+        self._schedule_registry.schedule(name, task, **settings)
+
+    def trigger(self, name: str, *, every: Duration, timeout: Duration = TRIGGER_TIMEOUT_S) -> Callable[[F], F]:
+        """Poll this function for requests, by one worker at a time: what it yields is enqueued once per key. It may be
+        a generator, or return a list; `def` or `async def`."""
+
+        def declare(fn: F) -> F:
+            self._schedule_registry.trigger(name, fn, every, timeout)
+            return fn
+
+        return declare
 
     # Runs
 
@@ -205,7 +276,7 @@ class Holdfast(Scheduling):
     def submit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
         """Make a run of a graph and of each of its nodes, all or none. Its result is `{name: output}`, or the output of
         the node given as `result`. `connection`: inside a transaction of yours, as with `options(connection=…)`."""
-        refuse_in_loop("submit")
+        reject_in_event_loop("submit")
         return self._client.submit(graph, result, connection)
 
     @overload
@@ -219,21 +290,21 @@ class Holdfast(Scheduling):
     def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;
         True when it was this one."""
-        refuse_in_loop("emit")
+        reject_in_event_loop("emit")
         return self._client.emit(event, payload, tenant)
 
     async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
         """Let an event happen; True when it was the first one of its name."""
-        return await in_thread(self._client.emit, event, payload, tenant)
+        return await run_in_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        refuse_in_loop("get_run")
+        reject_in_event_loop("get_run")
         return self._client.find(run_id)
 
     async def aget_run(self, run_id: UUID | str) -> Run[Any]:
         """The handle of a run; RunNotFound when there is none."""
-        return await in_thread(self._client.find, run_id)
+        return await run_in_thread(self._client.find, run_id)
 
     def runs(
         self,
@@ -247,7 +318,7 @@ class Holdfast(Scheduling):
         after: str | None = None,
     ) -> Page:
         """Runs, newest first, a page at a time: give the page's `after` for the next one."""
-        refuse_in_loop("runs")
+        reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )  # fmt: skip
@@ -264,7 +335,7 @@ class Holdfast(Scheduling):
         after: str | None = None,
     ) -> Page:
         """Runs, newest first, a page at a time: give the page's `after` for the next one."""
-        return await in_thread(
+        return await run_in_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
 
@@ -272,7 +343,7 @@ class Holdfast(Scheduling):
         """On SQLite: `with app.transaction() as connection:` is one transaction for your tables in the same file
         (`connection.execute`) and for the verbs called inside it on the same thread. It holds the only writer of all
         processes: after 5 s it is interrupted. On PostgreSQL give your own connection: `options(connection=…)`."""
-        refuse_in_loop("transaction", "call what needs it with asyncio.to_thread(…)")
+        reject_in_event_loop("transaction", "call what needs it with asyncio.to_thread(…)")
         self.store.prepare()
         return self.store.database.transaction()
 
@@ -301,14 +372,14 @@ class Holdfast(Scheduling):
             queues=_checked_queues(queues),
             concurrency=_checked_concurrency(concurrency),
             lease=_checked_lease(lease),
-            grace=to_micros(grace, "grace") / SECOND,
+            grace=to_micros(grace, "grace") / MICROS_PER_SECOND,
             keep_events=self._keep,
             wait_for_database=wait_for_database,
         )
         client = self._client
         crew = WorkerComponents(
             self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
-            self._timetable, self.telemetry,
+            self._schedule_registry, self.telemetry,
         )  # fmt: skip
         return Worker(crew, self.registry)
 
@@ -336,12 +407,12 @@ class Holdfast(Scheduling):
 
     def close(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        refuse_in_loop("close")
+        reject_in_event_loop("close")
         self._client.close()
 
     async def aclose(self) -> None:
         """Close the connections. The app can be used again; it opens new ones then."""
-        await in_thread(self._client.close)
+        await run_in_thread(self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -356,7 +427,7 @@ class Holdfast(Scheduling):
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<Holdfast {self.store.database.shown}, {len(self.registry)} tasks>"
+        return f"<Holdfast {self.store.database.display_url}, {len(self.registry)} tasks>"
 
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
@@ -380,13 +451,13 @@ def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _checked_concurrency(concurrency: int) -> int:
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_AT_ONCE:
-        raise ConfigError(f"concurrency must be a number from 1 to {MOST_AT_ONCE:,}, but is {concurrency!r}")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY:
+        raise ConfigError(f"concurrency must be a number from 1 to {MAX_CONCURRENCY:,}, but is {concurrency!r}")
     return concurrency
 
 
 def _checked_lease(lease: Duration) -> float:
-    seconds = to_micros(lease, "lease") / SECOND
-    if seconds < SHORTEST_LEASE:
-        raise ConfigError(f"lease must be at least {SHORTEST_LEASE} s, but is {seconds:g}")
+    seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
+    if seconds < MIN_LEASE_S:
+        raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, but is {seconds:g}")
     return seconds

@@ -151,10 +151,10 @@ def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_
 def test_a_worker_that_doesnt_listen_is_told(postgres, on_postgres):
     postgres.session("w", lease=1e6)
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}
-    ends = postgres.store.database.watch("ends")
+    ends = postgres.store.database.change_listener("completions")
     ends.wait(0.01, threading.Event())
     assert the(on_postgres.examine(), "listener").data == {"workers": 1, "listeners": 0}, "a client is no worker"
-    watch = postgres.store.database.watch()
+    watch = postgres.store.database.change_listener()
     watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())
     watch.close()
@@ -170,7 +170,7 @@ def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, na
     world.store.prepare()
     world.session("w", lease=1e6)
     doctor = Doctor(world.store, Registry())
-    theirs, ours = elsewhere.watch(), world.store.database.watch()
+    theirs, ours = elsewhere.change_listener(), world.store.database.change_listener()
     theirs.wait(0.01, threading.Event())
     assert the(doctor.examine(), "listener").data == {"workers": 1, "listeners": 0}
     ours.wait(0.01, threading.Event())
@@ -182,9 +182,9 @@ def test_who_listens_is_known_whatever_sessions_call_themselves(postgres_url, na
 
 
 def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.database.postgres.LISTENER_CHECK_INTERVAL_S", 0.0)
     postgres.session("w", lease=1e6)
-    watch = postgres.store.database.watch()
+    watch = postgres.store.database.change_listener()
     for _ in range(2):
         watch.wait(0.01, threading.Event())
     assert "listener" not in codes(on_postgres.examine())

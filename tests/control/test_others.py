@@ -8,7 +8,7 @@ from holdfast import Holdfast, Retry
 from holdfast.control import Control
 from holdfast.control.open import empty_control, open_control
 from holdfast.database import migrate
-from holdfast.database.migrate import newest
+from holdfast.database.migrate import newest_version
 from holdfast.errors import ConfigError, SchemaBehind
 from tests.support.world import DAY, SECOND, World
 
@@ -177,7 +177,7 @@ def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
         assert control.upkeep.tables().version == 0
         assert control.upkeep.migrate() == before.pending
         assert control.upkeep.migrate() == []
-        assert control.upkeep.tables().version == newest()
+        assert control.upkeep.tables().version == newest_version()
         assert control.upkeep.tables().pending == []
         assert control.runs.page() == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
-from holdfast.policy.cron import Timing
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store.schedule_rows import Declared, Rules
 from holdfast.store.triggers import Result
 from tests.support.world import SECOND, World

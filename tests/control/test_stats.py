@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.engine.loops.maintenance import CATCHING_UP, EVERY, StatsAggregator
 from holdfast.errors import ConfigError
-from holdfast.policy.histogram import merged, middle_of, percentile, step_of
+from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histograms, percentile
 from holdfast.store.tallies import HOUR, MINUTE, PORTION
 
 
@@ -56,13 +56,13 @@ def test_whoever_counts_the_ended_keeps_nobody_from_writing(world, clock, sessio
     database, live, lines = world.store.database, world.store.tallies.live, []
 
     def noting(since, until, line="read"):
-        lines.append(database.line(line))
+        lines.append(database.connection(line))
         return live(since, until, line)
 
     monkeypatch.setattr(world.store.tallies, "live", noting)
     count_all(world)
     assert lines
-    assert database.line("commit") not in lines
+    assert database.connection("commit") not in lines
 
 
 def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, clock, session):
@@ -170,12 +170,12 @@ def test_where_nothing_happened_nothing_is_shown(control, world):
 def test_the_database_counts_by_the_steps_of_the_policy(world, micros):
     text = "select cast(floor(5 * ln(1 + cast(:took as bigint) / 1000.0)) as int)"
     ((step,),) = world.sql(text, took=micros)
-    assert step == step_of(micros)
+    assert step == bucket_of(micros)
 
 
 def test_percentiles_are_right_to_about_a_tenth():
     durations = [n * 10_000 for n in range(1, 1001)]
-    histogram = merged({step_of(micros): 1} for micros in durations)
+    histogram = merge_histograms({bucket_of(micros): 1} for micros in durations)
     for percent in (50, 95, 99):
         assert percentile(histogram, percent) == pytest.approx(percent / 10, rel=0.12)
-    assert middle_of(0) < 0.001
+    assert bucket_midpoint_s(0) < 0.001

@@ -10,7 +10,7 @@ from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.ids import new_id
-from holdfast.policy.limits import Rate
+from holdfast.policy.admission import Rate
 from holdfast.store.permits import place_of
 from tests.processes import tasks
 from tests.support.durable import drain

@@ -126,11 +126,11 @@ def test_a_failure_that_was_caught_is_replayed_and_not_tried_again(app, effects,
 def test_a_failure_is_tried_again_when_the_transaction_after_it_was_refused(app, effects, ledger, plainly):
     """Nothing of that is on record, though it had its number."""
     app.store.prepare()
-    line = app.store.database.line("client")
+    line = app.store.database.connection("client")
     if not app.store.database.dialect.writing_ctes:
-        line.run(lambda connection: connection.script("pragma foreign_keys = on"))
+        line.run(lambda connection: connection.execute_script("pragma foreign_keys = on"))
     for table in ("ships (n int primary key)", "ropes (ship int references ships (n) deferrable initially deferred)"):
-        line.run(lambda connection, table=table: connection.script(f"create table {table}"))
+        line.run(lambda connection, table=table: connection.execute_script(f"create table {table}"))
 
     def tie(connection) -> None:
         if ledger.counts()["again"] == 1:

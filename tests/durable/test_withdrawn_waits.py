@@ -8,7 +8,7 @@ import random
 import pytest
 
 from holdfast import Context, Retry
-from holdfast.engine.loops.committer import Committer
+from holdfast.engine.write_queue import WriteQueue
 from holdfast.store.commands import Withdraw
 from tests.support.durable import drain, state
 from tests.support.waiting import wait_until
@@ -106,12 +106,11 @@ def test_a_message_that_came_behind_what_made_the_code_cancel_goes_to_the_next(a
 def at_once(monkeypatch):
     """Each command is written as soon as it is said, in a group of its own, and the loop waits for it."""
 
-    def write(committer, task):
-        committer._waiting.append(task)
-        committer.tick()
+    def submit(queue, write):
+        queue._ready.append(write)
+        queue._wake_committer.__self__.tick()
 
-    for verb in ("submit", "submit_here", "keep"):
-        monkeypatch.setattr(Committer, verb, write)
+    monkeypatch.setattr(WriteQueue, "submit", submit)
 
 
 @pytest.mark.parametrize("turns", [1, 5, 40])

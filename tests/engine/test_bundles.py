@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from threading import get_ident
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,16 @@ import pytest
 from holdfast import Context
 from holdfast.database import DataFault
 from holdfast.engine.loops.committer import Committer
-from holdfast.engine.services import Ask
 from holdfast.engine.session import Session, WorkerState
-from holdfast.engine.write_queue import LARGEST_BUNDLE, LARGEST_GROUP, Bundle, Over, bundled, take_group
+from holdfast.engine.write_queue import (
+    MAX_BATCH_WRITES,
+    MAX_CHECKPOINT_BATCH_BYTES,
+    AttemptEnd,
+    CheckpointBatch,
+    PendingWrite,
+    batch_checkpoints,
+    take_batch,
+)
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import Held, StepRecord, Withdraw
 from tests.support.losing import FirstAnswerLost
@@ -46,15 +54,16 @@ def bundles(app, ledger):
         committer = worker._components.committer
         committer.stop()
         worker._components.runner.loop.call_soon_threadsafe(go.set)
-        wait_until(lambda: committer.backlog == RUNS)
-        wait_until(lambda: committer._waiting)
-        assert [(type(task), task.number) for task in committer._waiting] == [(Bundle, RUNS)]
+        wait_until(lambda: committer.queue.backlog == RUNS)
+        wait_until(lambda: committer.queue._ready)
+        assert [(type(task), task.count) for task in committer.queue._ready] == [(CheckpointBatch, RUNS)]
         yield worker._components, runs
 
 
 def finish(components, runs):
     """Write all there is, until no run is in hand."""
-    wait_until(lambda: components.committer.tick() and not components.committer.backlog and not len(components.state))
+    queue, state = components.committer.queue, components.state
+    wait_until(lambda: components.committer.tick() and not queue.backlog and not len(state))
     return [run.info().state for run in runs]
 
 
@@ -85,7 +94,7 @@ def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch
     monkeypatch.setattr(components.store.journal, "record_steps", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
-    assert components.committer.backlog == RUNS
+    assert components.committer.queue.backlog == RUNS
     assert finish(components, runs) == ["done"] * RUNS
     assert losing.answers == [True], "all were written, and then they went the long way"
     assert kept(app) == sorted(str(n) for n in range(RUNS))
@@ -126,24 +135,26 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert sizes == [RUNS, RUNS // 2, RUNS // 2]
-    left = [task for task in components.committer._waiting if isinstance(task, Ask)]
+    left = [task for task in components.committer.queue._ready if isinstance(task, PendingWrite)]
     assert [task.command.run for task in left] == [str(run.id) for run in runs[RUNS // 2 :]]
     assert finish(components, runs) == ["done"] * RUNS
 
 
-def ask(session: str = "s", size: int = 1) -> Ask:
+def write(session: str = "s", size: int = 1) -> PendingWrite:
     attempt = SimpleNamespace(session=session)
-    return Ask(attempt, StepRecord("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, plain=True)
+    return PendingWrite(
+        attempt, StepRecord("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, is_checkpoint=True
+    )
 
 
 def test_only_small_ones_of_one_session_are_bundled():
-    asks = [ask(), ask()]
-    (bundle,) = bundled(asks)
-    assert (bundle.session, bundle.asks, bundle.number, bundle.size) == ("s", asks, 2, 2)
-    large = [ask(size=LARGEST_BUNDLE), ask()]
-    assert bundled(large) is large
-    mixed = [ask("s"), ask("t")]
-    assert bundled(mixed) is mixed
+    asks = [write(), write()]
+    (bundle,) = batch_checkpoints(asks)
+    assert (bundle.session, bundle.writes, bundle.count, bundle.size) == ("s", asks, 2, 2)
+    large = [write(size=MAX_CHECKPOINT_BATCH_BYTES), write()]
+    assert batch_checkpoints(large) is large
+    mixed = [write("s"), write("t")]
+    assert batch_checkpoints(mixed) is mixed
 
 
 @pytest.fixture
@@ -169,44 +180,47 @@ def alone():
 
 def test_those_of_a_session_that_is_over_are_dropped(alone):
     committer, _, asked = alone
-    committer._waiting.extend(bundled([ask("an earlier one"), ask("an earlier one")]))
-    assert committer.backlog == 2
+    committer.queue._ready.extend(batch_checkpoints([write("an earlier one"), write("an earlier one")]))
+    assert committer.queue.backlog == 2
     committer.tick()
-    assert committer.backlog == 0
+    assert committer.queue.backlog == 0
     assert asked == []
 
 
 def over(session, *, durable):
     claim = SimpleNamespace(id="id", fence=1)
-    return Over(SimpleNamespace(session=session, claim=claim, durable=durable), None)  # type: ignore[arg-type]
+    return AttemptEnd(SimpleNamespace(session=session, claim=claim, durable=durable), None)  # type: ignore[arg-type]
 
 
 def on_loop(committer):
-    committer._loop = SimpleNamespace(call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None)
+    committer.queue._loop_thread = get_ident()
+    committer._loop = committer.queue._loop = SimpleNamespace(
+        call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None
+    )
 
 
 def test_a_step_comes_behind_what_was_said_before_it(alone):
     """Of a wait that author code gave up before it, a replay would not know otherwise."""
     committer, session, _ = alone
     on_loop(committer)
-    withdraw = Ask.of(SimpleNamespace(session=session), Withdraw(Held("id", 1, 1, 0), 1, "wait"), print, True)
-    committer.keep(ask(session))
-    committer.submit_here(withdraw)
-    committer.keep(ask(session))
-    committer._end_turn()
-    first, bundle = committer._waiting
-    assert (first, bundle.number) == (withdraw, 2)
+    withdraw = PendingWrite.of(SimpleNamespace(session=session), Withdraw(Held("id", 1, 1, 0), 1, "wait"), print, True)
+    committer.queue.submit(write(session))
+    committer.queue.submit(withdraw)
+    committer.queue.submit(write(session))
+    committer.queue._end_turn()
+    first, bundle = committer.queue._ready
+    assert (first, bundle.count) == (withdraw, 2)
 
 
 def test_in_a_turn_that_does_not_end_only_steps_and_the_ends_behind_them_are_kept_back(alone):
     committer, session, _ = alone
     on_loop(committer)
     job, first, second = over(session, durable=False), over(session, durable=True), over(session, durable=True)
-    committer.submit_here(first)
-    committer.keep(ask(session))
-    committer.submit_here(job)
-    committer.submit_here(second)
-    assert (list(committer._waiting), committer.handed_over, committer.backlog) == ([first, job], 2, 4)
+    committer.queue.submit(first)
+    committer.queue.submit(write(session))
+    committer.queue.submit(job)
+    committer.queue.submit(second)
+    assert (list(committer.queue._ready), committer.queue.available, committer.queue.backlog) == ([first, job], 2, 4)
 
 
 def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
@@ -216,11 +230,11 @@ def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
 
     def take(waiting):
         waiting.append(over(session, durable=False))
-        group = take_group(waiting)
-        seen.append(committer.backlog)
+        group = take_batch(waiting)
+        seen.append(committer.queue.backlog)
         return group
 
-    monkeypatch.setattr("holdfast.engine.loops.committer.take_group", take)
+    monkeypatch.setattr("holdfast.engine.write_queue.take_batch", take)
     with pytest.raises(StoreUnavailable):
         committer.tick()
     assert seen == [1]
@@ -230,21 +244,21 @@ def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
     committer, session, asked = alone
     on_loop(committer)
     end = over(session, durable=True)
-    committer.keep(ask(session))
-    committer.submit_here(end)
-    committer.keep(ask(session))
-    assert committer.backlog == 3
-    committer._end_turn()
-    assert [task.number for task in committer._waiting] == [2, 1]
+    committer.queue.submit(write(session))
+    committer.queue.submit(end)
+    committer.queue.submit(write(session))
+    assert committer.queue.backlog == 3
+    committer.queue._end_turn()
+    assert [task.count for task in committer.queue._ready] == [2, 1]
     with pytest.raises(StoreUnavailable):
         committer.tick()
-    assert (asked, list(committer._waiting)) == ([session], [end]), "what is written isn't written again"
+    assert (asked, list(committer.queue._ready)) == ([session], [end]), "what is written isn't written again"
 
 
 def test_a_group_counts_what_its_bundles_hold():
-    (bundle,) = bundled([ask() for _ in range(200)])
-    over = Over(None, None)  # type: ignore[arg-type]
+    (bundle,) = batch_checkpoints([write() for _ in range(200)])
+    over = AttemptEnd(None, None)  # type: ignore[arg-type]
     waiting = deque([bundle, over, bundle, *[over] * 120, bundle])
-    group = take_group(waiting)
-    assert sum(task.number for task in group) == LARGEST_GROUP
+    group = take_batch(waiting)
+    assert sum(task.count for task in group) == MAX_BATCH_WRITES
     assert len(waiting) == 21 + 1

@@ -160,7 +160,7 @@ def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(ap
         wait_until(ledger.lines)
         run.cancel()
         [attempt] = components.unfinished()
-        wait_until(lambda: attempt.ended and not components.committer.backlog)
+        wait_until(lambda: attempt.ended and not components.committer.queue.backlog)
         assert attempt.order == "timeout", "the heartbeat was first"
         run.retry()
         for _ in range(4):

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, SyncContext
 from holdfast.database import DataFault
-from holdfast.engine.write_queue import LARGEST_GROUP, Over, take_group
+from holdfast.engine.write_queue import MAX_BATCH_WRITES, AttemptEnd, take_batch
 from holdfast.errors import ConfigError, ErrorInfo, StoreError, StoreUnavailable
 from holdfast.store import End
 from tests.support.losing import FirstAnswerLost
@@ -39,7 +39,7 @@ def end_all(components, runs, go):
     """Let all attempts return while the committer is held up, so that their ends stand in one group."""
     components.committer.stop()
     go.set()
-    wait_until(lambda: components.committer.backlog == len(runs))
+    wait_until(lambda: components.committer.queue.backlog == len(runs))
 
 
 def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
@@ -47,7 +47,7 @@ def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
     end_all(components, runs, go)
     runs[7].cancel()
     runs[21].cancel()
-    while components.committer.backlog:
+    while components.committer.queue.backlog:
         components.committer.tick()
     states = [run.info().state for run in runs]
     assert [at for at, state in enumerate(states) if state == "cancelled"] == [7, 21]
@@ -71,7 +71,7 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
         return real(session, ends)
 
     monkeypatch.setattr(components.store.attempts, "end", refusing)
-    while components.committer.backlog:
+    while components.committer.queue.backlog:
         components.committer.tick()
     assert sizes[0] == 40
     assert sizes.count(20) == 2, "written in halves"
@@ -83,15 +83,15 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
         error = runs[13].info().error
         assert (runs[13].info().state, error.message) == ("failed", "poison")
         assert error.type.endswith(fault.__name__)
-    assert components.committer.ended == (39 if always else 40)
+    assert components.committer.ended_attempts == (39 if always else 40)
 
 
 def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
-    attempts = [over.attempt for over in _all(components.committer._waiting)]
+    attempts = [over.attempt for over in _all(components.committer.queue._ready)]
     for attempt in attempts:
-        components.committer.end(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died")))
+        components.submit(AttemptEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
     real = components.store.attempts.crash
 
     def refusing(session, ends):
@@ -102,7 +102,7 @@ def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatc
     monkeypatch.setattr(components.store.attempts, "crash", refusing)
     components.claimer.stop()
     components.committer.tick()
-    assert components.committer.backlog == 0
+    assert components.committer.queue.backlog == 0
     assert [run.info().state for run in runs] == [("failed" if at == 13 else "ready") for at in range(40)]
     assert (runs[13].info().error.message, runs[7].info().crashes) == ("poison", 1)
     assert len(components.state) == 0
@@ -145,10 +145,10 @@ def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered,
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert halves == [20, 20]
-    assert components.committer.backlog == 20
-    while components.committer.backlog:
+    assert components.committer.queue.backlog == 20
+    while components.committer.queue.backlog:
         components.committer.tick()
-    assert components.committer.ended == 40
+    assert components.committer.ended_attempts == 40
     assert [run.info().state for run in runs] == ["done"] * 40
 
 
@@ -159,10 +159,10 @@ def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypa
     monkeypatch.setattr(components.store.attempts, "end", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
-    assert components.committer.backlog == 40
+    assert components.committer.queue.backlog == 40
     components.committer.tick()
     assert len(losing.answers) == 2
-    assert components.committer.ended == 40
+    assert components.committer.ended_attempts == 40
     assert [run.result(timeout=5) for run in runs] == list(range(40))
     assert [[e.kind for e in run.history()].count("done") for run in runs] == [1] * 40
 
@@ -182,7 +182,7 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
     with worker:
         components = worker._components
         runs = quick.enqueue_many([(n,) for n in range(30)])
-        wait_until(lambda: components.committer.backlog == 2 * slots - 1)
+        wait_until(lambda: components.committer.queue.backlog == 2 * slots - 1)
         for _ in range(3):
             assert components.claimer.tick() > 0, "it found a free slot"
         assert len(ledger.lines()) == 2 * slots - 1
@@ -192,27 +192,25 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
 
 
 def test_a_group_is_bounded_by_count_and_bytes():
-    def command(size: int) -> Over:
-        return Over(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
+    def command(size: int) -> AttemptEnd:
+        return AttemptEnd(None, End("id", 1, 1, "done", "done", result="x" * size), size)  # type: ignore[arg-type]
 
-    def taken(*tasks: Over) -> int:
+    def taken(*tasks: AttemptEnd) -> int:
         waiting = deque(tasks)
-        group = take_group(waiting)
+        group = take_batch(waiting)
         assert [*group, *waiting] == [*tasks]  # none is lost, and they stay in order
         return len(group)
 
     assert taken() == 0
-    assert taken(*[command(1)] * 2000) == LARGEST_GROUP
+    assert taken(*[command(1)] * 2000) == MAX_BATCH_WRITES
     assert taken(*[command(2 * 1024 * 1024 + n) for n in range(10)]) == 3
     assert taken(*[command(9 * 1024 * 1024)] * 2) == 1
-    assert taken(*[Over(None, None)] * 3) == 3  # type: ignore[arg-type]
+    assert taken(*[AttemptEnd(None, None)] * 3) == 3  # type: ignore[arg-type]
 
 
 def test_what_waits_to_be_written_knows_its_size(app, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        "holdfast.engine.loops.committer.take_group", lambda waiting: seen.extend(waiting) or _all(waiting)
-    )
+    monkeypatch.setattr("holdfast.engine.write_queue.take_batch", lambda waiting: seen.extend(waiting) or _all(waiting))
 
     @app.task(name="large")
     async def large(ctx: Context) -> str:

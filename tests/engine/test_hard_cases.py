@@ -24,7 +24,7 @@ def test_an_interrupt_in_a_transaction_loses_no_later_enqueue(app, database_url,
         return n
 
     work.enqueue(0)
-    connection = app.store.database.line("client")._connection
+    connection = app.store.database.connection("client")._connection
     kind, begin = type(connection), type(connection).begin
 
     def interrupted(self):
@@ -61,7 +61,7 @@ def test_options_that_cannot_be_read_leave_the_declaration_in_force(app):
     odd = work.options(timeout=5).enqueue(9)
     table = "holdfast_runs" if "sqlite" in app.url else "holdfast.runs"
     spoil = Statement("spoil", f"""update {table} set options = '{{"retry":5}}' where options is not null""", ())
-    app.store.database.line("client").run(lambda connection: connection.execute(spoil, {}))
+    app.store.database.connection("client").run(lambda connection: connection.execute(spoil, {}))
     assert app.worker().drain(timeout=60) == 4
     assert [run.result(timeout=5) for run in (*neighbours, odd)] == [0, 1, 2, 9]
 

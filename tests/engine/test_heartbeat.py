@@ -128,7 +128,7 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
         components.recovery.wake()
         assert run.result(timeout=30) == "new"
         release.set()
-        wait_until(lambda: components.runner.taken == 0 and components.committer.backlog == 0)
+        wait_until(lambda: components.runner.taken == 0 and components.committer.queue.backlog == 0)
         assert run.result(timeout=5) == "new"
     assert ledger.lines() == ["began", "began", "ended"]
     lost = kinds(run)[2]  # its own heartbeat excuses it, unless its recoverer was first

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Retry
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.part import BATCH
 from tests.support.counting import ask
 from tests.support.ledger import Ledger
@@ -74,14 +74,14 @@ def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_
     app = herd.app
     due = herd.due_times()
     assert herd.states() == {"scheduled": len(due), "waiting": herd.size - len(due)}
-    parts = Counter((at - clock()) * 50 // (DELAY * SECOND) for at in due)
+    parts = Counter((at - clock()) * 50 // (DELAY * MICROS_PER_SECOND) for at in due)
     assert 20 <= len(parts) <= 26, "the jitter spreads retries over a quarter of their delay to both sides"
     assert max(parts.values()) < len(due) / 10, "and evenly"
 
     clock.forward(10 * DELAY)
     worker = app.worker()
     timekeeper, lanes = worker._components.timers, list(app.store.lanes.refresh())
-    app.store.workers.open("s", "w", 60 * SECOND, "{}")
+    app.store.workers.open("s", "w", 60 * MICROS_PER_SECOND, "{}")
     ticks = started = 0
     while timekeeper.tick() == 0.0:
         ticks += 1

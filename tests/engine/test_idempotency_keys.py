@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Context, Graph, Holdfast, KeyConflict, Retry
-from holdfast.task.graph_plan import graph_digests, plan_graph
+from holdfast.task.graph_compiler import compile_graph, graph_digests
 from tests.support.counting import ask
 from tests.support.durable import drain
 
@@ -126,7 +126,7 @@ def test_a_graphs_key_of_0_1_accepts_the_graph_that_it_was_stored_for(app, mail)
 
 
 def test_a_graph_without_options_has_the_digest_of_0_1(mail):
-    assert graph_digests(plan_graph(graph(mail, "ada")), None)[1] is None
+    assert graph_digests(compile_graph(graph(mail, "ada")), None)[1] is None
 
 
 def test_appending_the_same_nodes_with_other_options_appends_nothing(app, mail):

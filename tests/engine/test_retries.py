@@ -46,7 +46,7 @@ def test_a_failed_try_waits_for_its_delay_and_is_tried_again(timed_app, clock, l
 
 
 def test_the_default_is_three_tries(app, monkeypatch, ledger):
-    monkeypatch.setattr("holdfast.policy.outcome.delay_before_retry", lambda *_: 0)
+    monkeypatch.setattr("holdfast.policy.retry_decision.delay_before_retry", lambda *_: 0)
 
     @app.task(name="hopeless")
     def hopeless() -> None:

@@ -17,7 +17,7 @@ from holdfast import Context, Holdfast, Retry
 from holdfast.cli.commands import holdfast
 from holdfast.control import Control
 from holdfast.errors import HoldfastError, PayloadError
-from holdfast.policy.cron import Timing
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun
 from holdfast.store.schedule_rows import Declared, Rules
 from holdfast.web import dashboard

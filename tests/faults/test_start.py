@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.database.faults import Refused
+from holdfast.database.faults import AccessDenied
 from holdfast.engine import startup
 from holdfast.engine.startup import MAX_PAUSE_S, StartAborted, pause_after, retry_until_available
 from holdfast.errors import StoreUnavailable
@@ -170,9 +170,9 @@ def test_pauses_grow_to_a_bound():
 
 def test_what_refuses_us_is_not_tried_again():
     def refuse():
-        raise Refused("wrong password")
+        raise AccessDenied("wrong password")
 
-    with pytest.raises(Refused):
+    with pytest.raises(AccessDenied):
         retry_until_available(refuse, lambda: False)
 
 

@@ -97,7 +97,7 @@ def test_polling_picks_work_up_when_the_listener_is_dead_and_the_listener_comes_
     server, ledger, monkeypatch, connect, how
 ):
     """Frozen: the server's process for the listener is stopped, so that nothing comes, not even an error."""
-    monkeypatch.setattr(postgres, "LISTENER_CHECK_SECONDS", 1.0)
+    monkeypatch.setattr(postgres, "LISTENER_CHECK_INTERVAL_S", 1.0)
     url = server.create_database()
     heard = []
     with Holdfast(url) as app:

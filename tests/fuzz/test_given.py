@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from holdfast import Holdfast, Run
 from holdfast.database import open_database
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.model.clock import SECOND
-from holdfast.policy.cron import Timing, check_cron, check_zone
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.policy.schedule_timing import Timing, check_cron, check_zone
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FEW = settings(QUICK, max_examples=60)
@@ -154,8 +154,8 @@ def test_a_cron_text_has_slots_or_is_refused_with_what_is_wrong(text):
     refused = refusal(lambda: check_cron(text, "schedule x"))
     assert refused is None or (isinstance(refused, ConfigError) and "schedule x" in str(refused))
     if refused is None:
-        slot = Timing(cron=check_cron(text, "schedule x")).next_after(1_800_000_000 * SECOND)
-        assert slot is None or slot > 1_800_000_000 * SECOND
+        slot = Timing(cron=check_cron(text, "schedule x")).next_after(1_800_000_000 * MICROS_PER_SECOND)
+        assert slot is None or slot > 1_800_000_000 * MICROS_PER_SECOND
 
 
 @QUICK

@@ -82,7 +82,7 @@ class Scene:
         text = junk.replace("'", "''")
         where = whose.get(table, f"run in ({ids})")
         sql = f"update {prefix}{table} set {column} = '{text}' where {where}"
-        line = self.app.store.database.line("client")
+        line = self.app.store.database.connection("client")
         try:
             line.run(lambda connection: connection.execute(Statement("test", sql, ()), {}))
         except HoldfastError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Graph
-from holdfast.database.statements import Source, render
+from holdfast.database.statements import StatementSource, render
 from holdfast.errors import BlockingCall, GraphError, ResultTimeout
 from tests.support.durable import drain, kinds, state
 from tests.support.graphs import node, states, submitted
@@ -162,8 +162,8 @@ def prune(app):
 def count(app, table):
     """The rows of a table."""
     database = app.store.database
-    statement = render(Source("test", None, "", f"select count(*) from {{schema}}{table}"), database.dialect)
-    return database.line("read").run(lambda connection: connection.execute(statement, {}))[0][0]
+    statement = render(StatementSource("test", None, "", f"select count(*) from {{schema}}{table}"), database.dialect)
+    return database.connection("read").run(lambda connection: connection.execute(statement, {}))[0][0]
 
 
 async def test_the_awaited_verbs_and_what_a_loop_refuses(app, tasks):

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Graph, Holdfast, all_of, any_of, none_of
 from holdfast.errors import BadArguments, ConfigError, GraphError, NotSerializable, TaskError
 from holdfast.task import graph as graph_module
-from holdfast.task.graph_plan import plan_graph
+from holdfast.task.graph_compiler import compile_graph
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_same_graph_may_be_nested_twice_beside_each_other(g, give):
 
 
 def graph_plan(g):
-    return plan_graph(g).nodes
+    return compile_graph(g).nodes
 
 
 @pytest.mark.parametrize("what", ["key", "tenant"])

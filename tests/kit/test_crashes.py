@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, SyncContext, idempotency_key
 from holdfast.testing import Kit, crash_at_every_step
-from holdfast.testing.crashing import Crashes, Place, current
+from holdfast.testing.crash_injection import CrashInjector, CrashPoint, active_injectors
 from tests.support.waiting import wait_until
 
 SHOP = """\
@@ -112,7 +112,7 @@ def test_an_effect_that_cannot_be_repeated_is_found_in_a_step_too(run_pytest):
     text = text.replace("@crash_at_every_step", "@crash_at_every_step(unrecorded=False)")
     outcome = run_pytest("-k", "sqlite", "-rP", shop=SHOP, conftest=CONFTEST, test_shop=text)
     assert outcome.returncode == 0, outcome.stdout
-    assert "4 crashes, at 4 places where a worker wrote something" in outcome.stdout
+    assert "4 crashes, at 4 points where a worker wrote something" in outcome.stdout
 
 
 ASYNC = """\
@@ -162,7 +162,7 @@ def test_async_tests_are_run_with_crashes_and_fixtures_of_their_own(run_pytest, 
     text = ASYNC.format(mark=mark, task=task, runs=runs)
     outcome = run_pytest("-rP", shop=SHOP, conftest=conftest, test_shop=text)
     assert outcome.returncode == 0, outcome.stdout
-    assert f"{runs - 1} crashes, at {runs - 1} places" in outcome.stdout
+    assert f"{runs - 1} crashes, at {runs - 1} points" in outcome.stdout
     assert "2 passed" in outcome.stdout
 
 
@@ -274,7 +274,7 @@ def test_the_runs_of_a_dead_worker_are_taken_over_when_its_code_has_ended(kit):
         return await asyncio.gather(ctx.step(linger, name="linger"), ctx.step(aonce, "quick"))
 
     session = ""
-    crashes.at = Place("step aonce of both", 1, recorded=True)
+    crashes.at = CrashPoint("step aonce of both", 1, recorded=True)
     run = both.enqueue()
     kit.drain()
     assert run.result(timeout=0) == [None, "quick"]
@@ -289,8 +289,8 @@ def add_row(connection, name: str) -> str:
 def test_a_crash_when_a_transaction_is_on_record_does_not_repeat_it():
     places = []
     for at in range(20):
-        crashes = Crashes(places[at - 1] if at else None)
-        current.append(crashes)
+        crashes = CrashInjector(places[at - 1] if at else None)
+        active_injectors.append(crashes)
         try:
             with Kit() as kit:
 
@@ -306,8 +306,8 @@ def test_a_crash_when_a_transaction_is_on_record_does_not_repeat_it():
                 with kit.app.transaction() as connection:
                     assert connection.execute("select name from rows order by name") == [("a",), ("b",)]
         finally:
-            current.remove(crashes)
-        places = places or crashes.places
+            active_injectors.remove(crashes)
+        places = places or crashes.points
         assert (crashes.where is None) is (at == 0)
         if at == len(places):
             break
@@ -318,9 +318,9 @@ def test_a_crash_when_a_transaction_is_on_record_does_not_repeat_it():
 
 def test_a_job_is_done_again_when_its_end_was_not_on_record():
     effects = []
-    crashes = Crashes()
+    crashes = CrashInjector()
     for _ in range(2):
-        current.append(crashes)
+        active_injectors.append(crashes)
         try:
             with Kit() as kit:
 
@@ -333,8 +333,8 @@ def test_a_job_is_done_again_when_its_end_was_not_on_record():
                 kit.drain()
                 assert (run.result(timeout=0), run.info().crashes) == ("done", len(effects) // 2)
         finally:
-            current.remove(crashes)
-        (unrecorded, _) = crashes.places[:2]
+            active_injectors.remove(crashes)
+        (unrecorded, _) = crashes.points[:2]
         assert str(unrecorded) == "a crash when the end of job was done, but not on record"
-        crashes = Crashes(unrecorded)
+        crashes = CrashInjector(unrecorded)
     assert len(effects) == 3

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Graph, Holdfast, Retry, RunFailed, State, SyncContext
 from holdfast.control import Control
 from holdfast.errors import ConfigError, PayloadError, TooLarge
-from holdfast.model.codec import NOT_SHOWN
+from holdfast.model.codec import ENCODED_PLACEHOLDER
 from holdfast.model.payloads import Payloads
 from tests.support.durable import drain
 
@@ -156,9 +156,9 @@ def test_what_a_codec_wrote_is_read_by_who_has_it_and_named_by_who_has_not(make_
     with pytest.raises(PayloadError, match=r"give it the same Holdfast\(codec=…\)"):
         other.get_run(run.id).result()
     control = Control(make_app().store)
-    assert control.runs.info(run.id).result == NOT_SHOWN
-    assert control.runs.details(run.id).args == NOT_SHOWN
-    assert [info.result for info in control.runs.page()] == [NOT_SHOWN]
+    assert control.runs.info(run.id).result == ENCODED_PLACEHOLDER
+    assert control.runs.details(run.id).args == ENCODED_PLACEHOLDER
+    assert [info.result for info in control.runs.page()] == [ENCODED_PLACEHOLDER]
     assert app.get_run(run.id).result() == CANARY
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Done, Fatal, Graph, Retry, Secret, State
 from holdfast.control import Control
 from holdfast.errors import BadArguments
-from holdfast.model.codec import decode, encode, shown
+from holdfast.model.codec import decode, display_value, encode
 from tests.support.durable import drain
 
 TOKEN = "tok-12345"
@@ -37,7 +37,7 @@ def test_a_secret_shows_a_mask_and_reveals_its_value():
 def test_a_secret_comes_back_with_the_type_of_its_value():
     assert decode(encode(LOGIN), Login) == LOGIN
     assert decode('{"user": "ada", "password": "plain", "pins": [1]}', Login).password == Secret("plain")
-    assert shown(encode(LOGIN)) == {"user": "ada", "password": "***", "pins": ["***"]}
+    assert display_value(encode(LOGIN)) == {"user": "ada", "password": "***", "pins": ["***"]}
 
 
 def test_author_code_gets_it_and_operators_see_a_mask(make_app, stored, caplog):

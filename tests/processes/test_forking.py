@@ -65,10 +65,11 @@ assert len(app.runs()) == 2
 """,
     "who waits hears of ends, the child by a listener of its own": """
 from holdfast import RunCancelled
-from holdfast.client import ends
-ends.FIRST_LOOK = ends.LONGEST_LOOK = ends.LONGEST_WHILE_HEARING = 3600.0
+from holdfast.client import result_waiter
+for name in ('FIRST_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_LISTENING_S'):
+    setattr(result_waiter, name, 3600.0)
 def listens():
-    while not app._client._ends._hearing.listens:
+    while not app._client._results._listener.listens:
         time.sleep(0.001)
 def is_cancelled(run):
     try:

@@ -20,7 +20,7 @@ from holdfast.engine.loops.claimer import Claimer
 from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.processes import framing, pool
-from holdfast.policy.limits import Counter
+from holdfast.policy.admission import LimitCounter
 from holdfast.store import group
 from holdfast.store.attempts import Attempts
 from holdfast.store.claims import ScanPolicy
@@ -81,12 +81,12 @@ def code(name: str, what: str, where: Any, attribute: str, instead: Any, test: s
     return Bug(name, what, code=patch, in_the_store=in_the_store, test=test)
 
 
-def _one_more(counter: Counter, now: int) -> int | None:
+def _one_more(counter: LimitCounter, now: int) -> int | None:
     free = _free(counter, now)
     return None if free is None else free + 1
 
 
-_free = Counter.free
+_free = LimitCounter.free
 
 
 def _apart(attempts: Attempts, purpose: str, work: Callable[[Any], Any]) -> Any:
@@ -136,7 +136,7 @@ def _any_answer(file: int, more: Callable[[], bool], mark: bytes) -> bytes | Non
     return None if header is None else framing._read(file, int.from_bytes(header[len(mark) :]), more)
 
 
-ALIVE = "lease_until > {moment}"
+ALIVE = "lease_until > {clock}"
 
 BUGS = (
     sql("claim-dead", "a session claims after its lease", "claim", ALIVE, "lease_until > 0"),
@@ -175,14 +175,14 @@ BUGS = (
     ),
     sql(
         "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",
-        ALIVE, "lease_until >= {moment}",
+        ALIVE, "lease_until >= {clock}",
     ),
     sql("lease-renewed", "a lease that is over is renewed", "renew_session", f" and {ALIVE}", ""),
     Bug(
         "recover-live", "sessions are recovered a second too early",
         {
-            "dead_sessions": (("lease_until <= {moment}", "lease_until <= {moment} + 1000000"),),
-            "lock_dead": (("lease_until <= {moment}", "lease_until <= {moment} + 1000000"),),
+            "dead_sessions": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
+            "lock_dead": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
         },
     ),
     sql(
@@ -216,7 +216,7 @@ BUGS = (
     ),
     sql("message-twice", "a message is taken twice", "first_message", " and taken_by is null", ""),
     sql("message-repeated", "a message is sent again after a lost answer", "sent_by", "limit 1", "limit 0"),
-    code("limit-off-by-one", "a limit lets in one too many", Counter, "free", _one_more),
+    code("limit-off-by-one", "a limit lets in one too many", LimitCounter, "free", _one_more),
     sql(
         "node-early", "a node begins with the first that it needs", "count_down",
         "pending = pending - fewer.ended", "pending = 0",
@@ -240,7 +240,7 @@ BUGS = (
         "transaction-unrecorded", "a transaction isn't recorded with its effect", Transactions,
         "_record", lambda *_: None,
     ),
-    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_told", lambda *_: True),
+    code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_durable", lambda *_: True),
     code(
         "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
         "_hand_back", lambda *_: None,

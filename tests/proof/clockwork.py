@@ -19,9 +19,8 @@ from unittest import mock
 
 from greenlet import getcurrent
 
-from holdfast.engine import components, event_loop
+from holdfast.engine import components, event_loop, write_queue
 from holdfast.engine.durable import async_executor, sync_executor
-from holdfast.engine.loops import committer
 from holdfast.model import ids
 from holdfast.telemetry import log
 
@@ -235,7 +234,7 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
                     if getattr(module, attribute, None) is real:
                         stack.enter_context(mock.patch.object(module, attribute, fake))
         stack.enter_context(mock.patch.object(components, "worker_name", return_value="worker"))
-        stack.enter_context(mock.patch.object(committer, "get_ident", this_thread))
+        stack.enter_context(mock.patch.object(write_queue, "get_ident", this_thread))
         stack.enter_context(mock.patch.object(async_executor, "asyncio", OneThread()))
         blocker_of = SimpleNamespace(current_task=lambda loop: loop.blocker)
         stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))

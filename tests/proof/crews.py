@@ -86,7 +86,7 @@ class SimulatedWorker:
             WorkerSettings(concurrency=concurrency, lease=LEASE, grace=sim.random.choice((0.0, 0.5))),
             lambda id: client.info(UUID(id)),
             client,
-            stage.app._timetable,
+            stage.app._schedule_registry,
             stage.app.telemetry,
         )
         self.components.runner._threads = SimulatedThreads(self)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import apsw
 from greenlet import getcurrent, greenlet
 
-from holdfast.database.base import PATIENCE, Line
+from holdfast.database.base import IDLE_TIMEOUT_S, ManagedConnection
 from holdfast.database.sqlite import SqliteDatabase, SqliteTransaction
-from holdfast.database.sqlite_connection import SqliteConnection, use_wal
+from holdfast.database.sqlite_connection import SqliteConnection, enable_wal
 from holdfast.database.statements import Statement
 
 
@@ -47,7 +47,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.apsw = apsw.Connection(":memory:", statementcachesize=1000)
-        use_wal(self.apsw)
+        enable_wal(self.apsw)
 
     def wipe(self, keep: tuple[str, ...]) -> None:
         """Empty all tables but these; numbers begin anew."""
@@ -149,24 +149,26 @@ class FaultyDatabase(SqliteDatabase):
         self._shared = shared
         self._host = host
 
-    def line(self, purpose: str, patience: float = PATIENCE) -> Line:
+    def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
         name = "write" if purpose in ("client", "commit") else purpose
-        known = self._lines.get(name)
+        known = self._connections.get(name)
         if known is None:
-            known = self._lines[name] = Line(lambda: FaultyConnection(self._shared, self._host, self._now))
+            known = self._connections[name] = ManagedConnection(
+                lambda: FaultyConnection(self._shared, self._host, self._now)
+            )
             known._lock = Turn(self._host)  # type: ignore[assignment]
         return known
 
     def forget_lines(self) -> None:
         """Its process has died."""
-        self._lines = {}
+        self._connections = {}
 
-    def in_callers_transaction(self) -> bool:
+    def in_user_transaction(self) -> bool:
         return False
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
         """Without the real one's timer."""
-        with self.line("client").hold() as connection:
+        with self.connection("client").transaction() as connection:
             assert isinstance(connection, FaultyConnection)
             yield SqliteTransaction(connection)

@@ -249,7 +249,7 @@ class Actor:
 
     def begun(self, name: str) -> int:
         """A step's function begins. It mustn't when its result is on record, unless its worker has lost the run."""
-        attempt = self.ctx._conductor.current
+        attempt = self.ctx._executor.current
         run = self.play.mirror.run(self.run)
         if run is not None and (run["session"], run["fence"]) == (attempt.session, attempt.claim.fence):
             for row in self.play.mirror.of_run("checkpoints", self.run):
@@ -371,7 +371,7 @@ class Awaited:
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
         self.run_id = getattr(ctx, "run_id", None)
-        self._conductor = ctx._conductor
+        self._executor = ctx._executor
 
     def check(self) -> None:
         self._ctx.check()

@@ -60,7 +60,7 @@ NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
 def test_what_can_not_be_is_refused_at_the_declaration(app, report, settings, says):
     with pytest.raises(ConfigError, match=says):
         app.schedule("nightly", report, **settings)
-    assert not app._timetable
+    assert not app._schedule_registry
 
 
 def test_a_schedule_says_which_one_it_is_about(app, report):
@@ -93,7 +93,7 @@ def test_tasks_requests_and_remote_tasks_can_be_scheduled(app, report):
     app.schedule("b", report.options(queue="slow").request("monday"), every=timedelta(hours=1), jitter=30)
     app.schedule("c", report, args=("tuesday",), cron="0 3 * * *", tz="Asia/Tokyo", overlap="skip", catch_up="all")
     app.schedule("d", app.remote("billing.close"), args=(2027,), every=60, start=NOON, end=NOON + timedelta(1))
-    requests = {name: each.request for name, each in app._timetable.schedules.items()}
+    requests = {name: each.request for name, each in app._schedule_registry.schedules.items()}
     assert [request.args for request in requests.values()] == [
         "{}",
         '{"day":"monday"}',
@@ -142,7 +142,7 @@ from holdfast import Holdfast
 app = Holdfast()
 if __name__ == "__main__":
     import shop
-    print(app._timetable.app, shop.app._timetable.app, Holdfast(name="mine")._timetable.app)
+    print(app._schedule_registry.app, shop.app._schedule_registry.app, Holdfast(name="mine")._schedule_registry.app)
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.database import open_database
-from holdfast.database.url import without_password
+from holdfast.database.url import redact_password
 from holdfast.errors import ConfigError, HoldfastError, StoreError, StoreUnavailable
 from holdfast.store import Store
 
@@ -142,7 +142,7 @@ def test_a_schema_name_that_is_a_plain_word_works_whatever_it_means_in_sql(postg
     ],
 )
 def test_a_url_is_shown_without_its_password(url, expected):
-    assert without_password(url) == expected
+    assert redact_password(url) == expected
 
 
 @pytest.mark.parametrize("url", ["postgresql:/ada:s3cret@host/shop", "postgresql:ada:s3cret@host/shop"])

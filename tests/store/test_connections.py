@@ -41,7 +41,7 @@ def test_a_serialization_failure_is_tried_again(postgres):
 
     def work(connection):
         tries.append(1)
-        connection.script("begin isolation level repeatable read")
+        connection.execute_script("begin isolation level repeatable read")
         try:
             connection.execute(plain("select 1 from holdfast.runs"), {})
             if len(tries) == 1:  # someone else changes what was read
@@ -53,7 +53,7 @@ def test_a_serialization_failure_is_tried_again(postgres):
             connection.rollback()
             raise
 
-    postgres.store.database.line("client").run(work)
+    postgres.store.database.connection("client").run(work)
     assert (len(tries), postgres.row(id)["priority"]) == (2, 11)
 
 
@@ -78,7 +78,7 @@ def test_a_deadlock_is_tried_again_and_both_go_through(postgres):
                 thread.start()
             connection.execute(plain(change, id=second), {"id": second})
 
-    postgres.store.database.line("client").run(work)
+    postgres.store.database.connection("client").run(work)
     thread.join(30)
     other.close()
     assert len(tries) > 1, "there was no deadlock"  # we may be first again, and then there is another one
@@ -93,12 +93,12 @@ def test_a_conflict_that_doesnt_pass_is_raised_in_the_end_as_unavailable(postgre
         raise Conflict("again")
 
     with pytest.raises(StoreUnavailable, match="again"):
-        postgres.store.database.line("client").run(work)
-    assert len(tries) == base.CONFLICT_TRIES
+        postgres.store.database.connection("client").run(work)
+    assert len(tries) == base.MAX_CONFLICT_ATTEMPTS
 
 
 def test_a_busy_sqlite_file_is_tried_again(sqlite_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_module, "BUSY_MILLISECONDS", 20)
+    monkeypatch.setattr(sqlite_module, "BUSY_TIMEOUT_S", 0.02)
     world = World(sqlite_url)
     world.store.prepare()
     other = apsw.Connection(str(tmp_path / "holdfast.db"))
@@ -112,13 +112,13 @@ def test_a_busy_sqlite_file_is_tried_again(sqlite_url, tmp_path, monkeypatch):
         with connection.transaction():
             return len(tries)
 
-    assert world.store.database.line("client").run(work) == 3
+    assert world.store.database.connection("client").run(work) == 3
     other.close()
     world.close()
 
 
 def test_a_sqlite_file_that_stays_busy_is_unavailable_with_the_reason(sqlite_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_module, "BUSY_MILLISECONDS", 1)
+    monkeypatch.setattr(sqlite_module, "BUSY_TIMEOUT_S", 0.001)
     world = World(sqlite_url)
     world.store.prepare()
     world.lane()
@@ -173,8 +173,8 @@ def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
         connection.execute(plain("select 1"), {})
 
     with pytest.raises(ConnectionLost):
-        postgres.store.database.line("client").run(work)
-    assert len(tries) == base.LOSS_TRIES
+        postgres.store.database.connection("client").run(work)
+    assert len(tries) == base.MAX_LOSS_ATTEMPTS
     assert postgres.state(postgres.add()) == "ready"
 
 
@@ -185,16 +185,16 @@ def test_what_is_too_much_for_postgres_is_a_fault_of_the_data(postgres, code):
 
     def work(connection):
         tries.append(connection)
-        connection.script(f"do $$ begin raise exception 'too much' using errcode = '{code}'; end $$")
+        connection.execute_script(f"do $$ begin raise exception 'too much' using errcode = '{code}'; end $$")
 
     with pytest.raises(DataFault):
-        postgres.store.database.line("client").run(work)
+        postgres.store.database.connection("client").run(work)
     assert len(tries) == 1
 
 
 def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_the_connection(world):
     world.store.prepare()
-    line = world.store.database.line("client")
+    line = world.store.database.connection("client")
     connection = line.run(lambda connection: connection)
 
     class Stop(Exception):
@@ -213,7 +213,7 @@ def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_
 
 def test_after_an_interrupt_the_connection_is_opened_anew(world):
     world.store.prepare()
-    line = world.store.database.line("client")
+    line = world.store.database.connection("client")
     connection = line.run(lambda connection: connection)
 
     def work(do):
@@ -229,7 +229,7 @@ def test_after_an_interrupt_the_connection_is_opened_anew(world):
 def test_a_connection_that_was_lost_while_a_transaction_held_it_is_opened_anew(sqlite_url):
     world = World(sqlite_url)
     world.store.prepare()
-    world.store.database.line("client").run(lambda connection: connection.close())
+    world.store.database.connection("client").run(lambda connection: connection.close())
     with pytest.raises(ConnectionLost), world.store.database.transaction():
         pass
     with world.store.database.transaction() as connection:
@@ -243,7 +243,7 @@ def test_what_is_lost_inside_of_a_transaction_isnt_opened_anew_before_its_end(sq
     world.store.prepare()
     database = world.store.database
     with pytest.raises(ConnectionLost), database.transaction():
-        database.line("client").run(lambda connection: connection.close())
+        database.connection("client").run(lambda connection: connection.close())
         with pytest.raises(ConnectionLost), database.transaction():
             pass
         with pytest.raises(ConnectionLost):
@@ -294,14 +294,14 @@ def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
 
 
 def test_each_purpose_has_its_own_line_on_postgres_but_reading_shares_the_clients(postgres):
-    line = postgres.store.database.line
+    line = postgres.store.database.connection
     assert line("client") is line("client") is line("read")
     assert len({line(name) for name in ("client", "claim", "commit", "heartbeat")}) == 4
 
 
 def test_one_line_writes_on_sqlite_and_the_heartbeat_and_reading_have_their_own(sqlite_url):
     world = World(sqlite_url)
-    line = world.store.database.line
+    line = world.store.database.connection
     assert line("client") is line("claim") is line("commit")
     assert len({line(name) for name in ("client", "heartbeat", "read")}) == 3
     world.close()
@@ -348,7 +348,7 @@ def test_our_transactions_read_what_is_committed_whatever_the_url_asks_for(postg
         with connection.transaction():
             seen.append(connection.execute(plain("show transaction_isolation"), {}))
 
-    world.store.database.line("client").run(work)
+    world.store.database.connection("client").run(work)
     assert seen == [[("read committed",)]]
     world.close()
 
@@ -394,7 +394,7 @@ def test_a_new_sqlite_file_is_for_its_owner_only(sqlite_url, tmp_path):
 def test_sqlite_writes_a_wal_and_syncs_it_fully(sqlite_url, purpose):
     world = World(sqlite_url)
     world.store.prepare()
-    line = world.store.database.line(purpose)
+    line = world.store.database.connection(purpose)
     pragmas = ("journal_mode", "synchronous")
     assert [line.run(lambda c, it=it: c.execute(plain(f"pragma {it}"), {}))[0][0] for it in pragmas] == ["wal", 2]
     world.close()
@@ -417,7 +417,7 @@ def test_a_sqlite_database_in_memory_outlives_the_loss_of_its_connection():
         raise ConnectionLost("cut")
 
     with pytest.raises(ConnectionLost):
-        world.store.database.line("commit").run(lose)
+        world.store.database.connection("commit").run(lose)
     assert len(world.claim("w", 1)) == 1
     other.session("w")
     assert not other.claim("w", 1), "each has its own"
@@ -430,7 +430,7 @@ def test_no_thread_opens_a_sqlite_file_while_the_process_forks(sqlite_url, monke
     database = open_database(sqlite_url, "holdfast")
     opened, open_file = threading.Event(), database._open
     monkeypatch.setattr(database, "_open", lambda *given: (opened.set(), open_file(*given))[1])
-    thread = threading.Thread(target=lambda: database.line("client").run(lambda connection: None))
+    thread = threading.Thread(target=lambda: database.connection("client").run(lambda connection: None))
     database.before_fork()
     try:
         thread.start()

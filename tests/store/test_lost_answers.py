@@ -121,7 +121,7 @@ def test_a_cancel_is_recorded_once(proxy, far, lost):
 @BOTH
 def test_a_session_is_opened_once_and_renewed(proxy, far, lost):
     lose(proxy, lost, b'insert into "holdfast".workers')
-    far.store.database.line("heartbeat").close()  # a new connection says the statement in full
+    far.store.database.connection("heartbeat").close()  # a new connection says the statement in full
     far.session("v")
     assert proxy.fired.is_set()
     assert far.sql("select count(*) from {schema}workers where session = 'v'") == [(1,)]
@@ -140,7 +140,7 @@ def test_a_server_that_is_gone_is_unavailable_and_found_again_later(postgres_url
     proxy.close()
     with pytest.raises(StoreUnavailable, match="can't be reached"):
         far.add()
-    monkeypatch.setattr(base, "RECONNECT_PAUSE", 0.0)
+    monkeypatch.setattr(base, "RECONNECT_DELAY_S", 0.0)
     with pytest.raises(StoreUnavailable, match="can't be reached"):
         far.add()
     with Proxy(postgres_url, proxy.port):
@@ -155,7 +155,7 @@ def test_a_call_that_hangs_is_broken_from_outside_and_made_anew(proxy, far):
     made: list[str] = []
     thread = threading.Thread(target=lambda: made.append(far.add()))
     thread.start()
-    while not far.store.database.cut_stuck(0.05):
+    while not far.store.database.abort_stuck_calls(0.05):
         thread.join(0.01)
     proxy.resume()
     thread.join(30)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.database import migrate, open_database, postgres
-from holdfast.database.migrate import CODE, Migration, migrations, newest
+from holdfast.database.migrate import CODE_VERSION, Migration, migrations, newest_version
 from holdfast.errors import SchemaAhead, SchemaBehind, StoreError
 from holdfast.store import Store
 from tests.support.waiting import wait_until
@@ -44,7 +44,7 @@ def test_eight_processes_that_start_together_migrate_once(database_url, world):
     assert [code for (_, faults), code in outcomes if code != 0 or faults] == [], outcomes
     assert sorted(int(said) for (said, _), _ in outcomes) == [0] * 7 + [len(migrations())]
     assert world.store.prepare() == []
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest())
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version())
 
 
 def test_the_first_use_makes_the_tables_and_later_ones_find_them(world):
@@ -67,16 +67,16 @@ def set_meta(world, name, value):
 
 def test_without_migrate_older_tables_are_an_error_with_both_versions(world, monkeypatch):
     world.store.prepare()
-    later = Migration(newest() + 1, "9999_later.sql", "create table {schema}later (x int);")
+    later = Migration(newest_version() + 1, "9999_later.sql", "create table {schema}later (x int);")
     monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), later))
-    with pytest.raises(SchemaBehind, match=f"version {newest() - 1}.*needs {newest()}"):
+    with pytest.raises(SchemaBehind, match=f"version {newest_version() - 1}.*needs {newest_version()}"):
         world.another_store(migrate=False).prepare()
 
 
 def test_tables_that_need_newer_code_are_refused(world):
     world.store.prepare()
-    set_meta(world, "oldest_code", CODE + 1)
-    with pytest.raises(SchemaAhead, match=f"at least {CODE + 1}.*upgrade"):
+    set_meta(world, "oldest_code", CODE_VERSION + 1)
+    with pytest.raises(SchemaAhead, match=f"code version {CODE_VERSION + 1}.*upgrade"):
         world.another_store().lanes.refresh()
     with pytest.raises(SchemaAhead):
         world.another_store(migrate=False).lanes.refresh()
@@ -84,19 +84,19 @@ def test_tables_that_need_newer_code_are_refused(world):
 
 def test_newer_tables_that_old_code_can_live_with_work(world):
     world.store.prepare()
-    set_meta(world, "schema", newest() + 7)
+    set_meta(world, "schema", newest_version() + 7)
     store = world.another_store()
     assert store.prepare() == []
     run = world.new()
     assert store.intake.add([run]) == [run.id]
-    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest() + 7)
+    assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version() + 7)
 
 
 def test_only_the_missing_migrations_are_applied(world, monkeypatch):
     world.store.prepare()
     kept = world.add()
     known = migrations()
-    later = Migration(newest() + 1, "9999_later.sql", "-- oldest code: 1\ncreate table {schema}later (x int);")
+    later = Migration(newest_version() + 1, "9999_later.sql", "-- oldest code: 1\ncreate table {schema}later (x int);")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
     assert world.another_store().prepare() == ["9999_later.sql"]
     assert world.rows("later") == 0
@@ -106,12 +106,12 @@ def test_only_the_missing_migrations_are_applied(world, monkeypatch):
 
 def test_a_migration_that_breaks_off_leaves_nothing_half_done(database_url, monkeypatch):
     known = migrations()
-    broken = Migration(newest() + 1, "9999_broken.sql", "create table {schema}half (x int); create nonsense;")
+    broken = Migration(newest_version() + 1, "9999_broken.sql", "create table {schema}half (x int); create nonsense;")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
     store = Store(open_database(database_url, "holdfast"))
     with pytest.raises(StoreError):
         store.prepare()
-    line = store.database.line("client")
+    line = store.database.connection("client")
     for table in ("meta", "runs", "half"):
         assert not line.run(lambda connection, it=table: store.database.table_exists(connection, it)), table
     monkeypatch.setattr(migrate, "migrations", lambda: known)
@@ -122,7 +122,7 @@ def test_a_migration_that_breaks_off_leaves_nothing_half_done(database_url, monk
 def test_a_migration_that_breaks_off_leaves_older_tables_as_they_were(world, monkeypatch):
     kept = world.add()
     known = migrations()
-    broken = Migration(newest() + 1, "9999_broken.sql", "alter table {schema}runs add x int; create nonsense;")
+    broken = Migration(newest_version() + 1, "9999_broken.sql", "alter table {schema}runs add x int; create nonsense;")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
     with pytest.raises(StoreError):
         world.another_store().prepare()
@@ -133,7 +133,7 @@ def test_a_migration_that_breaks_off_leaves_older_tables_as_they_were(world, mon
 def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeypatch):
     shown = "select current_setting('statement_timeout') as statement, current_setting('lock_timeout') as lock"
     known = migrations()
-    later = Migration(newest() + 1, "9999_later.sql", f"create table {{schema}}later as {shown};")
+    later = Migration(newest_version() + 1, "9999_later.sql", f"create table {{schema}}later as {shown};")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, later))
     world = World(postgres_url)
     world.store.prepare()
@@ -143,7 +143,7 @@ def test_a_migration_may_take_longer_than_other_statements(postgres_url, monkeyp
 
 
 def test_a_process_that_starts_waits_for_another_one_that_migrates(postgres_url, monkeypatch):
-    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_S", 0.05)
     world = World(postgres_url)
     waits = (
         "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
@@ -160,9 +160,9 @@ def test_a_process_that_starts_waits_for_another_one_that_migrates(postgres_url,
 
 
 def test_migrations_are_numbered_without_gaps_and_say_which_code_they_need():
-    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
+    assert [migration.number for migration in migrations()] == list(range(1, newest_version() + 1))
     assert migrations()[0].oldest_code == 1
-    assert all(migration.oldest_code is None or migration.oldest_code <= CODE for migration in migrations())
+    assert all(migration.oldest_code is None or migration.oldest_code <= CODE_VERSION for migration in migrations())
 
 
 def test_schemas_of_one_postgres_database_dont_know_each_other(postgres_url):

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from holdfast.policy.limits import LOOK_AGAIN, Rate
+from holdfast.policy.admission import RECHECK_MICROS, Rate
 from holdfast.store.permits import MANY, place_of
 from tests.support.permits import in_use
 from tests.support.races import Background, Hand
@@ -113,7 +113,7 @@ def test_room_that_nobody_uses_goes_to_others_however_many_stand_before_them(lim
     limited.end("w", run, limits=run.limits)
     assert [limited.row(each)["held"] for each in unclaimed].count(None) == 1
     assert claim(limited) == []
-    limited.clock.advance(LOOK_AGAIN / SECOND)
+    limited.clock.advance(RECHECK_MICROS / SECOND)
     limited.store.timers.look_at_limits()
     assert [each.id for each in claim(limited)] == [known]
     assert len(unclaimed) < MANY

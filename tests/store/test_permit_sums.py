@@ -9,7 +9,7 @@ import random
 import pytest
 
 from holdfast.model.ids import new_id
-from holdfast.policy.limits import Rate
+from holdfast.policy.admission import Rate
 from holdfast.store.permits import place_of
 from tests.support.permits import in_use, parked_and_forgotten, recount
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of

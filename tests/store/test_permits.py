@@ -7,7 +7,7 @@ import threading
 import msgspec
 import pytest
 
-from holdfast.policy.limits import LOOK_AGAIN, Rate
+from holdfast.policy.admission import RECHECK_MICROS, Rate
 from holdfast.store.permits import place_of
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of
 
@@ -166,7 +166,7 @@ def test_those_that_wait_for_a_permit_are_looked_at_even_if_nobody_told_them(lim
     claim(limited)
     claim(limited)
     limited.sql("update {schema}limits set used = 0")
-    limited.clock.advance(LOOK_AGAIN / SECOND + 1)
+    limited.clock.advance(RECHECK_MICROS / SECOND + 1)
     limited.store.timers.look_at_limits()
     assert [each.id for each in claim(limited)] == [waiting]
 

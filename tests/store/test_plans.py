@@ -171,7 +171,7 @@ def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(
         claim = Statements("holdfast.store.sql", world.store.database.dialect).get("claim", 512)
         values = {"session": "w", "places": batch([Place(1), Place(2)]), "now": None}
         explained = Statement("explained", f"explain {claim.sql}", claim.parameters)
-        rows = world.store.database.line("claim").run(lambda connection: connection.execute(explained, values))
+        rows = world.store.database.connection("claim").run(lambda connection: connection.execute(explained, values))
         plan = "\n".join(row[0] for row in rows)
         assert plan.count("Index Scan using holdfast_runs_ready") == 2, plan
 

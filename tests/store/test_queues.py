@@ -8,8 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.database.sqlite import SqliteDatabase
-from holdfast.database.sqlite_watch import BUSY_LOOK_SECONDS, BUSY_LOOKS, LOOK_SECONDS, SqliteWatch
+from holdfast.database.sqlite import (
+    BUSY_POLL_INTERVAL_S,
+    BUSY_POLLS,
+    POLL_INTERVAL_S,
+    DataVersionPoller,
+    SqliteDatabase,
+)
 from holdfast.database.statements import Statement
 from tests.support.world import CANCELLED
 
@@ -146,7 +151,7 @@ def test_resuming_tells_whoever_watches(world):
     world.session("w")
     world.store.workers.mark_idle("w", True)
     world.store.queues.pause(["default"])
-    watch = world.store.database.watch()
+    watch = world.store.database.change_listener()
     heard: list[bool] = []
     stop = threading.Event()
     watch.wait(0, stop)  # the first look only begins to watch
@@ -161,7 +166,7 @@ def test_resuming_tells_whoever_watches(world):
 
 
 def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
-    watch = world.store.database.watch()
+    watch = world.store.database.change_listener()
     stop = threading.Event()
     watch.wait(0, stop)  # the first look only begins to watch
     while watch.wait(0.01, stop):  # what was heard of the beginning
@@ -169,7 +174,7 @@ def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
     listening = threading.Thread(target=watch.wait, args=(3600, stop))
     listening.start()
     stop.set()
-    watch.ring()
+    watch.interrupt()
     listening.join(5)
     stopped = not listening.is_alive()
     listening.join()
@@ -181,38 +186,38 @@ def test_a_watch_looks_less_often_while_its_own_process_writes_without_a_pause()
     class Stop(threading.Event):
         def wait(self, timeout=None):
             paused.append(timeout)
-            writer.uses += writes
+            writer.use_count += writes
             return len(paused) % 10 == 0
 
     paused: list[float] = []
     writes = 2
-    writer = SimpleNamespace(uses=0)
+    writer = SimpleNamespace(use_count=0)
     line = SimpleNamespace(run=lambda work: (None, 1))
-    watch, stop = SqliteWatch(line, writer), Stop()
+    watch, stop = DataVersionPoller(line, writer), Stop()
     assert watch.wait(60, stop)  # the first look only begins to watch
     assert not watch.wait(60, stop)
-    assert paused == [LOOK_SECONDS] * BUSY_LOOKS + [BUSY_LOOK_SECONDS] * (10 - BUSY_LOOKS)
+    assert paused == [POLL_INTERVAL_S] * BUSY_POLLS + [BUSY_POLL_INTERVAL_S] * (10 - BUSY_POLLS)
     writes = 0
     assert not watch.wait(60, stop)
-    assert paused[10:] == [BUSY_LOOK_SECONDS] + [LOOK_SECONDS] * 9, "a pause, and it looks as ever"
+    assert paused[10:] == [BUSY_POLL_INTERVAL_S] + [POLL_INTERVAL_S] * 9, "a pause, and it looks as ever"
 
 
 def test_a_watch_takes_its_own_process_for_another_only_now_and_then(tmp_path, monkeypatch):
     ours = SqliteDatabase(str(tmp_path / "shared.db"))
     theirs = SqliteDatabase(str(tmp_path / "shared.db"))
     write = Statement("write", "create table if not exists t (n); insert into t values (1)", ())
-    watch, stop = ours.watch(), threading.Event()
+    watch, stop = ours.change_listener(), threading.Event()
 
     def written(database: SqliteDatabase) -> bool:
-        database.line("commit").run(lambda connection: connection.execute(write, {}))
+        database.connection("commit").run(lambda connection: connection.execute(write, {}))
         return watch.wait(0, stop)
 
-    monkeypatch.setattr("holdfast.database.sqlite_watch.BUSY_LOOK_SECONDS", 3600)
+    monkeypatch.setattr("holdfast.database.sqlite.BUSY_POLL_INTERVAL_S", 3600)
     assert watch.wait(0, stop)  # the first look only begins to watch
     assert not written(ours)
     assert written(theirs)
     assert not written(ours)
-    monkeypatch.setattr("holdfast.database.sqlite_watch.BUSY_LOOK_SECONDS", 0)
+    monkeypatch.setattr("holdfast.database.sqlite.BUSY_POLL_INTERVAL_S", 0)
     assert written(ours), "it may as well have been another's"
     for database in (ours, theirs):
         database.close()

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.policy.catch_up import MOST_MISSED
-from holdfast.policy.cron import Timing
+from holdfast.policy.schedule_timing import MAX_MISSED_SLOTS, Timing
 from holdfast.store.schedule_rows import Declared, Rules
 from tests.support.world import CANCELLED, SECOND, World
 
@@ -234,8 +233,8 @@ def test_after_a_very_long_time_the_last_thousand_are_caught_up(world, clock):
     declare(world, "tick", timing=Timing(every=SECOND), catch_up="all")
     clock.advance(365 * 86_400)
     made = fire(world)
-    assert len(made) == MOST_MISSED
-    assert (made[0][1], made[-1][1]) == (clock.now - (MOST_MISSED - 1) * SECOND, clock.now)
+    assert len(made) == MAX_MISSED_SLOTS
+    assert (made[0][1], made[-1][1]) == (clock.now - (MAX_MISSED_SLOTS - 1) * SECOND, clock.now)
 
 
 @pytest.mark.parametrize("end", ["unfinished", "cancelled", "pruned"])

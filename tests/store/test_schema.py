@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.database import DataFault
-from holdfast.model.run import FINAL, STATES
+from holdfast.model.run import FINAL_STATES, RUN_STATES
 from tests.support.world import CANCELLED
 
 SET = "update {schema}runs set "
@@ -57,8 +57,8 @@ def test_a_finished_run_cant_lose_its_end(world):
 
 def test_every_state_of_the_model_is_one_of_the_schema(world):
     world.add()
-    for state in STATES:
-        finished = "1" if state in FINAL else "null"
+    for state in RUN_STATES:
+        finished = "1" if state in FINAL_STATES else "null"
         world.sql(SET + f"state = :state, session = 'w', due_at = 1, finished_at = {finished}", state=state)
         assert world.sql("select state from {schema}runs") == [(state,)]
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast.store
 from holdfast.database.dialect import PostgresDialect, SqliteDialect
-from holdfast.database.statements import Source, Statement, read_sources, render, split
+from holdfast.database.statements import Statement, StatementSource, parse_statements, read_sources, render
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.world import World
 
@@ -31,7 +31,7 @@ def test_a_statement_is_understood_by_its_database(source, request):
         world = request.getfixturevalue(f"{name}_tables")
         statement = render(source, dialect, limit=8)
         explained = Statement(source.name, f"explain {statement.sql}", statement.parameters)
-        line = world.store.database.line("client")
+        line = world.store.database.connection("client")
         assert line.run(lambda connection, it=explained: connection.execute(it, dict.fromkeys(it.parameters)))
 
 
@@ -81,7 +81,7 @@ def test_every_statement_is_used():
 
 
 def test_a_limit_is_written_into_the_text():
-    source = Source("x", None, "", "select 1 limit {limit}")
+    source = StatementSource("x", None, "", "select 1 limit {limit}")
     assert render(source, DIALECTS["sqlite"], limit=64).sql == "select 1 limit 64"
     with pytest.raises(LookupError, match="needs a size"):
         render(source, DIALECTS["sqlite"])
@@ -89,11 +89,11 @@ def test_a_limit_is_written_into_the_text():
 
 def test_an_unknown_fragment_is_a_mistake_that_is_noticed():
     with pytest.raises(AttributeError):
-        render(Source("x", None, "", "select {nonsense}"), DIALECTS["sqlite"])
+        render(StatementSource("x", None, "", "select {nonsense}"), DIALECTS["sqlite"])
 
 
 def test_parameters_are_numbered_by_first_use_and_one_name_is_one_number():
-    source = Source("x", None, "", "select :b, :a, :b, cast(:a as text)")
+    source = StatementSource("x", None, "", "select :b, :a, :b, cast(:a as text)")
     statement = render(source, DIALECTS["postgres"])
     assert (statement.sql, statement.parameters) == ("select $1, $2, $1, cast($2 as text)", ("b", "a"))
 
@@ -101,7 +101,7 @@ def test_parameters_are_numbered_by_first_use_and_one_name_is_one_number():
 def test_a_file_is_split_into_names_purposes_and_dialects():
     text = "-- name: a\n-- What a does,\n-- at length.\nselect 1;\n\n"
     text += "-- name: b\n-- only: sqlite\n-- What b does.\nselect 2\n"
-    assert split(text) == [
-        Source("a", None, "What a does, at length.", "select 1"),
-        Source("b", "sqlite", "What b does.", "select 2"),
+    assert parse_statements(text) == [
+        StatementSource("a", None, "What a does, at length.", "select 1"),
+        StatementSource("b", "sqlite", "What b does.", "select 2"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from holdfast.policy.cron import Timing
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store.schedule_rows import Declared
 from holdfast.store.triggers import Result
 from tests.support.world import SECOND, World

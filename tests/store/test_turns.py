@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.database import migrations
 from holdfast.database.dialect import TURN_EPOCH, TURN_STEP
-from holdfast.database.migrate import newest
+from holdfast.database.migrate import newest_version
 from tests.support.world import CANCELLED, SECOND, end_of
 
 FAIR = {"fair": {}}
@@ -184,5 +184,5 @@ def test_unfinished_runs_of_an_earlier_version_come_before_new_ones(world):
     world.clock.advance(5)
     new = world.add()
     world.store.timers.promote_due()
-    assert newest() >= 15
+    assert newest_version() >= 15
     assert order(world) == [*old, scheduled, new]

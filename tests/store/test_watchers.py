@@ -176,7 +176,7 @@ def test_the_rows_of_those_who_died_dont_pile_up(postgres):
 def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
     """There a watch sees all commits, and would see its own."""
     world = World(sqlite_url)
-    watch = world.store.database.watch("ends")
+    watch = world.store.database.change_listener("completions")
     stop = threading.Event()
     assert watch.wait(0, stop), "the first look only begins to watch"
     world.store.watchers.add("client", SECOND)
@@ -189,7 +189,7 @@ def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
 def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
     postgres.store.watchers.add("client", 60 * SECOND)
     postgres.store.workers.mark_idle("w", True)
-    ends, work = (postgres.store.database.watch(news) for news in ("ends", "work"))
+    ends, work = (postgres.store.database.change_listener(topic) for topic in ("completions", "work"))
     stop = threading.Event()
     assert ends.wait(0, stop)
     assert work.wait(0, stop)
@@ -224,7 +224,7 @@ def test_nobody_is_told_of_new_work_for_a_worker_that_died_idle(postgres):
 
 def test_closing_one_watch_of_a_file_doesnt_close_the_other(sqlite_url):
     world = World(sqlite_url)
-    ends, work = (world.store.database.watch(news) for news in ("ends", "work"))
+    ends, work = (world.store.database.change_listener(topic) for topic in ("completions", "work"))
     stop = threading.Event()
     for watch in (ends, work):
         assert watch.wait(0, stop)

@@ -165,7 +165,7 @@ def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_
 
 def test_who_keeps_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_MILLISECONDS", 20)
+    monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_TIMEOUT_S", 0.02)
     world = World(sqlite_url)
     other = world.another_store()
     lane = world.lane()

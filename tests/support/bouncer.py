@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.testing.binaries import Owner
+from holdfast.testing.postgres_binaries import ServerUser
 from tests.support.waiting import wait_until
 
 CONNECTIONS = 4
@@ -44,7 +44,7 @@ def program() -> str | None:
 def bouncer(url: str, more: str = "") -> Iterator[str]:
     """Start it before the server of a URL; the URL of the same database through it."""
     given = conninfo_to_dict(url)
-    owner = Owner.fitting()
+    owner = ServerUser.fitting()
     with tempfile.TemporaryDirectory(prefix="holdfast-bouncer-") as name, socket.socket() as probe:
         folder = Path(name)
         probe.bind(("127.0.0.1", 0))

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from holdfast.task import operations as op
 from holdfast.task.context import Context
-from holdfast.task.declare import declare, declare_remote
-from holdfast.task.registry import Registry
+from holdfast.task.registry import Registry, register_task, remote_task
 from holdfast.task.sync_context import SyncContext
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -91,12 +90,12 @@ async def durable(ctx: Context, amount: int) -> int:
 
 
 def register(fn, **settings):
-    return declare(fn, enqueuer=None, registry=Registry(), name=f"app.{fn.__name__}", **settings)
+    return register_task(fn, enqueuer=None, registry=Registry(), name=f"app.{fn.__name__}", **settings)
 
 
 PAY = register(pay)
 DURABLE = register(durable)
-REMOTE = declare_remote("far", enqueuer=None)
+REMOTE = remote_task("far", enqueuer=None)
 
 
 def asking(context: type) -> Asking:

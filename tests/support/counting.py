@@ -12,8 +12,10 @@ from holdfast.database.statements import Statement
 def ask(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
     """Rows of a query of the test's own; `{}` stands before names of tables."""
     database = app.store.database
-    prefix = "holdfast_" if database.shown.startswith("sqlite") else '"holdfast".'
-    return database.line("client").run(lambda line: line.execute(Statement("test", sql.replace("{}", prefix), ()), {}))
+    prefix = "holdfast_" if database.display_url.startswith("sqlite") else '"holdfast".'
+    return database.connection("client").run(
+        lambda line: line.execute(Statement("test", sql.replace("{}", prefix), ()), {})
+    )
 
 
 def states(app: Holdfast) -> Counter[str]:

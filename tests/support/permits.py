@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast import Holdfast
-from holdfast.database.statements import Source, render
+from holdfast.database.statements import StatementSource, render
 from holdfast.store import Store
 
 
 def rows(store: Store, text: str) -> list[tuple[Any, ...]]:
-    statement = render(Source("test", None, "", text), store.database.dialect)
-    return store.database.line("client").run(lambda connection: connection.execute(statement, {"now": None}))
+    statement = render(StatementSource("test", None, "", text), store.database.dialect)
+    return store.database.connection("client").run(lambda connection: connection.execute(statement, {"now": None}))
 
 
 def in_use(store: Store) -> dict[str, int]:

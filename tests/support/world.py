@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.database import open_database
-from holdfast.database.statements import Source, render
+from holdfast.database.statements import StatementSource, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
 from holdfast.store.commands import Command, Held, Record, Reply, Spawn, StepRecord, Wait
@@ -64,9 +64,9 @@ class World:
 
     def sql(self, text: str, **values: Any) -> list[tuple[Any, ...]]:
         """Raw SQL, with the dialect's fragments."""
-        statement = render(Source("test", None, "", text), self.store.database.dialect)
+        statement = render(StatementSource("test", None, "", text), self.store.database.dialect)
         self.store.prepare()
-        line = self.store.database.line("client")
+        line = self.store.database.connection("client")
         return line.run(lambda connection: connection.execute(statement, {"now": self.clock(), **values}))
 
     def row(self, id: str) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_a_run_whose_maker_has_no_trace_has_one_of_its_own_named_by_its_id(make_
 
 def test_a_sampler_is_asked_about_a_run_that_has_a_trace_of_its_own(make_app, app, job, spans, monkeypatch):
     provider = SimpleNamespace(sampler=ALWAYS_OFF)
-    monkeypatch.setattr("holdfast.telemetry.tracing.trace.get_tracer_provider", lambda: provider)
+    monkeypatch.setattr("holdfast.telemetry.otel.trace.get_tracer_provider", lambda: provider)
     make_app().remote("job").enqueue()
     drain(app)
     assert spans.named("job") == []
@@ -241,6 +241,6 @@ def test_what_isnt_known_is_refused(sqlite_url, monkeypatch):
 def test_what_isnt_installed_is_named(sqlite_url, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "holdfast.telemetry.otel", raising=False)
-    monkeypatch.delitem(sys.modules, "holdfast.telemetry.tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.telemetry.otel", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'holdfast\[otel\]'"):
         Holdfast(sqlite_url, telemetry="otel")

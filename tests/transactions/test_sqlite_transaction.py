@@ -89,7 +89,7 @@ def test_verbs_of_other_threads_do_not_join(app, note):
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in-sql", "in-python"])
 def test_one_that_holds_the_writer_for_too_long_is_interrupted(app, note, monkeypatch, busy):
-    monkeypatch.setattr(sqlite, "LONGEST_TRANSACTION", 0.2)
+    monkeypatch.setattr(sqlite, "MAX_TRANSACTION_S", 0.2)
     endless = (
         "with recursive n(i) as (select 1 union all select i + 1 from n) insert into orders (item) select i from n"
     )
@@ -146,7 +146,7 @@ def test_on_postgresql_it_is_refused_and_names_the_other_way(postgres_url):
 
 
 def test_nothing_is_written_after_an_outer_transaction_expired_inside_an_inner_one(app, note, monkeypatch):
-    monkeypatch.setattr(sqlite, "LONGEST_TRANSACTION", 0.2)
+    monkeypatch.setattr(sqlite, "MAX_TRANSACTION_S", 0.2)
     with pytest.raises(StoreUnavailable, match="took longer than"):
         with app.transaction() as outer:
             outer.execute("insert into orders (item) values ('before')")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.codec import MAX_PAYLOAD, canonical, canonical_text, decode, digest, encode
+from holdfast.model.codec import MAX_PAYLOAD_BYTES, canonical, canonical_text, decode, digest, encode
 
 
 @dataclass
@@ -169,13 +169,13 @@ def test_a_value_that_contains_itself_is_refused():
 
 def test_a_payload_over_the_limit_is_refused_with_its_size_the_limit_and_a_way_out():
     with pytest.raises(TooLarge, match=r"the result: 2,097,153 bytes.*limit is 2,097,152.*reference"):
-        encode("x" * (MAX_PAYLOAD - 1), "the result")
-    assert len(encode("x" * (MAX_PAYLOAD - 2))) == MAX_PAYLOAD
+        encode("x" * (MAX_PAYLOAD_BYTES - 1), "the result")
+    assert len(encode("x" * (MAX_PAYLOAD_BYTES - 2))) == MAX_PAYLOAD_BYTES
 
 
 def test_the_limit_counts_bytes_and_not_characters():
     with pytest.raises(TooLarge):
-        encode("é" * (MAX_PAYLOAD // 2))
+        encode("é" * (MAX_PAYLOAD_BYTES // 2))
 
 
 def test_a_nul_in_a_string_is_escaped_and_comes_back():

@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 from holdfast.errors import BadArguments, ConfigError, NotSerializable, PayloadError, TaskError
-from holdfast.model.clock import SECOND, time_to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.retry import Retry
 from holdfast.task import operations as op
 from holdfast.task.context import Context
-from holdfast.task.identity import NO_ARGUMENTS, arguments_digest
+from holdfast.task.operation_factory import NO_ARGUMENTS, arguments_digest
 from holdfast.task.sync_context import SyncContext
 from tests.support.contexts import DURABLE, NOON, PAY, REMOTE, RUN, Recorder, apay, asking, pay
 
@@ -86,7 +86,7 @@ def test_a_step_without_arguments_has_the_digest_of_none(ctx):
 def test_options_of_a_step_are_kept_from_the_function(ctx):
     step = ctx.step(pay, 5, name="buy", retry=Retry(2), timeout=timedelta(seconds=3), undo=print, note="x")
     assert (step.name, step.kwargs) == ("buy", {"note": "x"})
-    assert (step.retry, step.timeout, step.undo) == (Retry(2), 3 * SECOND, print)
+    assert (step.retry, step.timeout, step.undo) == (Retry(2), 3 * MICROS_PER_SECOND, print)
 
 
 def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
@@ -94,7 +94,12 @@ def test_with_options_every_argument_of_a_step_is_the_functions(ctx):
     ctx.settle(given.step(needs_name, name="Ada"))
     step = ctx.conductor.asked.pop()
     assert (step.name, step.kwargs) == ("buy", {"name": "Ada"})
-    assert (step.retry, step.timeout, step.undo, step.raises) == (Retry(2), 3 * SECOND, print, (OSError, KeyError))
+    assert (step.retry, step.timeout, step.undo, step.raises) == (
+        Retry(2),
+        3 * MICROS_PER_SECOND,
+        print,
+        (OSError, KeyError),
+    )
 
 
 def test_options_are_for_steps_only(ctx):
@@ -110,7 +115,7 @@ def test_an_argument_that_is_named_like_an_option_is_pointed_out_where_the_funct
     with pytest.raises(TaskError, match=r"name= is the step's own option, but needs_name needs.*ctx\.options"):
         ctx.step(needs_name, name="Ada")
     assert ctx.step(needs_name, "Ada", name="hello").args == ("Ada",)
-    assert ctx.step(fetch, "u", timeout=9).timeout == 9 * SECOND
+    assert ctx.step(fetch, "u", timeout=9).timeout == 9 * MICROS_PER_SECOND
 
 
 @pytest.mark.parametrize(
@@ -288,14 +293,14 @@ def test_where_no_name_can_be_given_a_function_must_have_one(ctx, verb):
 
 def test_sleeps_are_known_by_their_name_never_by_their_length(ctx):
     assert ctx.sleep(1.5) == op.Sleep(delay=1_500_000)
-    assert ctx.sleep(timedelta(hours=1), name="nap") == op.Sleep("nap", delay=3600 * SECOND)
+    assert ctx.sleep(timedelta(hours=1), name="nap") == op.Sleep("nap", delay=3600 * MICROS_PER_SECOND)
     assert ctx.sleep_until(NOON, "nap") == op.Sleep("nap", until=time_to_micros(NOON))
     assert ctx.sleep(1).base == ctx.sleep(2).base == "$sleep"
 
 
 def test_waits_name_what_they_wait_for(ctx):
     assert ctx.wait_for("paid") == op.WaitFor("paid")
-    assert ctx.wait_for("paid", 60, type=int | None) == op.WaitFor("paid", 60 * SECOND, int | None)
+    assert ctx.wait_for("paid", 60, type=int | None) == op.WaitFor("paid", 60 * MICROS_PER_SECOND, int | None)
     assert ctx.receive("note", timeout=0) == op.Receive("note", 0)
     assert ctx.receive("note", type=list[Any]) == op.Receive("note", None, list[Any])
     assert ctx.wait_for("paid", type=Any).type is None

@@ -9,11 +9,18 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, time_to_micros, to_datetime
-from holdfast.policy.catch_up import MOST_MISSED, due_slots
-from holdfast.policy.cron import NICKNAMES, Timing, check_cron, check_zone, delay_within
+from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros, to_datetime
+from holdfast.policy.schedule_timing import (
+    MAX_MISSED_SLOTS,
+    NICKNAMES,
+    Timing,
+    check_cron,
+    check_zone,
+    due_slots,
+    jitter_delay,
+)
 
-MINUTE = 60 * SECOND
+MINUTE = 60 * MICROS_PER_SECOND
 HOUR = 60 * MINUTE
 ZONES = (
     "Europe/London", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "America/Santiago", "Asia/Tokyo",
@@ -113,7 +120,7 @@ def test_looking_back_from_any_moment_finds_what_looking_ahead_found(zone):
     timing = Timing(cron="0 */10 * * * *", tz=zone)
     for start in (at("2028-03-25 00:00"), at("2028-10-28 00:00"), at("2028-03-31 12:00"), at("2028-09-30 12:00")):
         slots = list(slots_of(timing, start, start + 60 * HOUR))
-        for moment in range(start, start + 48 * HOUR, 23 * MINUTE + SECOND):
+        for moment in range(start, start + 48 * HOUR, 23 * MINUTE + MICROS_PER_SECOND):
             until = [slot for slot in slots if slot <= moment]
             assert timing.newest(start - 1, moment, 5) == until[-5:]
             assert timing.next_after(moment) == slots[len(until)]
@@ -256,11 +263,11 @@ def test_known_zones_are_taken():
 
 
 def test_jitter_is_the_same_for_everybody_and_spread_over_its_span():
-    delays = [delay_within(100, "nightly", slot) for slot in range(2000)]
-    assert delays == [delay_within(100, "nightly", slot) for slot in range(2000)]
+    delays = [jitter_delay(100, "nightly", slot) for slot in range(2000)]
+    assert delays == [jitter_delay(100, "nightly", slot) for slot in range(2000)]
     assert set(delays) == set(range(101))
-    assert delays != [delay_within(100, "weekly", slot) for slot in range(2000)]
-    assert delay_within(0, "nightly", 5) == 0
+    assert delays != [jitter_delay(100, "weekly", slot) for slot in range(2000)]
+    assert jitter_delay(0, "nightly", 5) == 0
 
 
 # Catching up
@@ -282,7 +289,7 @@ TICK = Timing(every=MINUTE)
 )
 def test_what_is_made_of_missed_slots(catch_up, late, made):
     slot = 1000 * MINUTE
-    due = due_slots(TICK, catch_up, slot, slot + late * SECOND)
+    due = due_slots(TICK, catch_up, slot, slot + late * MICROS_PER_SECOND)
     assert [(each - slot) // MINUTE for each in due.slots] == made
     assert due.next == slot + (made[-1] + 1) * MINUTE
 
@@ -290,9 +297,9 @@ def test_what_is_made_of_missed_slots(catch_up, late, made):
 def test_a_slot_that_is_more_than_a_minute_late_was_missed():
     nightly = Timing(cron="0 3 * * *")
     slot = at("2027-01-01 03:00")
-    assert due_slots(nightly, "skip", slot, slot + 60 * SECOND).slots == [slot]
-    assert due_slots(nightly, "skip", slot, slot + 61 * SECOND) == ([], at("2027-01-02 03:00"))
-    assert due_slots(nightly, "latest", slot, slot + 61 * SECOND).slots == [slot]
+    assert due_slots(nightly, "skip", slot, slot + 60 * MICROS_PER_SECOND).slots == [slot]
+    assert due_slots(nightly, "skip", slot, slot + 61 * MICROS_PER_SECOND) == ([], at("2027-01-02 03:00"))
+    assert due_slots(nightly, "latest", slot, slot + 61 * MICROS_PER_SECOND).slots == [slot]
 
 
 def test_all_is_bounded_and_comes_in_batches():
@@ -304,7 +311,7 @@ def test_all_is_bounded_and_comes_in_batches():
         assert 0 < len(due.slots) <= 100
         made += due.slots
         next_at = due.next
-    assert made == list(islice(range(now - (MOST_MISSED - 1) * MINUTE, now + 1, MINUTE), MOST_MISSED))
+    assert made == list(islice(range(now - (MAX_MISSED_SLOTS - 1) * MINUTE, now + 1, MINUTE), MAX_MISSED_SLOTS))
     assert next_at == now + MINUTE
 
 
@@ -317,7 +324,7 @@ def test_a_schedule_that_is_over_has_no_next_slot():
 @pytest.mark.parametrize(
     ("timing", "words"),
     [
-        (Timing(every=30 * SECOND), "every 30 s"),
+        (Timing(every=30 * MICROS_PER_SECOND), "every 30 s"),
         (Timing(every=90 * MINUTE), "every 1 h 30 min"),
         (Timing(every=1_500_000), "every 1.5 s"),
         (Timing(cron="0 3 * * *"), "At 03:00 every day"),

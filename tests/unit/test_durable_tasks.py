@@ -10,9 +10,8 @@ import holdfast
 from holdfast import Context, Holdfast, SyncContext
 from holdfast import Context as Ctx
 from holdfast.errors import BadArguments, BlockingCall, ConfigError, TaskError
-from holdfast.task.current import Scope, scope
-from holdfast.task.declare import declare, declare_remote
-from holdfast.task.registry import Registry
+from holdfast.task.registry import Registry, register_task, remote_task
+from holdfast.task.scope import Scope, current_scope
 
 
 class Order:
@@ -21,7 +20,7 @@ class Order:
 
 @pytest.fixture
 def task():
-    return lambda fn, **settings: declare(fn, enqueuer=None, registry=Registry(), name="t", **settings)
+    return lambda fn, **settings: register_task(fn, enqueuer=None, registry=Registry(), name="t", **settings)
 
 
 async def by_name(ctx: Context, amount: int, *, note: str = "") -> str:
@@ -74,7 +73,7 @@ def test_any_other_function_is_a_job_also_when_its_annotation_means_nothing_yet(
 
 
 def test_a_task_whose_code_lives_elsewhere_is_no_durable_function_here():
-    assert not declare_remote("far", enqueuer=None).durable
+    assert not remote_task("far", enqueuer=None).durable
 
 
 def test_options_keep_a_durable_function_durable(task):
@@ -170,9 +169,9 @@ def test_the_decorator_of_an_app_makes_durable_functions_both_ways(tmp_path):
 @pytest.fixture
 def in_body():
     """As if the body of a durable function ran here."""
-    before = scope.set(Scope("run", durable=True))
+    before = current_scope.set(Scope("run", durable=True))
     yield
-    scope.reset(before)
+    current_scope.reset(before)
 
 
 @pytest.fixture
@@ -202,8 +201,8 @@ def test_enqueue_is_allowed_in_steps_and_in_jobs(tmp_path):
     app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
     job = app.task(plain)
     for place in (Scope("run", durable=True, step="s-1#1"), Scope("run")):
-        before = scope.set(place)
+        before = current_scope.set(place)
         job.enqueue(1)
-        scope.reset(before)
+        current_scope.reset(before)
     assert len(app.runs()) == 2
     app.close()

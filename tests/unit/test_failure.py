@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ErrorInfo
-from holdfast.model.failure import LONGEST_MESSAGE, LONGEST_TRACEBACK, describe, from_json, to_json
+from holdfast.model.failure import (
+    MAX_MESSAGE_BYTES,
+    MAX_TRACEBACK_BYTES,
+    describe_exception,
+    error_from_json,
+    error_to_json,
+)
 
 
 class Mute(Exception):
@@ -21,36 +27,36 @@ def caught(exception: BaseException) -> BaseException:
 
 
 def test_an_exception_is_described_by_type_message_and_traceback():
-    info = describe(caught(ValueError("too hot")))
+    info = describe_exception(caught(ValueError("too hot")))
     assert (info.code, info.type, info.message) == ("error", "ValueError", "too hot")
     assert "raise exception" in (info.traceback or "")
     assert (info.traceback or "").endswith("ValueError: too hot\n")
 
 
 def test_a_class_that_is_not_builtin_is_named_with_its_module():
-    assert describe(Mute()).type == f"{__name__}.Mute"
+    assert describe_exception(Mute()).type == f"{__name__}.Mute"
 
 
 def test_a_message_that_cannot_be_read_is_said_to_be_so():
-    info = describe(caught(Mute()), "fatal")
+    info = describe_exception(caught(Mute()), "fatal")
     assert info.code == "fatal"
     assert "its __str__ raised ValueError" in info.message
     assert "Mute" in (info.traceback or "")
-    assert from_json(to_json(info)) == info
+    assert error_from_json(error_to_json(info)) == info
 
 
 def test_surrogates_and_nuls_are_spelled_out():
-    info = describe(caught(ValueError("a\ud800b\0c")))
+    info = describe_exception(caught(ValueError("a\ud800b\0c")))
     assert info.message == "a\\ud800b\\x00c"
-    assert from_json(to_json(info)) == info
+    assert error_from_json(error_to_json(info)) == info
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\ud800", "\0"])
 def test_a_huge_message_is_cut_and_says_so(character):
-    info = describe(caught(ValueError(character * 3_000_000)))
-    assert len(info.message.encode()) <= LONGEST_MESSAGE
+    info = describe_exception(caught(ValueError(character * 3_000_000)))
+    assert len(info.message.encode()) <= MAX_MESSAGE_BYTES
     assert info.message.endswith("3,000,000 characters in all)")
-    assert len((info.traceback or "").encode()) <= LONGEST_TRACEBACK
+    assert len((info.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
     assert "raise exception" in (info.traceback or "")
 
 
@@ -63,8 +69,8 @@ def test_a_long_traceback_keeps_its_end():
     def again(depth: int) -> None:
         fail(depth)
 
-    info = describe(caught_from(lambda: fail(300)))
-    assert len((info.traceback or "").encode()) <= LONGEST_TRACEBACK
+    info = describe_exception(caught_from(lambda: fail(300)))
+    assert len((info.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
     assert (info.traceback or "").startswith("(cut; ")
     assert (info.traceback or "").endswith("ValueError: the bottom\n")
 
@@ -79,20 +85,22 @@ def caught_from(call):
 
 @given(st.text(), st.text())
 def test_every_message_can_be_kept(message, kind):
-    info = describe(type(kind.replace("\0", "").encode("ascii", "ignore").decode() or "E", (Exception,), {})(message))
-    assert from_json(to_json(info)) == info
+    info = describe_exception(
+        type(kind.replace("\0", "").encode("ascii", "ignore").decode() or "E", (Exception,), {})(message)
+    )
+    assert error_from_json(error_to_json(info)) == info
 
 
 @given(st.text(st.characters()), st.none() | st.text(st.characters()))
 def test_an_error_made_by_hand_can_be_kept_too(text, traceback):
-    kept = from_json(to_json(ErrorInfo(text, text, text, traceback)))
+    kept = error_from_json(error_to_json(ErrorInfo(text, text, text, traceback)))
     assert (kept.traceback is None) == (traceback is None)
     kept.message.encode()
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", "null", '{"code":', "\ud800"])
 def test_a_text_that_is_no_error_becomes_the_message_of_an_unknown_one(text):
-    info = from_json(text)
+    info = error_from_json(text)
     assert (info.code, info.type) == ("error", "unknown")
     assert info.message == text.encode("utf-8", "backslashreplace").decode()
 
@@ -101,6 +109,6 @@ def test_a_recursion_error_is_described():
     def forever() -> None:
         forever()
 
-    info = describe(caught_from(forever))
+    info = describe_exception(caught_from(forever))
     assert info.type == "RecursionError"
     assert "recursion depth" in info.message

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.policy.frontier import (
-    NOTHING,
-    Fail,
-    Go,
-    NodeEnd,
-    Skip,
-    Uncomparable,
-    decide,
-    holds,
-    look_up,
-    nodes_of,
-    place,
-    references,
+from holdfast.policy.graph_rules import (
+    MISSING,
+    FailNode,
+    NodeOutcome,
+    NotComparable,
+    RunNode,
+    SkipNode,
+    decide_node,
+    is_satisfied,
+    path_text,
+    resolve_reference,
+    rule_nodes,
+    rule_references,
 )
 
 FAILURE = '{"code":"failure","type":"Skipped","message":"node w failed"}'
@@ -28,15 +28,15 @@ CONDITION = '{"code":"condition","type":"Skipped","message":"no"}'
 
 
 def done(value=None):
-    return NodeEnd("done", json.dumps(value))
+    return NodeOutcome("done", json.dumps(value))
 
 
 ENDS = {
     "done": done(1),
-    "failed": NodeEnd("failed"),
-    "cancelled": NodeEnd("cancelled"),
-    "spoilt": NodeEnd("skipped", cause=FAILURE),
-    "skipped": NodeEnd("skipped", cause=CONDITION),
+    "failed": NodeOutcome("failed"),
+    "cancelled": NodeOutcome("cancelled"),
+    "spoilt": NodeOutcome("skipped", cause=FAILURE),
+    "skipped": NodeOutcome("skipped", cause=CONDITION),
 }
 STATES = st.sampled_from(list(ENDS))
 RULES = st.recursive(
@@ -58,43 +58,43 @@ def ref(name, *path, **more):
     ],
 )
 def test_how_a_node_ended(rule, true_for):
-    assert {name for name in ENDS if holds([rule, name], ENDS)} == true_for
+    assert {name for name in ENDS if is_satisfied([rule, name], ENDS)} == true_for
 
 
 @settings(deadline=None)
 @given(RULES)
 def test_joins_are_those_of_logic(rule):
     parts = rule[1] if rule[0] in ("all", "any", "none") else [rule]
-    true = [holds(part, ENDS) for part in parts]
-    assert holds(["all", parts], ENDS) == all(true)
-    assert holds(["any", parts], ENDS) == any(true)
-    assert holds(["none", parts], ENDS) == (not any(true))
+    true = [is_satisfied(part, ENDS) for part in parts]
+    assert is_satisfied(["all", parts], ENDS) == all(true)
+    assert is_satisfied(["any", parts], ENDS) == any(true)
+    assert is_satisfied(["none", parts], ENDS) == (not any(true))
 
 
 @settings(deadline=None)
 @given(RULES)
 def test_what_is_not_true_is_a_skip_and_a_failure_is_blamed_only_where_there_is_one(rule):
-    decided = decide({"rule": rule}, ENDS)
-    if holds(rule, ENDS):
-        assert decided == Go()
+    decided = decide_node({"rule": rule}, ENDS)
+    if is_satisfied(rule, ENDS):
+        assert decided == RunNode()
         return
-    assert isinstance(decided, Skip)
+    assert isinstance(decided, SkipNode)
     if decided.failure:
-        assert decided.node in nodes_of(rule)
+        assert decided.node in rule_nodes(rule)
         assert decided.node in ("failed", "cancelled", "spoilt")
         assert decided.cause == ENDS[decided.node].cause
 
 
 def test_a_plan_without_a_rule_goes():
-    assert decide({}, {}) == Go()
+    assert decide_node({}, {}) == RunNode()
 
 
 @settings(deadline=None)
 @given(RULES)
 def test_a_rule_speaks_of_the_nodes_that_are_needed_to_judge_it(rule):
-    named = set(nodes_of(rule))
-    assert isinstance(holds(rule, {name: ENDS[name] for name in named}), bool)
-    assert list(references(rule)) == []
+    named = set(rule_nodes(rule))
+    assert isinstance(is_satisfied(rule, {name: ENDS[name] for name in named}), bool)
+    assert list(rule_references(rule)) == []
 
 
 JSON = st.recursive(
@@ -108,9 +108,9 @@ JSON = st.recursive(
 @given(JSON, JSON)
 def test_equal_are_values_whose_json_is_and_unequal_the_others(left, right):
     ends = {"l": done(left), "r": done(right)}
-    equal = holds(["==", ref("l"), ref("r")], ends)
-    assert equal != holds(["!=", ref("l"), ref("r")], ends)
-    assert holds(["==", ref("l"), {"value": left}], ends)
+    equal = is_satisfied(["==", ref("l"), ref("r")], ends)
+    assert equal != is_satisfied(["!=", ref("l"), ref("r")], ends)
+    assert is_satisfied(["==", ref("l"), {"value": left}], ends)
     if json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True):
         assert equal
 
@@ -121,31 +121,31 @@ def test_equal_are_values_whose_json_is_and_unequal_the_others(left, right):
      (None, False, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ([1, 2], [2, 1], False), ("1", 1, False)],
 )  # fmt: skip
 def test_true_is_not_one_and_order_matters_in_lists_only(left, right, equal):
-    assert holds(["==", ref("l"), {"value": right}], {"l": done(left)}) is equal
+    assert is_satisfied(["==", ref("l"), {"value": right}], {"l": done(left)}) is equal
 
 
 @pytest.mark.parametrize("name", ["failed", "cancelled", "spoilt", "skipped"])
 def test_comparing_with_nothing_is_false_but_for_unequal(name):
     for kind in ("==", "<", "<=", ">", ">=", "contains"):
-        assert holds([kind, ref(name), {"value": 1}], ENDS) is False
-        assert holds([kind, ref("done"), ref(name)], ENDS) is False
-    assert holds(["!=", ref(name), {"value": 1}], ENDS) is True
-    assert holds(["exists", ref(name)], ENDS) is False
-    assert holds(["exists", ref(name, default=None)], ENDS) is True
+        assert is_satisfied([kind, ref(name), {"value": 1}], ENDS) is False
+        assert is_satisfied([kind, ref("done"), ref(name)], ENDS) is False
+    assert is_satisfied(["!=", ref(name), {"value": 1}], ENDS) is True
+    assert is_satisfied(["exists", ref(name)], ENDS) is False
+    assert is_satisfied(["exists", ref(name, default=None)], ENDS) is True
 
 
 @pytest.mark.parametrize(("left", "right"), [(1, "1"), (True, 1), (None, 1), ([1], [2]), ({}, {})])
 def test_only_numbers_and_texts_have_an_order(left, right):
     for kind in ("<", "<=", ">", ">="):
-        with pytest.raises(Uncomparable):
-            holds([kind, ref("l"), {"value": right}], {"l": done(left)})
-        decided = decide({"rule": [kind, ref("l"), {"value": right}]}, {"l": done(left)})
-        assert isinstance(decided, Fail)
+        with pytest.raises(NotComparable):
+            is_satisfied([kind, ref("l"), {"value": right}], {"l": done(left)})
+        decided = decide_node({"rule": [kind, ref("l"), {"value": right}]}, {"l": done(left)})
+        assert isinstance(decided, FailNode)
 
 
 def test_what_is_shown_of_a_long_value_is_short():
-    decided = decide({"rule": ["<", ref("l"), {"value": 1}]}, {"l": done("x" * 10_000)})
-    assert isinstance(decided, Fail)
+    decided = decide_node({"rule": ["<", ref("l"), {"value": 1}]}, {"l": done("x" * 10_000)})
+    assert isinstance(decided, FailNode)
     assert len(decided.message) < 200
 
 
@@ -159,18 +159,18 @@ def test_what_is_shown_of_a_long_value_is_short():
         (("a", 1, "b"), None),
         ((1,), "one"),
         (("1",), "one"),
-        (("a", 2), NOTHING),
-        (("a", -3), NOTHING),
-        (("a", "0"), NOTHING),
-        (("c",), NOTHING),
-        (("a", 1, "b", "c"), NOTHING),
-        (("1", 0), NOTHING),
+        (("a", 2), MISSING),
+        (("a", -3), MISSING),
+        (("a", "0"), MISSING),
+        (("c",), MISSING),
+        (("a", 1, "b", "c"), MISSING),
+        (("1", 0), MISSING),
     ],
 )
 def test_looking_up_a_part(path, value):
     ends = {"x": done({"a": [1, {"b": None}], "1": "one"})}
-    assert look_up(ref("x", *path), ends) == value
-    assert look_up(ref("x", *path, default="else"), ends) == ("else" if value is NOTHING else value)
+    assert resolve_reference(ref("x", *path), ends) == value
+    assert resolve_reference(ref("x", *path, default="else"), ends) == ("else" if value is MISSING else value)
 
 
 def test_filling_puts_values_at_their_places():
@@ -183,16 +183,16 @@ def test_filling_puts_values_at_their_places():
             {"at": ["d"], **ref("x", "null")},
         ],
     }
-    ends = {"x": done({"n": 5, "null": None}), "y": NodeEnd("failed")}
-    assert decide(plan, ends) == Go({"a": {"n": 5, "null": None}, "b": [1, 5, {"c": []}], "d": None})
+    ends = {"x": done({"n": 5, "null": None}), "y": NodeOutcome("failed")}
+    assert decide_node(plan, ends) == RunNode({"a": {"n": 5, "null": None}, "b": [1, 5, {"c": []}], "d": None})
 
 
 def test_what_cant_be_filled_fails_the_node_or_skips_it_with_the_one_that_has_no_output():
     plan = {"args": {"a": None}, "fills": [{"at": ["a"], **ref("x", "rows", 3)}]}
-    assert decide(plan, {"x": done({"rows": []})}) == Fail("the output of node x has nothing at ['rows'][3]")
-    assert decide(plan, {"x": NodeEnd("failed")}) == Skip(failure=True, node="x")
-    assert decide(plan, {"x": NodeEnd("skipped", cause=CONDITION)}) == Skip(False, "x", CONDITION)
+    assert decide_node(plan, {"x": done({"rows": []})}) == FailNode("the output of node x has nothing at ['rows'][3]")
+    assert decide_node(plan, {"x": NodeOutcome("failed")}) == SkipNode(failure=True, node="x")
+    assert decide_node(plan, {"x": NodeOutcome("skipped", cause=CONDITION)}) == SkipNode(False, "x", CONDITION)
 
 
 def test_places_read_as_in_code():
-    assert (place(["a", 0, "b"]), place([])) == ("['a'][0]['b']", "its top")
+    assert (path_text(["a", 0, "b"]), path_text([])) == ("['a'][0]['b']", "its top")

@@ -11,10 +11,9 @@ import pydantic
 import pytest
 
 from holdfast.errors import NotSerializable, TooLarge
-from holdfast.task import asking
-from holdfast.task.declare import declare, declare_remote
-from holdfast.task.identity import NO_ARGUMENTS, arguments_digest
-from holdfast.task.registry import Registry
+from holdfast.task import operation_factory
+from holdfast.task.operation_factory import NO_ARGUMENTS, arguments_digest
+from holdfast.task.registry import Registry, register_task, remote_task
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -81,7 +80,9 @@ def test_no_arguments_have_the_constant_of_their_kind():
 
 
 def test_the_order_in_which_a_process_keeps_a_set_is_no_difference():
-    program = "from holdfast.task.identity import arguments_digest as d; print(d('s', ({'x', 'y', 'z', 'w'},), {}))"
+    program = (
+        "from holdfast.task.operation_factory import arguments_digest as d\nprint(d('s', ({'x', 'y', 'z', 'w'},), {}))"
+    )
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -141,19 +142,19 @@ def mail(to: str, subject: str = "hi", *, at: datetime | None = None, tags: set[
 
 @pytest.fixture
 def task():
-    return declare(mail, enqueuer=None, registry=Registry(), name="mail")
+    return register_task(mail, enqueuer=None, registry=Registry(), name="mail")
 
 
 def spawned(task, *args, **kwargs):
-    return asking.spawn("spawn", task, args, kwargs).digest
+    return operation_factory.spawn("spawn", task, args, kwargs).digest
 
 
 def test_the_digest_of_a_child_stays_what_it_was(task):
     assert spawned(task, "ada") == "1:034efed2d9ad2025"
     assert spawned(task.options(queue="slow", priority=3), "ada") == "1:a6688f6739758c0d"
-    assert spawned(declare_remote("far", enqueuer=None), 1, b=2) == "1:98624c6833890d02"
-    assert asking.fan_out(task, ["ada", "bob"], None, "raise").digest == "1:666946bedfbee63b"
-    assert asking.fan_out(task, [], None, "raise").digest == NO_ARGUMENTS
+    assert spawned(remote_task("far", enqueuer=None), 1, b=2) == "1:98624c6833890d02"
+    assert operation_factory.fan_out(task, ["ada", "bob"], None, "raise").digest == "1:666946bedfbee63b"
+    assert operation_factory.fan_out(task, [], None, "raise").digest == NO_ARGUMENTS
 
 
 def test_a_child_is_known_by_what_it_gets_not_by_how_that_is_written(task):
@@ -170,16 +171,19 @@ def test_the_options_of_a_child_are_part_of_its_identity(task):
 
 def test_the_digest_of_a_fan_out_depends_on_every_item_and_their_order(task):
     def digest(*items):
-        return asking.fan_out(task, items, None, "raise").digest
+        return operation_factory.fan_out(task, items, None, "raise").digest
 
     assert digest("a", "b") == digest("a", "b")
     assert len({digest("a", "b"), digest("b", "a"), digest("a"), digest("a", "b", "b"), digest("ab")}) == 5
 
 
 def test_how_many_children_run_at_a_time_is_no_part_of_a_fan_outs_identity(task):
-    assert asking.fan_out(task, ["a"], 1, "raise").base == asking.fan_out(task, ["a"], 50, "return").base
+    assert (
+        operation_factory.fan_out(task, ["a"], 1, "raise").base
+        == operation_factory.fan_out(task, ["a"], 50, "return").base
+    )
 
 
 def test_a_fan_out_may_be_larger_than_one_payload(task):
     big = "x" * 1_000_000
-    assert len(asking.fan_out(task, [big, big, big], None, "raise").requests) == 3
+    assert len(operation_factory.fan_out(task, [big, big, big], None, "raise").requests) == 3

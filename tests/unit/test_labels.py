@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.labels import label_of, name_of
+from holdfast.model.step_keys import key_label, key_name
 
 HASH = "1:0123456789abcdef"
 
@@ -24,7 +24,7 @@ HASH = "1:0123456789abcdef"
     ],
 )
 def test_a_key_is_told_in_words(key, label):
-    assert label_of(key) == label
+    assert key_label(key) == label
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_a_key_is_told_in_words(key, label):
     ],
 )
 def test_a_step_is_named_as_its_author_did_and_all_else_keeps_its_kind(key, name):
-    assert name_of(key) == name
+    assert key_name(key) == name

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError
-from holdfast.policy.limits import Counter, Rate, admit, parse_rate
+from holdfast.policy.admission import LimitCounter, Rate, admit, parse_rate
 
 SECOND = 1_000_000
 
@@ -38,7 +38,7 @@ def test_what_is_no_rate_is_refused(text):
 )
 def test_no_window_ever_has_more_starts_than_its_rate(most, asked):
     """Compared with a count of all starts in every window, which knows nothing of logs."""
-    counter = Counter(rate=Rate(most, SECOND))
+    counter = LimitCounter(rate=Rate(most, SECOND))
     now, starts = 0, []
     for pause, wanted in asked:
         now += pause
@@ -50,7 +50,7 @@ def test_no_window_ever_has_more_starts_than_its_rate(most, asked):
 
 
 def test_a_run_needs_a_permit_of_all_its_limits():
-    counters = {"a": Counter(concurrency=2), "b": Counter(concurrency=1)}
+    counters = {"a": LimitCounter(concurrency=2), "b": LimitCounter(concurrency=1)}
     admitted, parked = admit([("1", ["a", "b"]), ("2", ["a", "b"]), ("3", ["a"]), ("4", ["a"]), ("5", [])], counters, 0)
     assert admitted == ["1", "3", "5"]
     assert parked == {"2": "b", "4": "a"}
@@ -58,4 +58,4 @@ def test_a_run_needs_a_permit_of_all_its_limits():
 
 
 def test_a_limit_that_nobody_declared_holds_nobody():
-    assert admit([("1", ["gone"])], {"gone": Counter()}, 0).admitted == ["1"]
+    assert admit([("1", ["gone"])], {"gone": LimitCounter()}, 0).admitted == ["1"]

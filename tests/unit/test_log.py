@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import ErrorInfo
 from holdfast.telemetry import log
-from holdfast.telemetry.console import Lines, coloured, show_log
+from holdfast.telemetry.log_format import ConsoleFormatter, configure_console_log, use_color
 
 FILLED = {
     "run": "0190", "task": "shop.charge", "attempt": 3, "error": ErrorInfo("error", "ValueError", "no"),
@@ -99,7 +99,7 @@ def test_a_library_is_quiet():
 
 def shown(message, level=logging.INFO, *, colours=False, prefix="", **more):
     record = logging.LogRecord("holdfast", level, __file__, 1, message, (), None, **more)
-    return Lines(colours, prefix).format(record)
+    return ConsoleFormatter(colours, prefix).format(record)
 
 
 def test_a_line_has_time_level_and_message():
@@ -139,7 +139,7 @@ def test_colours_are_for_terminals_that_want_them(stream, env, expected, monkeyp
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert coloured(stream) is expected
+    assert use_color(stream) is expected
 
 
 @pytest.mark.parametrize(("verbose", "level"), [(False, logging.INFO), (True, logging.DEBUG)])
@@ -148,7 +148,7 @@ def test_a_worker_shows_every_run_only_when_asked_to(verbose, level, monkeypatch
     monkeypatch.setattr(root, "handlers", [])
     before, root_before = logger.level, root.level
     try:
-        show_log(verbose)
+        configure_console_log(verbose)
         assert (logger.level, root.level) == (level, logging.WARNING)
     finally:
         logger.setLevel(before)

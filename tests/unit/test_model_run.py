@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.model.history import KINDS, Entry
-from holdfast.model.run import FINAL, STATES, Page, RunInfo
+from holdfast.model.run import FINAL_STATES, RUN_STATES, Page, RunInfo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,8 +20,8 @@ def info(state: Any) -> RunInfo[int]:
 
 
 def test_the_final_states_are_the_four_of_the_contract():
-    assert sorted(FINAL) == ["cancelled", "done", "failed", "skipped"]
-    assert [state for state in STATES if info(state).final] == ["done", "failed", "cancelled", "skipped"]
+    assert sorted(FINAL_STATES) == ["cancelled", "done", "failed", "skipped"]
+    assert [state for state in RUN_STATES if info(state).final] == ["done", "failed", "cancelled", "skipped"]
 
 
 def test_a_run_s_info_cannot_be_changed():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import canonical
 from holdfast.model.retry import Retry
 from holdfast.task.options import Declaration, Options, check_declaration
@@ -19,8 +19,9 @@ def test_options_are_kept_in_the_units_of_the_store():
         deadline=3600, tags=["a", "b", "a"], limits=("openai",), connection="django", retry=Retry(max_attempts=1),
     )  # fmt: skip
     assert options == Options(
-        queue="mail", priority=-5, delay=1_500_000, key="k", unique="u", tenant="acme", timeout=60 * SECOND,
-        deadline=3600 * SECOND, tags=("a", "b"), limits=("openai",), connection="django", retry=Retry(max_attempts=1),
+        queue="mail", priority=-5, delay=1_500_000, key="k", unique="u", tenant="acme", timeout=60 * MICROS_PER_SECOND,
+        deadline=3600 * MICROS_PER_SECOND,
+        tags=("a", "b"), limits=("openai",), connection="django", retry=Retry(max_attempts=1),
     )  # fmt: skip
 
 
@@ -32,9 +33,9 @@ def test_later_options_stand_over_earlier_ones_and_none_takes_one_back():
 
 def test_a_deadline_is_a_duration_or_a_moment_and_the_later_one_counts():
     options = Options().merge(deadline=NOW)
-    assert (options.deadline, options.deadline_at) == (None, int(NOW.timestamp()) * SECOND)
+    assert (options.deadline, options.deadline_at) == (None, int(NOW.timestamp()) * MICROS_PER_SECOND)
     options = options.merge(deadline=5)
-    assert (options.deadline, options.deadline_at) == (5 * SECOND, None)
+    assert (options.deadline, options.deadline_at) == (5 * MICROS_PER_SECOND, None)
     options = options.merge(deadline=NOW).merge(deadline=None)
     assert (options.deadline, options.deadline_at) == (None, None)
 
@@ -141,4 +142,8 @@ def test_a_setting_within_range_is_kept():
     declaration = check_declaration(
         "t", is_async=False, aliases=("a",), timeout=1, keep=timedelta(days=7), run_in="thread"
     )
-    assert (declaration.aliases, declaration.timeout, declaration.keep) == (("a",), SECOND, 7 * 86400 * SECOND)
+    assert (declaration.aliases, declaration.timeout, declaration.keep) == (
+        ("a",),
+        MICROS_PER_SECOND,
+        7 * 86400 * MICROS_PER_SECOND,
+    )

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError, Fatal, NotSerializable, RetryAfter, TooLarge
 from holdfast.model.retry import Retry
-from holdfast.policy.backoff import delay_before_retry
-from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
+from holdfast.policy.retry_decision import (
+    RetryDecision,
+    decide_after_failure,
+    decide_after_timeout,
+    delay_before_retry,
+    payload_error_code,
+)
 
 SECOND = 1_000_000
 
@@ -129,47 +134,54 @@ def test_no_delay_stays_none_however_often_it_fails():
 
 def test_a_failure_within_the_budget_is_tried_again_and_the_last_one_is_not():
     retry = Retry(max_attempts=3, jitter=0)
-    outcomes = [after_failure(retry, failures, ValueError(), middle) for failures in range(4)]
-    assert outcomes == [Outcome("error", SECOND), Outcome("error", 2 * SECOND), Outcome("error"), Outcome("error")]
+    outcomes = [decide_after_failure(retry, failures, ValueError(), middle) for failures in range(4)]
+    assert outcomes == [
+        RetryDecision("error", SECOND),
+        RetryDecision("error", 2 * SECOND),
+        RetryDecision("error"),
+        RetryDecision("error"),
+    ]
 
 
 def test_a_fatal_failure_is_not_tried_again():
-    assert after_failure(Retry(max_attempts=9), 0, Fatal("no"), middle) == Outcome("fatal")
-    assert after_failure(Retry(max_attempts=1), 0, Fatal("no"), middle) == Outcome("fatal")
+    assert decide_after_failure(Retry(max_attempts=9), 0, Fatal("no"), middle) == RetryDecision("fatal")
+    assert decide_after_failure(Retry(max_attempts=1), 0, Fatal("no"), middle) == RetryDecision("fatal")
 
 
 def test_an_exception_that_is_not_to_be_retried_ends_the_run():
-    assert after_failure(Retry(on=OSError), 0, ValueError(), middle) == Outcome("error")
-    assert after_failure(Retry(never_on=OSError), 0, Broken(), middle) == Outcome("error")
+    assert decide_after_failure(Retry(on=OSError), 0, ValueError(), middle) == RetryDecision("error")
+    assert decide_after_failure(Retry(never_on=OSError), 0, Broken(), middle) == RetryDecision("error")
 
 
 def test_retry_after_chooses_the_delay_within_the_budget_whatever_the_filters():
-    assert after_failure(Retry(on=OSError), 0, RetryAfter(60), middle) == Outcome("error", 60 * SECOND)
-    assert after_failure(Retry(), 1, RetryAfter(timedelta(days=1)), middle) == Outcome("error", 86400 * SECOND)
-    assert after_failure(Retry(), 2, RetryAfter(60), middle) == Outcome("error")
+    assert decide_after_failure(Retry(on=OSError), 0, RetryAfter(60), middle) == RetryDecision("error", 60 * SECOND)
+    assert decide_after_failure(Retry(), 1, RetryAfter(timedelta(days=1)), middle) == RetryDecision(
+        "error", 86400 * SECOND
+    )
+    assert decide_after_failure(Retry(), 2, RetryAfter(60), middle) == RetryDecision("error")
 
 
 def test_of_a_group_the_longest_delay_that_was_chosen_counts():
     def after(*those):
-        return after_failure(Retry(never_on=KeyError), 0, ExceptionGroup("several", those), middle)
+        return decide_after_failure(Retry(never_on=KeyError), 0, ExceptionGroup("several", those), middle)
 
-    assert after(RetryAfter(60), ValueError(), RetryAfter(90)) == Outcome("error", 90 * SECOND)
-    assert after(ExceptionGroup("within", [RetryAfter(60)])) == Outcome("error", 60 * SECOND)
-    assert after(RetryAfter(60), KeyError()) == Outcome("error")
-    assert after(RetryAfter(60), Fatal()) == Outcome("fatal")
+    assert after(RetryAfter(60), ValueError(), RetryAfter(90)) == RetryDecision("error", 90 * SECOND)
+    assert after(ExceptionGroup("within", [RetryAfter(60)])) == RetryDecision("error", 60 * SECOND)
+    assert after(RetryAfter(60), KeyError()) == RetryDecision("error")
+    assert after(RetryAfter(60), Fatal()) == RetryDecision("fatal")
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", float("nan"), float("inf"), None])
 def test_a_delay_that_is_none_falls_back_to_the_task_s_own(delay):
-    assert after_failure(Retry(), 0, RetryAfter(delay), middle) == Outcome("error", SECOND)
+    assert decide_after_failure(Retry(), 0, RetryAfter(delay), middle) == RetryDecision("error", SECOND)
 
 
 def test_a_timeout_is_tried_again_within_the_budget_whatever_on_says():
-    assert after_timeout(Retry(on=OSError), 0, middle) == Outcome("timeout", SECOND)
-    assert after_timeout(Retry(), 2, middle) == Outcome("timeout")
-    assert after_timeout(Retry(never_on=TimeoutError), 0, middle) == Outcome("timeout")
+    assert decide_after_timeout(Retry(on=OSError), 0, middle) == RetryDecision("timeout", SECOND)
+    assert decide_after_timeout(Retry(), 2, middle) == RetryDecision("timeout")
+    assert decide_after_timeout(Retry(never_on=TimeoutError), 0, middle) == RetryDecision("timeout")
 
 
 def test_results_that_cannot_be_kept_have_codes_of_their_own():
-    assert payload_code(TooLarge()) == "too_large"
-    assert payload_code(NotSerializable()) == "not_serializable"
+    assert payload_error_code(TooLarge()) == "too_large"
+    assert payload_error_code(NotSerializable()) == "not_serializable"

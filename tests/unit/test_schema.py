@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec import Meta
 from pydantic import BaseModel, Field, ValidationError
 
-from holdfast.policy.schema import misfit
-from holdfast.task.gates import schema_of
+from holdfast.policy.json_schema import find_mismatch
+from holdfast.task.graph import schema_of
 
 
 @dataclass
@@ -98,7 +98,7 @@ def readable(value: Any, kind: Any) -> bool:
 @given(value=VALUES | st.sampled_from(SEEDS))
 def test_a_value_fits_exactly_when_it_can_be_read_as_the_type(kind, value):
     schema = schema_of(kind, "gate", nullable=False)
-    assert (misfit(value, schema) is None) == readable(value, kind)
+    assert (find_mismatch(value, schema) is None) == readable(value, kind)
 
 
 @pytest.mark.parametrize("kind", [datetime, time, timedelta, Decimal, bytes])
@@ -106,8 +106,8 @@ def test_types_that_a_schema_knows_only_as_texts_take_at_least_what_can_be_read(
     """msgspec writes no format for times that may be without a zone: what fits may be refused where it is read."""
     schema = schema_of(kind, "gate", nullable=False)
     for text in ("2026-11-16T12:00:00", "2026-11-16T12:00:00Z", "12:00:00", "P1D", "1.5", "YQ==", "nonsense"):
-        assert misfit(text, schema) is None or not readable(text, kind)
-    assert misfit([], schema) is not None
+        assert find_mismatch(text, schema) is None or not readable(text, kind)
+    assert find_mismatch([], schema) is not None
 
 
 class Line(BaseModel):
@@ -135,7 +135,7 @@ class Order(BaseModel):
 )
 def test_models_of_pydantic_alone_and_inside_of_others(value, message):
     for kind, given_value, where in ((Order, value, ""), (list[Order], [value], "[0]")):
-        found = misfit(given_value, schema_of(kind, "gate", nullable=False))
+        found = find_mismatch(given_value, schema_of(kind, "gate", nullable=False))
         if message is None:
             assert found is None
             Order.model_validate(value)
@@ -146,12 +146,15 @@ def test_models_of_pydantic_alone_and_inside_of_others(value, message):
 
 
 def test_what_a_schema_refuses_by_false_or_all_of():
-    assert misfit(1, True) is None
-    assert misfit(1, {}) is None
-    assert misfit({"a": 1}, {"type": "object", "additionalProperties": False}) == "the output['a'] must not be there"
+    assert find_mismatch(1, True) is None
+    assert find_mismatch(1, {}) is None
+    assert (
+        find_mismatch({"a": 1}, {"type": "object", "additionalProperties": False})
+        == "the output['a'] must not be there"
+    )
     both = {"allOf": [{"type": "integer"}, {"minimum": 3}]}
-    assert (misfit(3, both), misfit(2, both)) == (None, "the output must be at least 3, but is 2")
-    assert misfit({}, {"minProperties": 1}) == "the output must have at least 1 entries"
-    assert misfit(2, {"const": 1}) == "the output must be 1, not 2"
-    assert misfit(None, {"type": ["string", "null"]}) is None
-    assert misfit(1, {"type": ["string", "null"]}) == "the output must be a string or null, not an integer"
+    assert (find_mismatch(3, both), find_mismatch(2, both)) == (None, "the output must be at least 3, but is 2")
+    assert find_mismatch({}, {"minProperties": 1}) == "the output must have at least 1 entries"
+    assert find_mismatch(2, {"const": 1}) == "the output must be 1, not 2"
+    assert find_mismatch(None, {"type": ["string", "null"]}) is None
+    assert find_mismatch(1, {"type": ["string", "null"]}) == "the output must be a string or null, not an integer"

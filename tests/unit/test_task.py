@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadArguments, ConfigError, DuplicateTask, TaskError, UnknownTask
-from holdfast.model.clock import SECOND
-from holdfast.task.declare import declare, declare_remote
-from holdfast.task.registry import Registry, task_name
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.task.registry import Registry, register_task, remote_task, task_name
 from holdfast.task.task import Request
 
 
@@ -43,7 +42,7 @@ def registry():
 
 @pytest.fixture
 def task(ledger, registry):
-    return functools.partial(declare, enqueuer=ledger, registry=registry)
+    return functools.partial(register_task, enqueuer=ledger, registry=registry)
 
 
 def send(to: str, subject: str = "hi") -> str:
@@ -88,7 +87,7 @@ def test_options_give_the_same_kind_of_task_and_leave_the_first_as_it_was(task):
     mail = task(send)
     later = mail.options(delay=60).options(priority=5)
     assert type(later) is type(mail)
-    assert (later.request("a").options.delay, later.request("a").options.priority) == (60 * SECOND, 5)
+    assert (later.request("a").options.delay, later.request("a").options.priority) == (60 * MICROS_PER_SECOND, 5)
     assert mail.request("a").options.delay is None
     assert later("a") == "a: hi"
 
@@ -149,7 +148,7 @@ def test_a_default_left_out_or_written_down_is_the_same_request(task):
 
 
 def test_a_remote_task_is_enqueued_by_name_and_not_registered(ledger, registry):
-    charge = declare_remote("billing.charge", enqueuer=ledger, queue="billing")
+    charge = remote_task("billing.charge", enqueuer=ledger, queue="billing")
     request = charge.options(priority=3).enqueue(42, currency="EUR")
     assert (request.task, request.args) == ("billing.charge", '{"*":[42],"currency":"EUR"}')
     assert (request.declaration.queue, request.declaration.run_in, request.options.priority) == ("billing", None, 3)
@@ -213,10 +212,10 @@ def test_modules_are_imported_at_the_first_unknown_name_and_only_once(tmp_path, 
 
     def register_here():
         imports.append(1)
-        declare(send, name="included.send", enqueuer=ledger, registry=registry)
+        register_task(send, name="included.send", enqueuer=ledger, registry=registry)
 
     monkeypatch.setattr("builtins.register_here", register_here, raising=False)
-    declare(fetch, name="fetch", enqueuer=ledger, registry=registry)
+    register_task(fetch, name="fetch", enqueuer=ledger, registry=registry)
     assert registry.get("fetch").name == "fetch"
     assert imports == []
     try:

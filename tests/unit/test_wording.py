@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import Graph, Holdfast, all_of, any_of, none_of
-from holdfast.policy.wording import conditions, modes, worded
+from holdfast.policy.graph_rules import condition_text, dependency_modes, rule_text
 
 g = Graph("g")
 app = Holdfast("sqlite:///:memory:")
@@ -29,7 +29,7 @@ b = g.add(app.remote("b"), name="b")
     ],
 )
 def test_a_condition_is_worded_as_it_was_written(condition, words):
-    assert worded(condition.rule) == words
+    assert rule_text(condition.rule) == words
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_a_condition_is_worded_as_it_was_written(condition, words):
     ],
 )
 def test_what_goes_beyond_a_good_end_is_a_condition(rule, told, needed):
-    assert conditions(rule) == told
-    assert modes(rule) == needed
+    assert condition_text(rule) == told
+    assert dependency_modes(rule) == needed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.database.migrate import newest
+from holdfast.database.migrate import newest_version
 from holdfast.errors import RunFailed
 from tests.support.counting import ask, states
 from tests.support.processes import Processes
@@ -83,7 +83,7 @@ def test_runs_of_a_release_go_on_where_they_were_under_todays_code(app, tmp_path
         "step": "held", "held": "held", "ready": "job", "machine": "finish",
     }  # fmt: skip
     assert Counter(tasks.ledger.counts()) - before == Counter(TWICE) + Counter(LATER)
-    assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest())
+    assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest_version())
     assert app.registry.get("job").options(key="ready").enqueue("ready").id == runs["ready"].id, "its key was forgotten"
 
 
@@ -104,7 +104,7 @@ def test_old_and_new_workers_work_side_by_side_while_the_tables_change(database_
         wait_until(lambda: len(tasks.ledger.lines()) > 10)
         new = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger", "next")
         new.wait_for("works on")
-        assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest() + 1)
+        assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest_version() + 1)
         late = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger")
         late.wait_for("works on")
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.policy.schema import misfit
+from holdfast.policy.json_schema import find_mismatch
 from holdfast.web.api.operation import PREFIX
 from holdfast.web.site import OPERATIONS
 from tests.support.web import Visitor
@@ -222,7 +222,7 @@ def test_answers_are_as_the_document_says(shop, open_visitor, fill):
         run = runs["graph" if path.endswith(("graph", "gates")) else "waiting"].id
         answer = open_visitor.get(PREFIX + path.replace("{id}", str(run)))
         schema = operations["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-        assert misfit(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
+        assert find_mismatch(answer.json, {**schema, "$defs": document["components"]["schemas"]}) is None, path
 
 
 def test_the_site_can_be_mounted_below_a_path(shop):

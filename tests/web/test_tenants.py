@@ -118,7 +118,7 @@ def test_an_event_of_one_tenant_isnt_heard_by_others(shop):
     visitor = shop.visitor("operate", "acme")
     assert visitor.post("/api/v1/events", {"name": "e"}).status == 200
     assert visitor.post("/api/v1/events", {"name": "e", "tenant": "acme"}).status == 200
-    kept = shop.app.store.database.line("client").run(
+    kept = shop.app.store.database.connection("client").run(
         lambda connection: connection.execute(_statement(shop, "select tenant, name from {schema}events"), {})
     )
     assert {tuple(row) for row in kept} == {("acme", "e")}
@@ -144,7 +144,7 @@ def test_what_is_looked_at_isnt_changed(shop, runs, open_visitor):
 
 def content(shop):
     """All that there is."""
-    line = shop.app.store.database.line("client")
+    line = shop.app.store.database.connection("client")
     found = {}
     for table in TABLES:
         statement = _statement(shop, "select * from {schema}" + table)
@@ -153,9 +153,9 @@ def content(shop):
 
 
 def _statement(shop, text):
-    from holdfast.database.statements import Source, render
+    from holdfast.database.statements import StatementSource, render
 
-    return render(Source("test", None, "", text), shop.app.store.database.dialect)
+    return render(StatementSource("test", None, "", text), shop.app.store.database.dialect)
 
 
 def test_the_overview_of_one_tenant_has_no_counts_of_all(shop, runs):

@@ -14,7 +14,7 @@ from holdfast.cli.options import arguments, by_option, filter_options, payload
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 from holdfast.errors import HoldfastError
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import GRAPH_QUEUE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
       holdfast cancel 0199a3f2-6c1e 0199a3f4-11d0 --reason "ordered twice"
     """
 
-    by = who(flags.pop("by"))
+    by = actor_or_user(flags.pop("by"))
     if not run:
         return run_bulk(
             shared, "cancel", flags, lambda control, asked: control.bulk.cancel(asked, reason=reason, by=by)
@@ -82,7 +82,7 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
       holdfast retry --task shop.tasks.charge --error "no funds" --dry-run
     """
 
-    by = who(flags.pop("by"))
+    by = actor_or_user(flags.pop("by"))
     if not run:
         return run_bulk(shared, "retry", flags, lambda control, asked: control.bulk.retry(asked, by=by))
     refuse_filters(flags)
@@ -155,7 +155,7 @@ def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         info = control.runs.info(id)
-        made = control.runs.fork(id, from_step, args, who(by))
+        made = control.runs.fork(id, from_step, args, actor_or_user(by))
     if shared.json:
         show_json({"id": made, "task": info.task, "forked": id, "from_step": from_step})
         return
@@ -187,7 +187,7 @@ def send(shared: SharedOptions, run: str, topic: str, given_payload: str | None,
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         waits = control.runs.waits(id)
-        control.runs.send(id, topic, value, who(by))
+        control.runs.send(id, topic, value, actor_or_user(by))
     if shared.json:
         show_json({"run": id, "topic": topic})
         return

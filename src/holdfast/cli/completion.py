@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.root import SharedOptions, holdfast
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -113,7 +113,7 @@ def complete_gates(ctx: click.Context, _param: click.Parameter, typed: str) -> l
     names: list[str] = []
     with suppress(Exception), connect(_given(ctx)) as control:
         id = control.runs.find(_run(ctx))
-        names = [gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL]
+        names = [gate.name for gate in control.graphs.gates(id) if gate.graph == id and gate.state not in FINAL_STATES]
     return _items(names, typed)
 
 

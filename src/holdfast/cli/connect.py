@@ -107,7 +107,7 @@ def load_worker_app(shared: SharedOptions) -> Holdfast:
         os.environ["HOLDFAST_URL"] = shared.url
     app = load_app(shared.app)
     if shared.url is not None and app.url != shared.url:
-        shown = app.store.database.shown
+        shown = app.store.database.display_url
         raise ConfigError(
             f"the app names its own database, {shown}: leave --url out, or let the app read $HOLDFAST_URL"
         )

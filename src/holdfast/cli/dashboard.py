@@ -52,7 +52,7 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
     try:
         import uvicorn
 
-        from holdfast.telemetry.console import show_log
+        from holdfast.telemetry.log_format import configure_console_log
         from holdfast.web import dashboard as site
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} isn't installed: pip install 'holdfast[dashboard]'") from None
@@ -73,10 +73,10 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
         proxy_headers=False,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    show_log(verbose=False)
+    configure_console_log(verbose=False)
     with _listen(host, port) as listening:
         at = f"{_in_address(host)}:{listening.getsockname()[1]}"
-        note(f"the dashboard of {app.store.database.shown} is at http://{at}/ and stops with Ctrl-C")
+        note(f"the dashboard of {app.store.database.display_url} is at http://{at}/ and stops with Ctrl-C")
         uvicorn.Server(settings).run(sockets=[listening])
 
 

@@ -11,12 +11,12 @@ import click
 import msgspec
 
 from holdfast.cli.completion import complete_queues, complete_runs
-from holdfast.model.clock import LONGEST, SECOND
-from holdfast.model.run import STATES
+from holdfast.model.clock import MAX_DURATION_MICROS, MICROS_PER_SECOND
+from holdfast.model.run import RUN_STATES
 
 if TYPE_CHECKING:
     from holdfast.control import Control
-    from holdfast.model.filters import FilterAsked
+    from holdfast.model.filters import FilterOptions
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", re.IGNORECASE)
@@ -35,7 +35,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
         if found is None:
             self.fail(f"{value!r} is no duration: write it like 90, 90s, 15m, 2h or 7d", param, ctx)
         seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
-        if seconds > LONGEST / SECOND:
+        if seconds > MAX_DURATION_MICROS / MICROS_PER_SECOND:
             self.fail(f"{value!r} is too long; the longest is 200 years", param, ctx)
         return seconds
 
@@ -111,8 +111,8 @@ NAMES = {
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
-        "--state", type=click.Choice(STATES), multiple=True, metavar="STATE",
-        help=f"Only runs in this state, or in one of several: {', '.join(STATES)}.",
+        "--state", type=click.Choice(RUN_STATES), multiple=True, metavar="STATE",
+        help=f"Only runs in this state, or in one of several: {', '.join(RUN_STATES)}.",
     ),
     click.option("--task", metavar="NAME", help="Only runs of this task."),
     click.option("--queue", metavar="NAME", help="Only runs of this queue.", shell_complete=complete_queues),
@@ -136,7 +136,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def filters_of(control: Control, flags: dict[str, Any]) -> FilterAsked:
+def filters_of(control: Control, flags: dict[str, Any]) -> FilterOptions:
     """What was given, as `control` takes it; runs are found by the beginning of their ids."""
     asked: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
     for name in ("parent", "family"):

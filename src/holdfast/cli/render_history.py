@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
 from holdfast.model.history import Entry
-from holdfast.model.labels import label_of
+from holdfast.model.step_keys import key_label
 
 if TYPE_CHECKING:
     from holdfast.control.runs import ChildInfo, RunDetails, StepInfo, WaitInfo
@@ -73,7 +73,7 @@ def _more(entry: Entry) -> Iterator[str]:
     if data.get("reason"):
         yield str(data["reason"])
     if entry.kind == "waiting" and isinstance(data.get("waits_for"), list):
-        yield "for " + ", ".join(label_of(str(key)) for key in data["waits_for"])
+        yield "for " + ", ".join(key_label(str(key)) for key in data["waits_for"])
     elif entry.kind == "moved":
         yield f"from {data.get('from')} to {data.get('to')}"
     elif entry.kind == "forked":

@@ -27,7 +27,7 @@ from holdfast.cli.output import (
 from holdfast.cli.render_graph import counted, graph_tree, told_gate
 from holdfast.cli.render_history import LONGEST_VALUE, awaited, cut, history_tree, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
-from holdfast.model.run import FINAL, GRAPH_QUEUE
+from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
 if TYPE_CHECKING:
     from holdfast.control.graphs import GateInfo, GraphInfo
@@ -252,7 +252,9 @@ def _waits(details: RunDetails) -> str | None:
     if details.gate is not None and details.gate.state == "waiting":
         lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {_how_to_conclude(details.gate)}"]
     if details.info.state == "blocked":
-        lines += [f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL]
+        lines += [
+            f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL_STATES
+        ]
     return "\n".join(lines) or None
 
 

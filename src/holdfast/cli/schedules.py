@@ -200,6 +200,6 @@ def _poll_row(poll: PollInfo) -> list[str]:
 
 def _there(slot: datetime, tz: str | None) -> str:
     """A slot as clocks in its zone show it, and how long until it is."""
-    from holdfast.policy.cron import zone_of
+    from holdfast.policy.schedule_timing import load_zone
 
-    return f"{slot.astimezone(zone_of(tz or 'UTC')):%a %Y-%m-%d %H:%M:%S %Z} ({format_ago(slot)})"
+    return f"{slot.astimezone(load_zone(tz or 'UTC')):%a %Y-%m-%d %H:%M:%S %Z} ({format_ago(slot)})"

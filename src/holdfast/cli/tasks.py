@@ -146,12 +146,12 @@ def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str,
 
 def _wait(shared: SharedOptions, run: Run[Any], longest: float | None) -> int:
     """Wait for the end and tell of it."""
-    from holdfast.model.codec import encode, shown
+    from holdfast.model.codec import display_value, encode
 
     if not shared.json:
         note(f"run {run.id}")
     try:
-        result = shown(encode(run.result(longest)))
+        result = display_value(encode(run.result(longest)))
     except (RunFailed, RunCancelled, ResultTimeout) as error:
         if shared.json:
             info = run.info()

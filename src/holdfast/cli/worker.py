@@ -15,7 +15,7 @@ from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.telemetry.console import LogFormat
+    from holdfast.telemetry.log_format import LogFormat
 
 MOST_PROCESSES = 1000
 LAST_PORT = 65535
@@ -89,9 +89,9 @@ def worker(
 
     from holdfast.cli.connect import load_worker_app
     from holdfast.engine.processes.supervisor_link import SupervisorLink
-    from holdfast.telemetry.console import show_log
+    from holdfast.telemetry.log_format import configure_console_log
 
-    show_log(verbose, style=log_format)
+    configure_console_log(verbose, style=log_format)
     names = None if queues is None else [name.strip() for name in queues.split(",") if name.strip()]
     link = None if supervised is None else SupervisorLink(supervised)  # first: the supervisor may exit during imports
     app = load_worker_app(shared)
@@ -125,22 +125,22 @@ def _address(shared: str, processes: int) -> tuple[str, int]:
 
 def _show_metrics(app: Holdfast, host: str, port: int) -> None:
     app.telemetry.add("prometheus")
-    from holdfast.telemetry.prometheus import serve  # which needs what was just looked for
+    from holdfast.telemetry.prometheus import serve_metrics  # which needs what was just looked for
 
-    serve(host, port)
+    serve_metrics(host, port)
 
 
 def _supervise(
     command: Callable[[int], list[str]], processes: int, grace: float, verbose: bool, log_format: LogFormat
 ) -> int:
     from holdfast.engine.processes.supervisor import Supervisor
-    from holdfast.telemetry.console import coloured, show_log
+    from holdfast.telemetry.log_format import configure_console_log, use_color
 
     width = len(f"worker {processes}")
-    colours = coloured(sys.stderr)
+    colours = use_color(sys.stderr)
     if colours:
         os.environ["FORCE_COLOR"] = "1"  # for the children, whose output is a pipe to us
-    show_log(verbose, f"{'holdfast':<{width}} | ", log_format)
+    configure_console_log(verbose, f"{'holdfast':<{width}} | ", log_format)
     show = show_as_they_are if log_format == "json" else show_lines(width, colours)
     return Supervisor(command, processes, grace, show).run()
 

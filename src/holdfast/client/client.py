@@ -12,39 +12,39 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.client.ends import LONGEST_LOOK, Ends, Looks
-from holdfast.client.gathering import Gathering, can_wait_for_others
-from holdfast.client.graphs import Graphs
+from holdfast.client.completion_listener import CompletionListener
+from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
+from holdfast.client.graphs import GraphClient
 from holdfast.client.handle import Run
-from holdfast.client.hearing import Hearing
+from holdfast.client.result_waiter import MAX_POLL_INTERVAL_S, PollBackoff, ResultWaiter
 from holdfast.database import Row
-from holdfast.database.borrowed import FOREIGN_SQLITE, Borrowed, BorrowedAsync, borrow
+from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
 from holdfast.errors import ConfigError, ErrorInfo, RunCancelled, RunFailed, RunNotFound, StoreUnavailable
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import cancelled, from_json
-from holdfast.model.filters import PageAsked
+from holdfast.model.failure import cancellation_json, error_from_json
+from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id, new_id_text
-from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.model.run import FINAL, Chunk, Page, RunInfo
+from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.model.run import FINAL_STATES, Chunk, Page, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.permits import place_of
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.rows import NewGraph
 from holdfast.task.conditions import Node
-from holdfast.task.current import refuse_in_body
+from holdfast.task.declared_limits import DeclaredLimit
 from holdfast.task.graph import Graph
-from holdfast.task.graph_plan import GraphPlan
-from holdfast.task.limits import Limit
+from holdfast.task.graph_compiler import CompiledGraph
 from holdfast.task.options import Options
 from holdfast.task.registry import Registry
+from holdfast.task.scope import refuse_in_body
 from holdfast.task.task import Request
 from holdfast.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from holdfast.telemetry.tracing import Tracing
+    from holdfast.telemetry.otel import Tracing
 
 INSTEAD_OF_ENQUEUE = (
     "write `await ctx.enqueue(task, …)` for an independent run, `ctx.spawn` for a child, or call it inside a step"
@@ -62,29 +62,29 @@ class Client:
 
     def bind(self, store: Store) -> None:
         """Go on with this store, for tasks and handles too. Not while calls are under way."""
-        self._ends.close()
+        self._results.close()
         self._use(store)
 
     def close(self) -> None:
         """Close the connections. They are opened again when they are needed."""
         try:
-            self._ends.close()
+            self._results.close()
         finally:
             self.store.close()
 
     def _use(self, store: Store) -> None:
         self.store = store
-        self._declared: set[Limit] = set()
+        self._declared: set[DeclaredLimit] = set()
         self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
-        self.graphs = Graphs(store, self._reader, self._keep, self.new_run)
-        self._gathering = Gathering(self._add)
-        self._ends = Ends(store.views.ends, Hearing(store))
+        self.graphs = GraphClient(store, self._reader, self._keep, self.new_run)
+        self._batcher = EnqueueBatcher(self._add)
+        self._results = ResultWaiter(store.views.ends, CompletionListener(store))
 
     # Making runs
 
     def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]:
         refuse_in_body(verb, INSTEAD_OF_ENQUEUE)
-        refuse_in_loop(verb)
+        reject_in_event_loop(verb)
         return self.make(requests)
 
     async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
@@ -98,13 +98,13 @@ class Client:
         borrowed = self._borrowed(requests)
         if borrowed is None:
             new = self._new_runs(requests)
-            ids = await (self._gathering.add(new) if can_wait_for_others(new) else in_thread(self._add, new))
+            ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._add, new))
             return self._handles(ids, requests)
-        if isinstance(borrowed, Borrowed):
+        if isinstance(borrowed, CallerConnection):
             raise ConfigError(
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
-        await in_thread(self.declare_limits)
+        await run_in_thread(self.declare_limits)
         ids = await self.store.intake.aadd_on(borrowed, self._new_runs(requests))
         return self._handles(ids, requests)
 
@@ -139,7 +139,7 @@ class Client:
 
     def _make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         borrowed = self._borrowed(requests)
-        if isinstance(borrowed, BorrowedAsync):
+        if isinstance(borrowed, AsyncCallerConnection):
             raise ConfigError("the connection given as connection= is asynchronous: use `await …aenqueue(…)` with it")
         new = self._new_runs(requests)
         if borrowed is None:
@@ -161,7 +161,7 @@ class Client:
             return self.handle(self.graphs.submit(graph, result, self.borrowed(connection)), graph.name)
 
     async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
-        await in_thread(self.declare_limits)
+        await run_in_thread(self.declare_limits)
         with self._submitting(graph):
             return self.handle(await self.graphs.asubmit(graph, result, self.borrowed(connection)), graph.name)
 
@@ -169,20 +169,20 @@ class Client:
         tracing = self._telemetry.tracing
         return nullcontext() if tracing is None else tracing.enqueue(graph.name, 1)
 
-    def _borrowed(self, requests: Sequence[Request[Any]]) -> Borrowed | BorrowedAsync | None:
+    def _borrowed(self, requests: Sequence[Request[Any]]) -> CallerConnection | AsyncCallerConnection | None:
         """The caller's connection, if one was given: the same for all requests of a call."""
         given = [request.options.connection for request in requests]
         if any(connection is not given[0] for connection in given):
             raise ConfigError("the requests of one call must all have the same connection=, or none")
         return self.borrowed(given[0]) if given else None
 
-    def borrowed(self, connection: object) -> Borrowed | BorrowedAsync | None:
+    def borrowed(self, connection: object) -> CallerConnection | AsyncCallerConnection | None:
         """A caller's connection as the store takes it."""
         if connection is None:
             return None
         if self.store.database.dialect.name == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
-        return borrow(connection)
+        return wrap_connection(connection)
 
     def handle(self, id: UUID, task: str) -> Run[Any]:
         return Run(id, task, self)
@@ -240,10 +240,10 @@ class Client:
         new = [limit for limit in self._registry.limits if limit not in self._declared]
         if new:
             self.store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
-            if not self.store.database.in_callers_transaction():  # which may be taken back
+            if not self.store.database.in_user_transaction():  # which may be taken back
                 self._declared.update(new)
 
-    def new_child_graph(self, plan: GraphPlan, result: str | None) -> tuple[NewRun, NewGraph]:
+    def new_child_graph(self, plan: CompiledGraph, result: str | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a durable function makes, with ids of their own."""
         return self.graphs.graph_run(plan, result), self.graphs.new_graph(plan)
 
@@ -257,7 +257,7 @@ class Client:
         found = run_id(id)
         return Run(found, self.info(found).task, self)
 
-    def runs(self, **asked: Unpack[PageAsked]) -> Page:
+    def runs(self, **asked: Unpack[PageOptions]) -> Page:
         return self._reader.full_page(**asked)
 
     def history(self, id: UUID) -> list[Entry]:
@@ -269,7 +269,7 @@ class Client:
     # Waiting for the end
 
     def result(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        with self._ends.sleeping(id, timeout) as sleeper:
+        with self._results.sleeping(id, timeout) as sleeper:
             while True:
                 try:
                     end = self.look(id, task)
@@ -278,17 +278,17 @@ class Client:
                     continue
                 if isinstance(end, Finished):
                     return end.result
-                self.store.database.refuse_waiting(f"run {id}")
+                self.store.database.reject_wait_in_transaction(f"run {id}")
                 sleeper.sleep(end)
 
     async def aresult(self, id: UUID, task: str, timeout: Duration | None) -> Any:
-        row = await self._ends.wait(id, timeout)
-        end = await in_thread(self._seen, id, task, row)
+        row = await self._results.wait(id, timeout)
+        end = await run_in_thread(self._seen, id, task, row)
         assert isinstance(end, Finished)
         return end.result
 
     def ended(self) -> None:
-        self._ends.hurry()
+        self._results.hurry()
 
     def look(self, id: UUID, task: str) -> Finished | str:
         """The result, if the run has one by now, else its state; raises when it ended otherwise."""
@@ -298,13 +298,13 @@ class Client:
         if row is None:
             raise RunNotFound.of(id)
         state, result, error, kind, options = row
-        if state not in FINAL:
+        if state not in FINAL_STATES:
             return str(state)
         if state == "done" and kind == "graph":
             return Finished(self._reader.graph_result(str(id), options))
         if state == "done":
             return Finished(self.decode_result(task, result))
-        info = from_json(error) if error else ErrorInfo("error", state, "")
+        info = error_from_json(error) if error else ErrorInfo("error", state, "")
         if state == "cancelled":
             raise RunCancelled(id, info.message or None)
         raise RunFailed(id, info)
@@ -312,7 +312,7 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self.store.operators.cancel(str(id), cancelled(reason))
+        return self.store.operators.cancel(str(id), cancellation_json(reason))
 
     def retry(self, id: UUID) -> None:
         self.store.operators.retry(str(id))
@@ -323,7 +323,7 @@ class Client:
             raise ConfigError(f"fork: args must be a tuple of the task's arguments, not a {type(args).__name__}")
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
         if from_step is not None:
-            check_name(from_step, "from_step", LONGEST_KEY)
+            check_name(from_step, "from_step", MAX_KEY_CHARS)
         self.store.forks.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
@@ -344,7 +344,7 @@ class Client:
     # VirtualTimeFollower what a run writes
 
     def stream(self, id: UUID, after: int) -> Iterator[Chunk]:
-        looks = Looks(id, None)
+        looks = PollBackoff(id, None)
         while True:
             chunks, over = self.look_at_chunks(id, after)
             yield from chunks
@@ -352,26 +352,26 @@ class Client:
                 return
             if chunks:
                 after = chunks[-1].seq
-                looks = Looks(id, None)
+                looks = PollBackoff(id, None)
             else:
-                self.store.database.refuse_waiting(f"run {id}")
-                time.sleep(looks.pause("", LONGEST_LOOK))
+                self.store.database.reject_wait_in_transaction(f"run {id}")
+                time.sleep(looks.pause("", MAX_POLL_INTERVAL_S))
 
     async def astream(self, id: UUID, after: int) -> AsyncIterator[Chunk]:
         import asyncio
 
-        looks = Looks(id, None)
+        looks = PollBackoff(id, None)
         while True:
-            chunks, over = await in_thread(self.look_at_chunks, id, after)
+            chunks, over = await run_in_thread(self.look_at_chunks, id, after)
             for chunk in chunks:
                 yield chunk
             if over:
                 return
             if chunks:
                 after = chunks[-1].seq
-                looks = Looks(id, None)
+                looks = PollBackoff(id, None)
             else:
-                await asyncio.sleep(looks.pause("", LONGEST_LOOK))
+                await asyncio.sleep(looks.pause("", MAX_POLL_INTERVAL_S))
 
     def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
         """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a
@@ -380,7 +380,7 @@ class Client:
         if row is None:
             raise RunNotFound.of(id)
         rows = self.store.views.chunks(str(id), after)
-        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL and not rows
+        return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL_STATES and not rows
 
 
 class Finished(NamedTuple):

@@ -1,4 +1,4 @@
-"""Graphs for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
+"""GraphClient for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import ConfigError, GraphError
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id
-from holdfast.model.names import LONGEST_KEY, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun, Store
 from holdfast.store.gates import completed, failed
 from holdfast.store.reader import Reader
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.task.conditions import Node
-from holdfast.task.current import refuse_in_body
 from holdfast.task.graph import Graph
-from holdfast.task.graph_plan import GraphPlan, NodePlan, graph_digests, plan_graph, result_name
+from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
+from holdfast.task.scope import refuse_in_body
 from holdfast.task.task import Request
 
 GATE = "gate"
@@ -33,7 +33,7 @@ class Gate:
 
     __slots__ = ("_graphs", "_run", "name")
 
-    def __init__(self, run: UUID, name: str, graphs: Graphs) -> None:
+    def __init__(self, run: UUID, name: str, graphs: GraphClient) -> None:
         self._run = run
         self.name = name
         self._graphs = graphs
@@ -41,27 +41,27 @@ class Gate:
     def complete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Finish the gate with an output of its type; `by` says who did it. False when it was complete with the same
         output before; KeyConflict when with another. One that isn't open yet keeps it until it is."""
-        refuse_in_loop("complete")
+        reject_in_event_loop("complete")
         return self._graphs.complete(self._run, self.name, output, by)
 
     async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
         """Finish the gate with an output of its type."""
-        return await in_thread(self._graphs.complete, self._run, self.name, output, by)
+        return await run_in_thread(self._graphs.complete, self._run, self.name, output, by)
 
     def fail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message; `by` says who did it."""
-        refuse_in_loop("fail")
+        reject_in_event_loop("fail")
         return self._graphs.fail(self._run, self.name, error, by)
 
     async def afail(self, error: str, *, by: str | None = None) -> bool:
         """Let the gate fail, with a message."""
-        return await in_thread(self._graphs.fail, self._run, self.name, error, by)
+        return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
 
     def __repr__(self) -> str:
         return f"<gate {self.name} of run {self._run}>"
 
 
-class Graphs:
+class GraphClient:
     """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
 
     def __init__(
@@ -74,19 +74,21 @@ class Graphs:
 
     # Making them
 
-    def submit(self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None) -> UUID:
+    def submit(
+        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
+    ) -> UUID:
         run, new = self.checked(graph, result)
-        if isinstance(connection, BorrowedAsync):
+        if isinstance(connection, AsyncCallerConnection):
             raise ConfigError("the connection given as connection= is asynchronous: use `await app.asubmit(…)` with it")
         graphs = self._store.graphs
         return UUID(graphs.submit(run, new) if connection is None else graphs.submit_on(connection, run, new))
 
     async def asubmit(
-        self, graph: Graph, result: Node[Any] | None, connection: Borrowed | BorrowedAsync | None
+        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
     ) -> UUID:
         if connection is None:
-            return await in_thread(self.submit, graph, result, None)
-        if isinstance(connection, Borrowed):
+            return await run_in_thread(self.submit, graph, result, None)
+        if isinstance(connection, CallerConnection):
             raise ConfigError(
                 "the connection given as connection= blocks: use submit() with it, or an async connection"
             )
@@ -95,7 +97,7 @@ class Graphs:
     def checked(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a caller submits."""
         refuse_in_body("submit", INSTEAD_OF_SUBMIT)
-        plan = plan_graph(graph)
+        plan = compile_graph(graph)
         named = result_name(plan, result)
         run = self.graph_run(plan, named)
         if graph.key is not None:
@@ -103,7 +105,7 @@ class Graphs:
             run.digest, run.old_digest = graph_digests(plan, named)
         return run, self.new_graph(plan)
 
-    def graph_run(self, plan: GraphPlan, result: str | None = None) -> NewRun:
+    def graph_run(self, plan: CompiledGraph, result: str | None = None) -> NewRun:
         """The row of a graph itself."""
         run = self._row(plan.graph.name)
         run.tenant = plan.graph.tenant
@@ -113,21 +115,21 @@ class Graphs:
             run.options = msgspec.json.encode(kept).decode()
         return run
 
-    def new_graph(self, plan: GraphPlan) -> NewGraph:
+    def new_graph(self, plan: CompiledGraph) -> NewGraph:
         """The rows of its nodes."""
         return NewGraph([self._node(node) for node in plan.nodes])
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
-        check_name(key, "the key of append", LONGEST_KEY)
-        plan = plan_graph(graph, appended=True)
+        check_name(key, "the key of append", MAX_KEY_CHARS)
+        plan = compile_graph(graph, appended=True)
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:
                 raise GraphError(f"graph {graph.name} is appended to a run, which has its own {what}: leave it out")
         new = self.new_graph(plan)
         self._store.graphs.append(str(id), key, graph_digests(plan, None), new, sorted(plan.outside))
 
-    def _node(self, node: NodePlan) -> NewNode:
+    def _node(self, node: CompiledNode) -> NewNode:
         added = node.added
         if added.request is not None:
             run = self._new_run(added.request, {str(fill.at[0]) for fill in added.fills})

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from uuid import UUID
 
-from holdfast.model.blocking import in_thread, refuse_in_loop
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.clock import Duration
 from holdfast.model.history import Entry
 from holdfast.model.run import Chunk, RunInfo
@@ -38,16 +38,16 @@ class Run(Generic[R_co]):
 
     def info(self) -> RunInfo[R_co]:
         """The run as it is now."""
-        refuse_in_loop("info")
+        reject_in_event_loop("info")
         return self._client.info(self.id)
 
     async def ainfo(self) -> RunInfo[R_co]:
         """The run as it is now."""
-        return await in_thread(self._client.info, self.id)
+        return await run_in_thread(self._client.info, self.id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
-        refuse_in_loop("result")
+        reject_in_event_loop("result")
         return cast(R_co, self._client.result(self.id, self.task, timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
@@ -57,45 +57,45 @@ class Run(Generic[R_co]):
     def cancel(self, reason: str | None = None) -> bool:
         """End the run now; True when this call ended it, False when it had ended before. A worker that is at it can
         write nothing more about it from this moment on, and is stopped at its next heartbeat."""
-        refuse_in_loop("cancel")
+        reject_in_event_loop("cancel")
         return self._client.cancel(self.id, reason)
 
     async def acancel(self, reason: str | None = None) -> bool:
         """End the run now; True when this call ended it, False when it had ended before."""
-        return await in_thread(self._client.cancel, self.id, reason)
+        return await run_in_thread(self._client.cancel, self.id, reason)
 
     def retry(self) -> None:
         """Send a failed or cancelled run back to ready, with new budgets. An unfinished run is left as it is; a done
         one raises RunFinished."""
-        refuse_in_loop("retry")
+        reject_in_event_loop("retry")
         self._client.retry(self.id)
 
     async def aretry(self) -> None:
         """Send a failed or cancelled run back to ready, with new budgets."""
-        await in_thread(self._client.retry, self.id)
+        await run_in_thread(self._client.retry, self.id)
 
     def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """A new run with the checkpoints that this one made before a step, which is named as in the code or by its key;
         without one it begins at the beginning. `args`: other arguments."""
-        refuse_in_loop("fork")
+        reject_in_event_loop("fork")
         return self._client.fork(self.id, self.task, from_step, args)
 
     async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
         """A new run with the checkpoints that this one made before a step."""
-        return await in_thread(self._client.fork, self.id, self.task, from_step, args)
+        return await run_in_thread(self._client.fork, self.id, self.task, from_step, args)
 
     def send(self, topic: str, payload: Any = None) -> None:
         """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
-        refuse_in_loop("send")
+        reject_in_event_loop("send")
         self._client.send(self.id, topic, payload)
 
     async def asend(self, topic: str, payload: Any = None) -> None:
         """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
-        await in_thread(self._client.send, self.id, topic, payload)
+        await run_in_thread(self._client.send, self.id, topic, payload)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
         """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
-        refuse_in_loop("stream")
+        reject_in_event_loop("stream")
         return self._client.stream(self.id, after)
 
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
@@ -104,12 +104,12 @@ class Run(Generic[R_co]):
 
     def nodes(self) -> dict[str, RunInfo[Any]]:
         """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
-        refuse_in_loop("nodes")
+        reject_in_event_loop("nodes")
         return self._client.graphs.nodes(self.id)
 
     async def anodes(self) -> dict[str, RunInfo[Any]]:
         """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
-        return await in_thread(self._client.graphs.nodes, self.id)
+        return await run_in_thread(self._client.graphs.nodes, self.id)
 
     def gate(self, name: str) -> Gate:
         """A gate of a graph, to complete it or let it fail."""
@@ -118,21 +118,21 @@ class Run(Generic[R_co]):
     def append(self, graph: Graph, *, key: str) -> None:
         """Add nodes to an unfinished graph, once: the same nodes with the same key again change nothing, others raise
         KeyConflict. They may need nodes of the run: `graph.node(name)`."""
-        refuse_in_loop("append")
+        reject_in_event_loop("append")
         self._client.graphs.append(self.id, graph, key)
 
     async def aappend(self, graph: Graph, *, key: str) -> None:
         """Add nodes to an unfinished graph, once."""
-        await in_thread(self._client.graphs.append, self.id, graph, key)
+        await run_in_thread(self._client.graphs.append, self.id, graph, key)
 
     def history(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""
-        refuse_in_loop("history")
+        reject_in_event_loop("history")
         return self._client.history(self.id)
 
     async def ahistory(self) -> list[Entry]:
         """The durable record, complete from enqueue to end."""
-        return await in_thread(self._client.history, self.id)
+        return await run_in_thread(self._client.history, self.id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other.id == self.id

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.control.stats import CountControl, Estimate
-from holdfast.model.failure import cancelled
+from holdfast.model.failure import cancellation_json
 from holdfast.model.filters import RunFilter
-from holdfast.model.names import check_by
-from holdfast.model.run import FINAL, STATES, RunInfo, RunState
+from holdfast.model.names import check_actor
+from holdfast.model.run import FINAL_STATES, RUN_STATES, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 
@@ -25,9 +25,9 @@ SAMPLE = 5
 BulkAction: TypeAlias = Literal["cancel", "retry", "prune"]
 
 STATES_OF: dict[BulkAction, frozenset[RunState]] = {
-    "cancel": frozenset(STATES) - FINAL - {"undoing"},
+    "cancel": frozenset(RUN_STATES) - FINAL_STATES - {"undoing"},
     "retry": frozenset({"failed", "cancelled"}),
-    "prune": FINAL,
+    "prune": FINAL_STATES,
 }
 """In which states runs are that a verb can be done to."""
 
@@ -77,12 +77,12 @@ class BulkControl:
         self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
     ) -> Iterator[BulkProgress]:
         """End all unfinished runs that fit."""
-        error = cancelled(reason, check_by(by))
+        error = cancellation_json(reason, check_actor(by))
         return self._batches("cancel", asked, after, lambda runs: self._store.operators.cancel_many(runs, error))
 
     def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
         """Send all failed and cancelled runs that fit back to ready."""
-        who = check_by(by)
+        who = check_actor(by)
         return self._batches("retry", asked, after, lambda runs: self._store.operators.retry_many(runs, who))
 
     def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
@@ -120,5 +120,5 @@ class BulkControl:
 def narrow_filter(verb: BulkAction, asked: RunFilter) -> RunFilter | None:
     """Those that fit and to which the verb can be done; None when there can't be any."""
     can = STATES_OF[verb]
-    states = tuple(state for state in STATES if state in can and (not asked.states or state in asked.states))
+    states = tuple(state for state in RUN_STATES if state in can and (not asked.states or state in asked.states))
     return msgspec.structs.replace(asked, states=states) if states else None

@@ -62,7 +62,7 @@ class Control:
     @property
     def database(self) -> str:
         """The database as it may be shown: without a password."""
-        return self._store.database.shown
+        return self._store.database.display_url
 
     @property
     def identity(self) -> str:

@@ -15,9 +15,9 @@ from holdfast.control import health_checks
 from holdfast.control.health_checks import Finding
 from holdfast.control.tasks import TaskControl
 from holdfast.control.workers import WorkerControl
-from holdfast.database.migrate import newest
+from holdfast.database.migrate import newest_version
 from holdfast.errors import SchemaAhead
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
 from holdfast.task.registry import Registry
@@ -72,7 +72,7 @@ class Doctor:
 
     def _tables(self) -> Iterator[Finding]:
         try:
-            yield from health_checks.of_tables(self._store.upkeep.version(), newest())
+            yield from health_checks.of_tables(self._store.upkeep.version(), newest_version())
         except SchemaAhead as error:
             yield Finding(
                 "schema", "wrong", str(error), "this code is older than the tables and refuses to work on them",
@@ -84,13 +84,13 @@ class Doctor:
         differences = []
         for _ in range(3):
             before = self._clock()
-            theirs = self._store.tallies.now() / SECOND
+            theirs = self._store.tallies.now() / MICROS_PER_SECOND
             differences.append(theirs - (before + self._clock()) / 2)
         yield from health_checks.of_clocks(min(differences, key=abs))
 
     def _work(self) -> Iterator[Finding]:
         due = self._store.timers.due()
-        overdue = 0.0 if due.scheduled is None else -due.scheduled / SECOND
+        overdue = 0.0 if due.scheduled is None else -due.scheduled / MICROS_PER_SECOND
         workers = WorkerControl(self._store).list()
         yield from health_checks.of_workers(workers, sum(self._ready().values()), overdue)
         yield from health_checks.of_worker_health(workers)

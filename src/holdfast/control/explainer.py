@@ -15,9 +15,9 @@ from holdfast.control.limits import shown_key, shown_place
 from holdfast.control.runs import WaitInfo, waits_of
 from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
-from holdfast.model.clock import SECOND, to_datetime
-from holdfast.model.failure import from_json
-from holdfast.model.run import FINAL, RunInfo
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.model.failure import error_from_json
+from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
 from holdfast.store.limits import CounterState
 from holdfast.store.permits import parts_of
@@ -59,7 +59,7 @@ class Explainer:
         return Explanation(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
 
     def _reasons(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
-        if row.state in FINAL:
+        if row.state in FINAL_STATES:
             yield _ended(row)
         elif row.kind == "gate":
             yield from self._gate(row, more)
@@ -121,7 +121,9 @@ class Explainer:
             text = "its parent lets only so many children of this map be at work at once"
             return Reason("concurrency", text, {"parent": row.parent})
         assert row.parent is not None
-        left = {str(name): state for name, state in self._store.views.needs(row.parent, row.id) if state not in FINAL}
+        left = {
+            str(name): state for name, state in self._store.views.needs(row.parent, row.id) if state not in FINAL_STATES
+        }
         if not left:
             return Reason("next", f"it is a node of graph run {row.parent}, and has just been decided")
         told = ", ".join(f"{name} ({state})" for name, state in list(left.items())[:SHOWN])
@@ -220,14 +222,14 @@ def _of_node(node: str, reason: Reason) -> Reason:
 
 def _ended(row: RunRow) -> Reason:
     at = None if row.finished_at is None else to_datetime(row.finished_at)
-    error = "" if row.error is None else f": {from_json(row.error)}"
+    error = "" if row.error is None else f": {error_from_json(row.error)}"
     return Reason("ended", f"it has ended: {row.state} at {_time(at)}{error}", {"state": row.state, "at": at})
 
 
 def _scheduled(row: RunRow) -> Reason:
     at = None if row.due_at is None else to_datetime(row.due_at)
     if row.error is not None:
-        text = f"attempt {row.attempt} failed ({from_json(row.error)}); the next begins at {_time(at)}"
+        text = f"attempt {row.attempt} failed ({error_from_json(row.error)}); the next begins at {_time(at)}"
         return Reason("retry", text, {"at": at, "attempt": row.attempt})
     return Reason("time", f"it is to start at {_time(at)}", {"at": at})
 
@@ -248,7 +250,7 @@ def _fullness(counter: CounterState | None, holders: list[dict[str, Any]]) -> st
         runs = ", ".join(holder["run"] for holder in holders)
         return f"is full: {counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
     if counter is not None and counter.rate is not None and counter.started >= counter.rate.starts:
-        seconds = counter.rate.period / SECOND
+        seconds = counter.rate.period / MICROS_PER_SECOND
         return f"is full: {counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
     return "was full and has room again: it is looked at soon"
 

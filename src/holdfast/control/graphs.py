@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, GraphError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.failure import from_json
+from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name
-from holdfast.model.run import FINAL, RunState
-from holdfast.policy.wording import conditions, modes
+from holdfast.model.run import FINAL_STATES, RunState
+from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
 from holdfast.store.gates import completed, failed
 from holdfast.store.reader import Reader
@@ -127,7 +127,7 @@ class GraphControl:
         rows = self._store.views.overview(str(id))
         needs = _needs(rows, self._store.views.edges(str(id)))
         layers = layers_of(needs)
-        unfinished = {row.node for row in rows if row.state not in FINAL}
+        unfinished = {row.node for row in rows if row.state not in FINAL_STATES}
         within = self._store.views.nodes_within(str(id)) if any(row.kind == "graph" for row in rows) else {}
         nodes = []
         for row in rows:
@@ -179,7 +179,7 @@ def _node(
     row: NodeRow, layer: int, needs: list[str], unfinished: set[str], counts: dict[str, int], graph: GraphInfo | None
 ) -> NodeInfo:
     rule = None if row.plan is None else msgspec.json.decode(row.plan).get("rule")
-    said = modes(rule)
+    said = dependency_modes(rule)
     otherwise = "done" if rule is None else "condition"  # its output has a default
     return NodeInfo(
         name=row.node,
@@ -190,8 +190,8 @@ def _node(
         layer=layer,
         needs={name: said.get(name, otherwise) for name in needs},
         waits_for=[name for name in needs if name in unfinished] if row.state == "blocked" else [],
-        conditions=conditions(rule),
-        error=None if row.error is None else from_json(row.error),
+        conditions=condition_text(rule),
+        error=None if row.error is None else error_from_json(row.error),
         attempt=row.attempt,
         started_at=to_datetime_or_none(row.started_at),
         finished_at=to_datetime_or_none(row.finished_at),

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
 
 CLOCK_NOTED, CLOCK_WRONG = 2.0, 60.0
@@ -127,9 +127,9 @@ def _of_listeners(facts: ServerFacts, alive: int) -> Iterator[Finding]:
 def of_holders(holders: Sequence[Holder]) -> Iterator[Finding]:
     """Old snapshots: those who keep dead rows from being cleaned up, by name."""
     for holder in holders:
-        if holder.took is not None and holder.took < OLD_SNAPSHOT * SECOND:
+        if holder.took is not None and holder.took < OLD_SNAPSHOT * MICROS_PER_SECOND:
             continue
-        age = None if holder.took is None else round(holder.took / SECOND)
+        age = None if holder.took is None else round(holder.took / MICROS_PER_SECOND)
         yield Finding(
             "snapshot", "wrong", _culprit(holder, age),
             "no row that died since then can be cleaned up: tables and indexes grow, and claims become slower",
@@ -160,7 +160,7 @@ def of_bloat(tables: Sequence[Bloat]) -> Iterator[Finding]:
     """Tables with more dead rows than live ones."""
     for table in tables:
         if table.dead >= MANY_DEAD and table.dead > table.live:
-            cleaned = "never" if table.cleaned is None else f"{table.cleaned // SECOND:,} s ago"
+            cleaned = "never" if table.cleaned is None else f"{table.cleaned // MICROS_PER_SECOND:,} s ago"
             yield Finding(
                 "bloat", "wrong",
                 f"table {table.table} has {table.dead:,} dead rows and {table.live:,} live ones, cleaned up {cleaned}",

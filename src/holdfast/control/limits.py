@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.limits import CounterState
 from holdfast.store.permits import parts_of
@@ -54,7 +54,8 @@ class LimitControl:
         counters = self._store.limits.counters(name)
         return [
             LimitInfo(
-                limit.name, limit.concurrency, limit.rate, None if limit.period is None else limit.period / SECOND,
+                limit.name, limit.concurrency, limit.rate,
+                None if limit.period is None else limit.period / MICROS_PER_SECOND,
                 [_counter(counter) for counter in counters if counter.name == limit.name],
             )
             for limit in declared

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.database.migrate import migrations, newest
+from holdfast.database.migrate import migrations, newest_version
 from holdfast.model.clock import Duration, to_micros
 from holdfast.store import Store
 from holdfast.store.upkeep import BEFORE_ALL
@@ -29,7 +29,7 @@ class Maintenance:
     def tables(self) -> SchemaStatus:
         """The version of the tables and what would be applied; changes nothing."""
         version = self._store.upkeep.version()
-        return SchemaStatus(version, newest(), [each.name for each in migrations() if each.number > version])
+        return SchemaStatus(version, newest_version(), [each.name for each in migrations() if each.number > version])
 
     def migrate(self) -> list[str]:
         """Make the tables, or bring them up to date; the migrations that were applied now."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.control.control import Control
 from holdfast.database import open_database
-from holdfast.database.open import sqlite_path
+from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
 from holdfast.model.payloads import Payloads
 from holdfast.store import Store
@@ -58,5 +58,5 @@ def reopen_store(
     """Return a store with the same settings on its own connections, to the same or another database."""
     database = open_database(url, schema or store.database.dialect.schema)
     if read_timeout_s is not None:
-        database.read_seconds = read_timeout_s
+        database.read_timeout_s = read_timeout_s
     return store.beside(database, migrate=migrate)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.model.clock import SECOND, to_datetime_or_none
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
 from holdfast.model.names import check_queue
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
@@ -39,7 +39,7 @@ class QueueControl:
         for count in self._store.queues.unfinished():
             runs.setdefault(count.queue, {})[count.state] = count.runs
             if count.state == "ready":
-                oldest[count.queue] = max(count.now - count.oldest, 0) / SECOND
+                oldest[count.queue] = max(count.now - count.oldest, 0) / MICROS_PER_SECOND
         return [
             QueueInfo(
                 row.name,

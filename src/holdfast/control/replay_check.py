@@ -20,10 +20,10 @@ from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.services import ClientServices
 from holdfast.engine.threads import ThreadCall, Threads
 from holdfast.errors import HoldfastError, TaskError
-from holdfast.model.clock import SECOND, Duration, to_micros
-from holdfast.model.failure import describe
-from holdfast.model.labels import label_of
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
+from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
+from holdfast.model.step_keys import key_label
 from holdfast.store import NewRun, Store
 from holdfast.store.commands import Checkpoint, Held, Kept
 from holdfast.store.rows import NewGraph
@@ -136,10 +136,8 @@ class ReadOnlyServices:
     def has_room(self) -> bool:
         return True
 
-    def submit(self, ask: Any) -> NoReturn:
-        raise _refusal(f"write {type(ask.command).__name__}")
-
-    submit_here = keep = submit
+    def submit(self, write: Any) -> NoReturn:
+        raise _refusal(f"write {type(write.command).__name__}")
 
     def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")
@@ -185,7 +183,7 @@ class RunReplay:
             thread.join(min(left, SIGNAL_LOOK))
         if self._replayed is None:
             key = next((kept.key for kept in _in_order(self._history)), None)
-            where = "the end of its record" if key is None else label_of(key)
+            where = "the end of its record" if key is None else key_label(key)
             text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
             return [Difference("timeout", where, text, key)]
         if isinstance(self._replayed.error, CannotCheck):
@@ -219,7 +217,7 @@ class RunReplay:
     def _undo_findings(self) -> list[Difference]:
         """A run that undoes only needs its compensations."""
         text = "it is to be undone, but its compensation isn't in the code any more"
-        return [Difference("undo", label_of(key), text, key) for key in missing_undos(self._plans)]
+        return [Difference("undo", key_label(key), text, key) for key in missing_undos(self._plans)]
 
     def _compare(self, replayed: ReplayOutcome) -> list[Difference]:
         unasked = _in_order(self._history)
@@ -228,7 +226,7 @@ class RunReplay:
             key = unasked[0].key if unasked else lost_waits[0]
             what = "is on record" if unasked else "is waited for"
             return [
-                Difference("raised", label_of(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
+                Difference("raised", key_label(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
             ]
         new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
         found = self._unasked(unasked, new)
@@ -236,24 +234,24 @@ class RunReplay:
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
         if not found and self._run.state == "waiting" and not self._history.settled:
             text = "isn't on record, but the code would run it now, where the run only waits"
-            found = [Difference("added", label_of(key), text, key) for key in new]
+            found = [Difference("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
 
     def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Difference]:
         """What is on record and wasn't asked for. What lies behind something new can't be seen."""
         drifted = {key for keys in self._history.drift().values() for key in keys}
         text = "the code asks for it with other arguments, so it would run again"
-        found = [Difference("drift", label_of(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
+        found = [Difference("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
         others = [kept for kept in unasked if kept.key not in drifted]
         if new:
             return found or ([_instead(others, new)] if others else [])
         text = "is on record, but the code doesn't ask for it any more"
-        return found + [Difference("removed", label_of(kept.key), text, kept.key) for kept in others]
+        return found + [Difference("removed", key_label(kept.key), text, kept.key) for kept in others]
 
     def _without_undo(self) -> list[Difference]:
         text = "was recorded with a compensation, which isn't in the code any more"
         return [
-            Difference("undo", label_of(key), text, key)
+            Difference("undo", key_label(key), text, key)
             for n, key in self._plans.missing_undo
             if n not in self._history.undone
         ]
@@ -267,21 +265,21 @@ def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
     first = unasked[0]
     more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
     text = f"is on record{more}, but the code asks for {_list_labels(new)} first"
-    return Difference("instead", label_of(first.key), text, first.key)
+    return Difference("instead", key_label(first.key), text, first.key)
 
 
 def _lost(key: str, new: list[str], *, ended: bool) -> Difference:
     instead = "would end instead" if ended else f"would go on with {_list_labels(new)}" if new else "doesn't any more"
-    return Difference("wait", label_of(key), f"the run waits for it, but the code {instead}", key)
+    return Difference("wait", key_label(key), f"the run waits for it, but the code {instead}", key)
 
 
 def _list_labels(keys: list[str]) -> str:
-    named = ", ".join(map(label_of, keys[:3]))
+    named = ", ".join(map(key_label, keys[:3]))
     return f"{named}, …" if len(keys) > 3 else named
 
 
 def _error_text(error: BaseException) -> str:
-    return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe(error))).split())
+    return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe_exception(error))).split())
 
 
 PAGE = 10_000
@@ -330,7 +328,7 @@ class ReplayChecker:
     ) -> CheckReport:
         """Replay the unfinished runs that were begun, the oldest first, each for at most `timeout`; `progress` is told
         how many of how many are done."""
-        seconds = to_micros(timeout, "timeout") / SECOND
+        seconds = to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._registry.load()
         report = CheckReport()
         if task is not None:

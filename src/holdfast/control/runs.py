@@ -15,20 +15,20 @@ import msgspec
 from holdfast.control.graphs import GateInfo, GraphControl, GraphInfo
 from holdfast.control.limits import shown_place
 from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
-from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode, encode, shown
-from holdfast.model.failure import cancelled, from_json
-from holdfast.model.filters import PageAsked
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.codec import decode, display_value, encode
+from holdfast.model.failure import cancellation_json, error_from_json
+from holdfast.model.filters import PageOptions
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
-from holdfast.model.labels import label_of, name_of
-from holdfast.model.names import LONGEST_KEY, check_by, check_name
+from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
 from holdfast.model.run import Page, RunInfo, RunState
+from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
 from holdfast.store.reader import Reader, run_id
 from holdfast.store.views import RunRow, StepRow, WaitRow
 from holdfast.task.registry import Registry
-from holdfast.task.signature import Parameters, UntypedSignature
+from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 SHORTEST_PREFIX = 4
 SHOWN_CANDIDATES = 5
@@ -88,7 +88,7 @@ class RunControl:
         self._reader = Reader(store.views, store.graphs, store.listing)
         self._graphs = GraphControl(store)
 
-    def page(self, **asked: Unpack[PageAsked]) -> Page:
+    def page(self, **asked: Unpack[PageOptions]) -> Page:
         """Runs, newest first, that fit all of the filters; give the page's `after` for the next ones. A page that had
         to pass over very many others is `partial`: it may have few runs, or none, though more follow."""
         return self._reader.page(**asked)
@@ -111,9 +111,9 @@ class RunControl:
             tops = self._store.views.tops_between(low, high)
             if len(tops) == 1:
                 return UUID(tops[0])
-            shown = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
+            display_value = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
             more = ", …" if len(found) > SHOWN_CANDIDATES else ""
-            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {shown}{more}")
+            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {display_value}{more}")
         return UUID(str(found[0][0]))
 
     def info(self, id: UUID) -> RunInfo[Any]:
@@ -130,7 +130,7 @@ class RunControl:
         options.pop("scheduled_for", None)  # which the info has
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
-            args=shown(more.args),
+            args=display_value(more.args),
             schedule=options.pop("schedule", None),
             trace=_trace_id(options.pop("trace", None)),
             options=options,
@@ -181,11 +181,11 @@ class RunControl:
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """End a run; False when it had ended before. `by` says who did it."""
-        return self._store.operators.cancel(str(id), cancelled(reason, check_by(by)))
+        return self._store.operators.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
-        return self._store.operators.retry(str(id), check_by(by))
+        return self._store.operators.retry(str(id), check_actor(by))
 
     def fork(
         self,
@@ -199,14 +199,14 @@ class RunControl:
         `by` says who did it."""
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
-            check_name(from_step, "the step", LONGEST_KEY)
+            check_name(from_step, "the step", MAX_KEY_CHARS)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, check_by(by))
+        self._store.forks.fork(str(id), str(fork), from_step, text, check_actor(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
         """Checked against the task's code where that is known, else kept as they are."""
-        signature: Parameters = UntypedSignature(task)
+        signature: SignatureProtocol = UntypedSignature(task)
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature
@@ -217,7 +217,7 @@ class RunControl:
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_by(by))
+        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
 
 
 def _trace_id(kept: Any) -> str | None:
@@ -289,14 +289,14 @@ def _step(row: StepRow, undone_at: int | None) -> StepInfo:
     failed = row.kind == "failed"
     return StepInfo(
         n=row.n,
-        name=name_of(row.key),
-        label=label_of(row.key),
+        name=key_name(row.key),
+        label=key_label(row.key),
         kind=row.kind,
         key=row.key,
         at=to_datetime(row.at),
-        took=None if row.took is None else row.took / SECOND,
+        took=None if row.took is None else row.took / MICROS_PER_SECOND,
         value=None if failed else _value(row.kind, row.value),
-        error=from_json(row.value or "") if failed else None,
+        error=error_from_json(row.value or "") if failed else None,
         undo=row.undo == 1,
         undone_at=to_datetime_or_none(undone_at),
     )
@@ -311,7 +311,7 @@ def _value(kind: str, text: str | None) -> Any:
     if text is None:
         return None
     with suppress(PayloadError):
-        value = shown(text)
+        value = display_value(text)
         return to_datetime(value) if kind == "now" and isinstance(value, int) else value
     return text
 
@@ -335,8 +335,8 @@ def _awaited(row: WaitRow) -> str | None:
     if row.kind == "message":
         return row.target
     if row.kind == "children":
-        return label_of(row.key).rpartition(" ")[2]
-    return label_of(row.key).partition(" ")[2] or None
+        return key_label(row.key).rpartition(" ")[2]
+    return key_label(row.key).partition(" ")[2] or None
 
 
 def children_of(rows: Iterable[RunRow]) -> list[ChildInfo]:
@@ -355,7 +355,7 @@ def _child(run: RunRow) -> ChildInfo:
         attempt=run.attempt,
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),
-        error=None if run.error is None else from_json(run.error),
+        error=None if run.error is None else error_from_json(run.error),
     )
 
 

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import ConfigError, ErrorInfo
-from holdfast.model.clock import SECOND, to_datetime, to_datetime_or_none
-from holdfast.model.failure import from_json
-from holdfast.model.names import check_name, shown
-from holdfast.policy.cron import Timing
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
+from holdfast.model.failure import error_from_json
+from holdfast.model.names import check_name, quoted
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store import Store
 from holdfast.store.schedule_rows import Kind, Rules, ScheduleRow, from_text
 
@@ -97,7 +97,7 @@ class ScheduleControl:
             for slot, asked, run, state in self._store.schedules.last_slots(name)
         ]
         polls = [
-            PollInfo(to_datetime(it.at), it.found, it.made, _error(it.error), it.took / SECOND)
+            PollInfo(to_datetime(it.at), it.found, it.made, _error(it.error), it.took / MICROS_PER_SECOND)
             for it in self._store.triggers.last(name)
         ]
         return ScheduleDetails(_info(row), _coming(row), runs, polls)
@@ -115,7 +115,7 @@ class ScheduleControl:
         self._check([name], to_be_read=True)
         row = next(row for row in self._store.schedules.all() if row.name == name)
         if row.kind == "trigger" and (state := _state(row)) != "on":
-            raise ConfigError(f"trigger {shown(name)} is {state}, so that nobody polls it")
+            raise ConfigError(f"trigger {quoted(name)} is {state}, so that nobody polls it")
         id = self._store.schedules.run_now(name)
         return None if id is None else UUID(id)
 
@@ -128,9 +128,9 @@ class ScheduleControl:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or known[:5]
                 hint = f"there are {', '.join(close)}" if close else "none was ever declared"
-                raise ConfigError(f"there is no schedule {shown(name)}: {hint}")
+                raise ConfigError(f"there is no schedule {quoted(name)}: {hint}")
             if to_be_read and (_timing(rows[name]) is None or _unreadable_rules(rows[name])):
-                raise ConfigError(f"schedule {shown(name)} was declared by newer code: upgrade holdfast here")
+                raise ConfigError(f"schedule {quoted(name)} was declared by newer code: upgrade holdfast here")
         return asked
 
 
@@ -150,11 +150,11 @@ def _info(row: ScheduleRow) -> ScheduleInfo:
         task=row.task,
         when=row.timing if timing is None else timing.in_words(),
         cron=None if timing is None else timing.cron,
-        every=None if timing is None or timing.every is None else timing.every / SECOND,
+        every=None if timing is None or timing.every is None else timing.every / MICROS_PER_SECOND,
         tz=timing.tz if timing and timing.cron else None,
         catch_up=None if rules is None else rules.catch_up,
         overlap=None if rules is None else rules.overlap,
-        jitter=None if rules is None else rules.jitter / SECOND,
+        jitter=None if rules is None else rules.jitter / MICROS_PER_SECOND,
         next_at=to_datetime_or_none(row.next_at) if _state(row) == "on" else None,
         passed_at=to_datetime_or_none(row.passed_at),
         last_run=run,
@@ -200,4 +200,4 @@ def _unreadable_rules(row: ScheduleRow) -> bool:
 
 
 def _error(text: str | None) -> ErrorInfo | None:
-    return None if text is None else from_json(text)
+    return None if text is None else error_from_json(text)

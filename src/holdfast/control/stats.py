@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, Duration, to_datetime, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_datetime, to_micros
 from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
-from holdfast.policy.histogram import Histogram, merged, percentile
+from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
 from holdfast.store.tallies import HOUR, MINUTE, Tally, together
 
@@ -255,12 +255,12 @@ def _stats(name: str | None, at: int, length: int, some: Sequence[Tally]) -> Sta
     return Stats(
         name=name,
         since=to_datetime(at),
-        seconds=length / SECOND,
+        seconds=length / MICROS_PER_SECOND,
         runs=sum(by_state.values()),
         failed=by_state.get("failed", 0),
         cancelled=by_state.get("cancelled", 0),
-        wait=_times(merged(tally.waits for tally in some)),
-        run=_times(merged(tally.takes for tally in some)),
+        wait=_times(merge_histograms(tally.waits for tally in some)),
+        run=_times(merge_histograms(tally.takes for tally in some)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -49,8 +49,8 @@ def _info(task: Task[..., Any]) -> TaskInfo:
         priority=said.priority,
         run_in=said.run_in,
         max_attempts=said.retry.max_attempts,
-        timeout=None if said.timeout is None else said.timeout / SECOND,
-        deadline=None if said.deadline is None else said.deadline / SECOND,
+        timeout=None if said.timeout is None else said.timeout / MICROS_PER_SECOND,
+        deadline=None if said.deadline is None else said.deadline / MICROS_PER_SECOND,
         defined=_place(task),
     )
 

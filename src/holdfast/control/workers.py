@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast.database import Row
-from holdfast.model.clock import SECOND, to_datetime
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.store import Store
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -61,7 +61,7 @@ def _info(row: Row) -> WorkerInfo:
         session=session,
         name=name,
         state="dead" if left <= 0 else "unhealthy" if health.problem else "idle" if idle and not runs else "working",
-        lease_left=left / SECOND,
+        lease_left=left / MICROS_PER_SECOND,
         started_at=to_datetime(started_at),
         queues=said.queues,
         concurrency=said.concurrency,

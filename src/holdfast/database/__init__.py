@@ -1,21 +1,21 @@
 """Where bytes go: the drivers, their dialects, migrations. Knows SQL, knows nothing of runs."""
 
-from holdfast.database.base import Connection, Database, Line, Row, Watch
+from holdfast.database.base import ChangeListener, Database, DatabaseConnection, ManagedConnection, Row
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate
-from holdfast.database.open import open_database
 from holdfast.database.statements import Statement, Statements
+from holdfast.database.url import open_database
 
 __all__ = [
+    "ChangeListener",
     "Conflict",
-    "Connection",
     "ConnectionLost",
     "DataFault",
     "Database",
+    "DatabaseConnection",
     "Duplicate",
-    "Line",
+    "ManagedConnection",
     "Row",
     "Statement",
     "Statements",
-    "Watch",
     "open_database",
 ]

@@ -6,10 +6,10 @@
 | `{in_schema}` | stands before an index's name when it is dropped |
 | `{now}` | the transaction's time in microseconds, for finding rows (an index can be used) |
 | `{stamp}` | the same, for what is written about many rows: worked out once for the statement, not for each row |
-| `{moment}` | the time right now, for judging leases after a lock was taken |
+| `{clock}` | the time right now, for judging leases after a lock was taken |
 | `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
 | `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
-| `{words(x)}` | what people search for in a kept error: its code, type and message, a line each |
+| `{error_text(x)}` | what people search for in a kept error: its code, type and message, a line each |
 | `{among(:rows, id uuid)}`, `{among(due, id)}` | is one of these, of a batch or a CTE; found by the index |
 | `{matching(:rows, id uuid)}` | the same where `each` is joined by an equality as well |
 | `{lock}` | lock the rows read here |
@@ -20,10 +20,10 @@
 | `{turn_at(time)}` | the turn of a run that became ready at that time (`store/turns.py`) |
 | `{next_turn(r, time)}` | the turn of the run `r` that becomes ready again: by time, or its tenant's next |
 | `{limit}` | the size that a statement is asked for, as a literal |
-| `{reach}` | twice that: how far to look where others may be faster |
+| `{double_limit}` | twice that: how far to look where others may be faster |
 | `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
-| `{hint}` | a value that tells idle workers of new work; costs nothing while none is idle |
-| `{end_hint}` | a value that tells client processes that runs have ended; costs nothing while none waits for one |
+| `{notify_workers}` | a value that tells idle workers of new work; costs nothing while none is idle |
+| `{notify_clients}` | a value that notifies waiting clients of ended runs; costs nothing while none waits |
 | `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
 | `{storage(runs, fillfactor = 50)}` | in the schema: how a table is stored, where that can be said |
 """
@@ -54,7 +54,7 @@ class Dialect(ABC):
 
     name: str
     notifies: bool
-    """Whether `{hint}` and `{end_hint}` tell anyone."""
+    """Whether `{notify_workers}` and `{notify_clients}` tell anyone."""
     schema = "holdfast"
     """Where the tables are; where a database has no schemas, what stands for one in an app that is moved to another."""
     writing_ctes: bool
@@ -65,7 +65,7 @@ class Dialect(ABC):
 
         def replace(match: re.Match[str]) -> str:
             name, argument = match.groups()
-            if name in ("limit", "reach"):
+            if name in ("limit", "double_limit"):
                 if limit is None:
                     raise LookupError(f"a statement with {{{name}}} needs a size")
                 return str(limit if name == "limit" else 2 * limit)
@@ -121,7 +121,7 @@ class PostgresDialect(Dialect):
 
     _now = "coalesce(cast(:now as bigint), cast(extract(epoch from now()) * 1000000 as bigint))"
     _stamp = "(select {now})"
-    _moment = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
+    _clock = "coalesce(cast(:now as bigint), cast(extract(epoch from clock_timestamp()) * 1000000 as bigint))"
     _lock = "for no key update"
     _lock_free = "for no key update skip locked"
     _lock_shared = "for key share"
@@ -131,11 +131,11 @@ class PostgresDialect(Dialect):
     _run_key = "id uuid primary key, seq bigint generated always as identity"
     _clustered = ""
     _old_snapshot = "current_setting('transaction_isolation') <> 'read committed'"
-    _hint = (
+    _notify_workers = (
         "(select cast(pg_notify('{channel}', '') as text)"
         " where exists (select 1 from {schema}workers where idle = 1 and lease_until > {now}))"
     )
-    _end_hint = (
+    _notify_clients = (
         "(select cast(pg_notify('{ends_channel}', '') as text)"
         " where exists (select 1 from {schema}watchers where expires_at > {now}))"
     )
@@ -165,7 +165,7 @@ class PostgresDialect(Dialect):
         return f"jsonb_array_elements_text(cast({argument} as jsonb)) as each(value)"
 
     @staticmethod
-    def _words(argument: str) -> str:
+    def _error_text(argument: str) -> str:
         """Read once: a traceback makes it long."""
         kept = f"(select cast({argument} as jsonb) as e offset 0) as kept"
         return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {kept})"
@@ -208,14 +208,14 @@ class SqliteDialect(Dialect):
     _schema = "holdfast_"
     _in_schema = ""
     _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
-    _stamp = _moment = _now  # SQLite works it out once anyway
+    _stamp = _clock = _now  # SQLite works it out once anyway
     _lock = _lock_free = _lock_shared = _lock_whole = ""
     _uuid = "text"
     _serial = "integer primary key autoincrement"
     _run_key = "seq integer primary key autoincrement, id text not null unique"
     _clustered = "without rowid"
     _old_snapshot = "1 = 0"
-    _hint = _end_hint = "null"
+    _notify_workers = _notify_clients = "null"
 
     @staticmethod
     def _each(argument: str) -> str:
@@ -228,7 +228,7 @@ class SqliteDialect(Dialect):
         return f"json_each(case when json_valid({argument}) then {argument} end) as each"
 
     @staticmethod
-    def _words(argument: str) -> str:
+    def _error_text(argument: str) -> str:
         kept = f"case when json_valid({argument}) then {argument} end"
         parts = (f"coalesce(({kept}) ->> '{part}', '')" for part in ("code", "type", "message"))
         return "(" + " || char(10) || ".join(parts) + ")"

@@ -13,7 +13,7 @@ class ConnectionLost(StoreUnavailable):
     """The connection broke. What was sent last may have been committed or not."""
 
 
-class Refused(StoreUnavailable):
+class AccessDenied(StoreUnavailable):
     """The database answers and rejects this client: the URL, a password or a permission has to change first."""
 
 
@@ -29,7 +29,7 @@ class Duplicate(DataFault):
     """The value is there already: someone else was first, which a new look would show."""
 
 
-def driver_error(error: BaseException) -> BaseException:
+def unwrap_driver_error(error: BaseException) -> BaseException:
     """What the driver raised, where a library such as SQLAlchemy has wrapped it."""
     wrapped = getattr(error, "orig", None)
     if not isinstance(wrapped, BaseException):
@@ -37,7 +37,7 @@ def driver_error(error: BaseException) -> BaseException:
     return wrapped.__cause__ or wrapped
 
 
-def ended(what: str) -> TaskError:
+def transaction_ended(what: str) -> TaskError:
     """A caller's own statement has ended the transaction that it was lent."""
     return TaskError(
         f"the transaction on {what} was ended by one of its own statements: leave out commit and rollback, Holdfast"

@@ -14,11 +14,11 @@ from functools import cache
 
 import msgspec
 
-from holdfast.database.base import Connection, Database
-from holdfast.database.statements import Source, Statement, render, sql_files
+from holdfast.database.base import Database, DatabaseConnection
+from holdfast.database.statements import Statement, StatementSource, render, sql_files
 from holdfast.errors import SchemaAhead, SchemaBehind
 
-CODE = 4
+CODE_VERSION = 4
 """The number of this code; a migration that old code can't live with says `-- oldest code: N`."""
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
@@ -46,40 +46,40 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(Migration(int(match[1]), file.name, file.read_text("utf-8")) for file, match in matched)
 
 
-def newest() -> int:
+def newest_version() -> int:
     return migrations()[-1].number
 
 
-def check(database: Database, connection: Connection) -> int:
+def check_version(database: Database, connection: DatabaseConnection) -> int:
     """The version of the tables, 0 where there are none; refuses tables that need newer code."""
     if not database.table_exists(connection, "meta"):
         return 0
     rows = connection.execute(_statement(database, "select name, value from {schema}meta"), {})
     meta = {name: int(value) for name, value in rows if name in ("schema", "oldest_code")}
-    if meta["oldest_code"] > CODE:
+    if meta["oldest_code"] > CODE_VERSION:
         raise SchemaAhead(
-            f"the tables in {database.shown} need newer code (at least {meta['oldest_code']}, this is {CODE}):"
-            " upgrade holdfast here"
+            f"the tables in {database.display_url} require code version {meta['oldest_code']} or later, but this is"
+            f" {CODE_VERSION}: upgrade holdfast"
         )
     return meta["schema"]
 
 
-def prepare(database: Database, connection: Connection, *, migrate: bool) -> list[str]:
+def prepare_schema(database: Database, connection: DatabaseConnection, *, migrate: bool) -> list[str]:
     """See to it that the tables fit this code; the names of the migrations that were applied now."""
-    version = check(database, connection)
-    if version >= newest():
+    version = check_version(database, connection)
+    if version >= newest_version():
         return []
     if not migrate:
         state = f"are at version {version}" if version else "don't exist yet"
         raise SchemaBehind(
-            f"the tables in {database.shown} {state}, this code needs {newest()}: run `holdfast migrate`"
+            f"the tables in {database.display_url} {state}, this code needs {newest_version()}: run `holdfast migrate`"
         )
     with connection.transaction():
-        database.migration_lock(connection)
-        version = check(database, connection)  # another process may have been first
+        database.lock_migrations(connection)
+        version = check_version(database, connection)  # another process may have been first
         pending = [migration for migration in migrations() if migration.number > version]
         for migration in pending:
-            connection.script(database.dialect.fill(_without_comments(migration.text)))
+            connection.execute_script(database.dialect.fill(_without_comments(migration.text)))
             _write_meta(database, connection, "schema", migration.number)
             if migration.oldest_code is not None:
                 _write_meta(database, connection, "oldest_code", migration.oldest_code)
@@ -88,7 +88,7 @@ def prepare(database: Database, connection: Connection, *, migrate: bool) -> lis
     return [migration.name for migration in pending]
 
 
-def _write_meta(database: Database, connection: Connection, name: str, value: object) -> None:
+def _write_meta(database: Database, connection: DatabaseConnection, name: str, value: object) -> None:
     text = (
         "insert into {schema}meta (name, value) values (:name, :value)"
         " on conflict (name) do update set value = excluded.value"
@@ -97,7 +97,7 @@ def _write_meta(database: Database, connection: Connection, name: str, value: ob
 
 
 def _statement(database: Database, text: str) -> Statement:
-    return render(Source("migrate", None, "", text), database.dialect)
+    return render(StatementSource("migrate", None, "", text), database.dialect)
 
 
 def _without_comments(text: str) -> str:

@@ -23,20 +23,37 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
-from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch, cut_if_stuck
+from holdfast.database.base import (
+    IDLE_TIMEOUT_S,
+    ChangeListener,
+    Database,
+    DatabaseConnection,
+    ManagedConnection,
+    Row,
+    Topic,
+    abort_if_stuck,
+)
 from holdfast.database.dialect import PostgresDialect
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate, Refused, driver_error, ended
-from holdfast.database.fork import abandon, watch_over
+from holdfast.database.faults import (
+    AccessDenied,
+    Conflict,
+    ConnectionLost,
+    DataFault,
+    Duplicate,
+    transaction_ended,
+    unwrap_driver_error,
+)
+from holdfast.database.fork_safety import never_close, register_fork_hooks
 from holdfast.database.statements import Statement
-from holdfast.database.url import check_ports, check_postgres_url, without_password
+from holdfast.database.url import check_ports, check_postgres_url, redact_password
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
-CONNECT_SECONDS = 5
-STATEMENT_SECONDS = 30
-LOCK_SECONDS = 10
-LISTENER_CHECK_SECONDS = 10.0
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_S = 30
+LOCK_TIMEOUT_S = 10
+LISTENER_CHECK_INTERVAL_S = 10.0
 PREPARE_AFTER = 2
-READS_WITH = {"read": "client", "pick": "claim", "look": "housekeeping", "tally": "housekeeping"}
+SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "look": "housekeeping", "tally": "housekeeping"}
 """By whose line goes what only reads: nobody waits for a writer here, and connections are dear."""
 
 _NO_ROOM = (pg.InsufficientResources, pg.DiskFull, pg.OutOfMemory, pg.TooManyConnections, pg.ConfigurationLimitExceeded)
@@ -58,7 +75,7 @@ _REFUSAL = re.compile(
 _NO_OPTIONS = "unsupported startup parameter"
 
 
-class OptionsRefused(Refused):
+class OptionsRefused(AccessDenied):
     """A pooler takes no settings at the start of a connection."""
 
 
@@ -87,7 +104,7 @@ class LentCursor(psycopg.Cursor[Any]):
     def execute(self, *args: Any, **kwargs: Any) -> Self:
         super().execute(*args, **kwargs)
         if _idle(self.connection):
-            raise ended(self.connection.info.dbname)
+            raise transaction_ended(self.connection.info.dbname)
         return self
 
 
@@ -95,7 +112,7 @@ def _idle(connection: psycopg.Connection[Any]) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
-class PostgresConnection(Connection):
+class PostgresConnection(DatabaseConnection):
     """One psycopg connection."""
 
     _lent = False
@@ -110,7 +127,9 @@ class PostgresConnection(Connection):
             reason = _first_line(error)
             if _REFUSAL.search(reason):
                 reason = reason.rpartition("FATAL:")[2].strip()
-                raise Refused(f"{shown} refused us: {reason}; check the URL's database, user and password") from error
+                raise AccessDenied(
+                    f"{shown} refused us: {reason}; check the URL's database, user and password"
+                ) from error
             if _NO_OPTIONS in reason:
                 raise OptionsRefused(
                     f"{shown} refused the options of the URL; let pgbouncer ignore_startup_parameters = options"
@@ -131,7 +150,7 @@ class PostgresConnection(Connection):
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         if self._lent and _idle(self._psycopg):
-            raise ended(self._what)
+            raise transaction_ended(self._what)
         self.busy_since = time.monotonic()
         try:
             cursor = self._cursor
@@ -143,7 +162,7 @@ class PostgresConnection(Connection):
         finally:
             self.busy_since = None
 
-    def script(self, text: str) -> None:
+    def execute_script(self, text: str) -> None:
         self.busy_since = time.monotonic()
         try:
             with _translated(self._what):
@@ -152,10 +171,10 @@ class PostgresConnection(Connection):
             self.busy_since = None
 
     def begin(self) -> None:
-        self.script("BEGIN ISOLATION LEVEL READ COMMITTED")
+        self.execute_script("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def commit(self) -> None:
-        self.script("COMMIT")
+        self.execute_script("COMMIT")
 
     def rollback(self) -> None:
         with suppress(psycopg.Error):
@@ -180,7 +199,7 @@ class PostgresConnection(Connection):
                     block.__exit__(type(error), error, error.__traceback__)
                 if connection.broken and isinstance(error, Exception):
                     raise ConnectionLost(f"{self._what}: the connection was lost ({_first_line(error)})") from error
-                if isinstance(driver_error(error), _NO_ROOM):
+                if isinstance(unwrap_driver_error(error), _NO_ROOM):
                     raise StoreUnavailable(f"{self._what} can't be used just now: {_first_line(error)}") from error
                 raise
             self._depth, self._lent = 0, False
@@ -193,12 +212,12 @@ class PostgresConnection(Connection):
         with suppress(psycopg.Error):
             self._psycopg.close()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self._psycopg.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
 
     def listen(self, channel: str) -> None:
-        self.script(f'LISTEN "{channel}"')
+        self.execute_script(f'LISTEN "{channel}"')
 
     def notified(self) -> bool:
         """Whether notifications have come."""
@@ -215,7 +234,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class PostgresWatch(Watch):
+class PostgresListener(ChangeListener):
     """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives. Behind a
     pooler nothing would be heard, so that the others only poll."""
 
@@ -228,14 +247,14 @@ class PostgresWatch(Watch):
         self._bell: tuple[socket.socket, socket.socket] | None = None  # a byte into the second ends a wait on the first
 
     def wait(self, longest: float, stop: threading.Event) -> bool:
-        if self.deaf:
+        if self.polling_only:
             stop.wait(longest)
             return False
         try:
             if self._connection is None:
-                self._connection = self._database.connect(self._purpose, PATIENCE)
+                self._connection = self._database.connect(self._purpose, IDLE_TIMEOUT_S)
                 if self._connection.pooled:
-                    self.deaf = True
+                    self.polling_only = True
                     self._hang_up()
                     return False
                 self._connection.listen(self._channel)
@@ -255,23 +274,23 @@ class PostgresWatch(Watch):
             if connection.notified():
                 self._checked = time.monotonic()
                 return True
-            if time.monotonic() - self._checked > LISTENER_CHECK_SECONDS:
+            if time.monotonic() - self._checked > LISTENER_CHECK_INTERVAL_S:
                 connection.listen(self._channel)  # once more changes nothing, and tells the doctor
                 self._checked = time.monotonic()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
             poll.register(self._bell[0], select.POLLIN)
-            poll.poll(min(left, LISTENER_CHECK_SECONDS) * 1000)
+            poll.poll(min(left, LISTENER_CHECK_INTERVAL_S) * 1000)
         return False
 
-    def ring(self) -> None:
+    def interrupt(self) -> None:
         bell = self._bell
         if bell is not None:
             with suppress(OSError):  # closed: then nobody waits
                 bell[1].send(b"!")
 
-    def cut_if_stuck(self, longest: float) -> bool:
-        return cut_if_stuck(self._connection, longest)
+    def abort_if_stuck(self, longest: float) -> bool:
+        return abort_if_stuck(self._connection, longest)
 
     def close(self) -> None:
         self._hang_up()
@@ -294,28 +313,28 @@ class PostgresDatabase(Database):
         super().__init__()
         self.dialect = PostgresDialect(schema)
         check_postgres_url(url)
-        self.shown = without_password(url)
+        self.display_url = redact_password(url)
         try:
             self._given = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            reason = _first_line(error).replace(url, self.shown)
-            raise ConfigError(f"{self.shown} is no PostgreSQL URL: {reason}") from None
+            reason = _first_line(error).replace(url, self.display_url)
+            raise ConfigError(f"{self.display_url} is no PostgreSQL URL: {reason}") from None
         except UnicodeDecodeError:
-            raise ConfigError(f"{self.shown} is no PostgreSQL URL: an escaped part of it isn't UTF-8") from None
-        check_ports(self._given.get("port"), self.shown)
-        self._watches: weakref.WeakSet[PostgresWatch] = weakref.WeakSet()
+            raise ConfigError(f"{self.display_url} is no PostgreSQL URL: an escaped part of it isn't UTF-8") from None
+        check_ports(self._given.get("port"), self.display_url)
+        self._watches: weakref.WeakSet[PostgresListener] = weakref.WeakSet()
         self._takes_options = True  # pgbouncer may refuse them: then what the server's own settings say holds
-        watch_over(self)
+        register_fork_hooks(self)
 
-    def line(self, purpose: str, patience: float = PATIENCE) -> Line:
-        alone = purpose == "read" and self.read_seconds is not None
-        name = purpose if alone else READS_WITH.get(purpose, purpose)
-        return self._line(name, lambda: self.connect(name, patience))
+    def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
+        alone = purpose == "read" and self.read_timeout_s is not None
+        name = purpose if alone else SHARED_CONNECTIONS.get(purpose, purpose)
+        return self._managed(name, lambda: self.connect(name, idle_timeout_s))
 
-    def watch(self, news: News = "work") -> Watch:
+    def change_listener(self, news: Topic = "work") -> ChangeListener:
         of_work = news == "work"
         channel = self.dialect.channel if of_work else self.dialect.ends_channel
-        watch = PostgresWatch(self, "listener" if of_work else "ends", channel)
+        watch = PostgresListener(self, "listener" if of_work else "ends", channel)
         self._watches.add(watch)
         return watch
 
@@ -325,32 +344,32 @@ class PostgresDatabase(Database):
         )
 
     @contextmanager
-    def authors_transaction(self, line: Line) -> Iterator[Any]:
+    def task_transaction(self, line: ManagedConnection) -> Iterator[Any]:
         """Author code gets the psycopg connection, with its usual cursors; `commit` and `rollback` are ours."""
-        with line.hold_open() as connection:
+        with line.exclusive() as connection:
             assert isinstance(connection, PostgresConnection)
             with connection.lent() as theirs:
                 yield theirs
 
-    def connect(self, purpose: str, patience: float) -> PostgresConnection:
+    def connect(self, purpose: str, idle_timeout_s: float) -> PostgresConnection:
         """A new connection with our settings; what the URL says comes before our defaults, except what we rely on."""
         milliseconds = {
-            "statement_timeout": STATEMENT_SECONDS * 1000,
-            "lock_timeout": LOCK_SECONDS * 1000,
-            "idle_in_transaction_session_timeout": int(patience * 1000),
+            "statement_timeout": STATEMENT_TIMEOUT_S * 1000,
+            "lock_timeout": LOCK_TIMEOUT_S * 1000,
+            "idle_in_transaction_session_timeout": int(idle_timeout_s * 1000),
         }
         if purpose.startswith("author"):  # its time is the author's
             milliseconds = dict.fromkeys(milliseconds, 0)
-        if purpose == "read" and self.read_seconds is not None:
-            milliseconds["statement_timeout"] = int(self.read_seconds * 1000)
+        if purpose == "read" and self.read_timeout_s is not None:
+            milliseconds["statement_timeout"] = int(self.read_timeout_s * 1000)
         settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
         if purpose == "claim":  # lanes are read in their order, as far as wanted; sorted, they would be read to the end
             settings.append("-c enable_bitmapscan=off")
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
         defaults = {
             "application_name": f"holdfast {purpose}",
-            "connect_timeout": CONNECT_SECONDS,
-            "tcp_user_timeout": int(patience * 1000),
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "tcp_user_timeout": int(idle_timeout_s * 1000),
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -359,26 +378,26 @@ class PostgresDatabase(Database):
         if self._takes_options:
             options = " ".join([str(self._given.get("options") or ""), *settings]).strip()
             try:
-                return PostgresConnection(make_conninfo(**{**given, "options": options}), self.shown)
+                return PostgresConnection(make_conninfo(**{**given, "options": options}), self.display_url)
             except OptionsRefused:
                 if "options" in self._given:
                     raise  # what the URL asks for isn't ours to leave out
                 self._takes_options = False
-        return PostgresConnection(make_conninfo(**given), self.shown)
+        return PostgresConnection(make_conninfo(**given), self.display_url)
 
-    def migration_lock(self, connection: Connection) -> None:
+    def lock_migrations(self, connection: DatabaseConnection) -> None:
         """An index may take its time, and so may another process that makes it. A lock on a table isn't waited for for
         long: everybody else would wait behind us."""
-        connection.script("set local statement_timeout = 0")
-        connection.script("set local lock_timeout = 0")
+        connection.execute_script("set local statement_timeout = 0")
+        connection.execute_script("set local lock_timeout = 0")
         lock = Statement("migration_lock", "select pg_advisory_xact_lock(hashtextextended($1, 0))", ("name",))
         connection.execute(lock, {"name": f"holdfast migration {self.dialect.schema}"})
-        connection.script(f"set local lock_timeout = {LOCK_SECONDS * 1000}")
+        connection.execute_script(f"set local lock_timeout = {LOCK_TIMEOUT_S * 1000}")
         known = Statement("schema_exists", "select 1 from pg_namespace where nspname = $1", ("name",))
         if not connection.execute(known, {"name": self.dialect.schema}):
-            connection.script(f'create schema "{self.dialect.schema}"')
+            connection.execute_script(f'create schema "{self.dialect.schema}"')
 
-    def table_exists(self, connection: Connection, table: str) -> bool:
+    def table_exists(self, connection: DatabaseConnection, table: str) -> bool:
         query = Statement("table_exists", "select to_regclass($1) is not null", ("table",))
         return bool(connection.execute(query, {"table": f'"{self.dialect.schema}".{table}'})[0][0])
 
@@ -387,9 +406,9 @@ class PostgresDatabase(Database):
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            abandon((self._lines, list(self._watches)))
-            self._lines, self._watches, self._lock = {}, weakref.WeakSet(), threading.Lock()
+            never_close((self._connections, list(self._watches)))
+            self._connections, self._watches, self._lock = {}, weakref.WeakSet(), threading.Lock()
 
-    def cut_stuck(self, longest: float) -> int:
-        stuck: list[Line | PostgresWatch] = [*self._lines.values(), *self._watches]
-        return sum(each.cut_if_stuck(longest) for each in stuck)
+    def abort_stuck_calls(self, longest: float) -> int:
+        stuck: list[ManagedConnection | PostgresListener] = [*self._connections.values(), *self._watches]
+        return sum(each.abort_if_stuck(longest) for each in stuck)

@@ -13,26 +13,94 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 
-from holdfast.database.base import PATIENCE, Connection, Database, Line, News, Row, Watch
+from holdfast.database.base import (
+    IDLE_TIMEOUT_S,
+    ChangeListener,
+    Database,
+    DatabaseConnection,
+    ManagedConnection,
+    Row,
+    Topic,
+)
 from holdfast.database.dialect import SqliteDialect
-from holdfast.database.faults import Refused, driver_error
+from holdfast.database.faults import AccessDenied, unwrap_driver_error
 from holdfast.database.file_guard import FileGuard, processes_on_deleted_files
-from holdfast.database.fork import abandon, watch_over
-from holdfast.database.memory import Memory
-from holdfast.database.sqlite_connection import LONGEST_TRANSACTION, TRY_LATER, Ran, SqliteConnection, as_ours, expired
-from holdfast.database.sqlite_watch import NoWatch, SqliteWatch
+from holdfast.database.fork_safety import never_close, register_fork_hooks
+from holdfast.database.sqlite_connection import (
+    MAX_TRANSACTION_S,
+    UNAVAILABLE_ERRORS,
+    MemoryFile,
+    SqliteConnection,
+    StatementResult,
+    transaction_expired,
+    translate_error,
+)
 from holdfast.database.statements import Statement
 from holdfast.database.write_queue import Holder, WriteQueue
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 OLDEST = (3, 51, 3)  # older ones can lose committed data when a checkpoint races a commit of another process
+
+
+POLL_INTERVAL_S = 0.005
+BUSY_POLL_INTERVAL_S = 0.05
+"""While this process writes without a pause, any change may be its own: then one counts only so often."""
+BUSY_POLLS = 4
+"""After so many looks at which it had written, we look only so often too: each takes the interpreter from those who
+have work to do."""
+
+
+class DataVersionPoller(ChangeListener):
+    """Looks at `data_version`, which costs microseconds. That tells of this process's own commits too; whether it may
+    have been one of those, says the use of the line on which it writes."""
+
+    def __init__(self, line: ManagedConnection, writer: ManagedConnection) -> None:
+        self._line = line
+        self._writer = writer
+        self._used = 0
+        self._seen: tuple[DatabaseConnection, int] | None = None
+        self._heard = 0.0
+        self._busy = 0  # looks since this process last paused
+
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        deadline = time.monotonic() + longest
+        while True:
+            version, used, now = self._line.run(_data_version), self._writer.use_count, time.monotonic()
+            ours, self._used = used != self._used, used
+            self._busy = self._busy + 1 if ours else 0
+            if version != self._seen and (not ours or now >= self._heard + BUSY_POLL_INTERVAL_S):
+                self._seen, self._heard = version, now
+                return True
+            if now >= deadline or stop.wait(POLL_INTERVAL_S if self._busy < BUSY_POLLS else BUSY_POLL_INTERVAL_S):
+                return False
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def _data_version(connection: DatabaseConnection) -> tuple[DatabaseConnection, int]:
+    """Each connection counts for itself: what another one counted says nothing about this one."""
+    return connection, cast("SqliteConnection", connection).data_version()
+
+
+class NullChangeListener(ChangeListener):
+    """A database in memory has no other processes; its own enqueues wake the worker directly."""
+
+    polling_only = True
+
+    def wait(self, longest: float, stop: threading.Event) -> bool:
+        return not stop.wait(min(longest, 10 * POLL_INTERVAL_S))
+
+    def close(self) -> None:
+        pass
 
 
 class SqliteTransaction:
@@ -49,7 +117,7 @@ class SqliteTransaction:
         """Run SQL once for each row of values."""
         self._connection.run_many(sql, rows)
 
-    def describe(self, sql: str, values: Any = ()) -> Ran:
+    def describe(self, sql: str, values: Any = ()) -> StatementResult:
         """Run SQL; its rows, and what other libraries want to know beside them."""
         return self._connection.run_described(sql, values)
 
@@ -63,39 +131,39 @@ class SqliteDatabase(Database):
             raise ConfigError(f"SQLite {apsw.sqlitelibversion()} can lose committed data: install apsw 3.51.3 or later")
         self.dialect = SqliteDialect()
         self._in_memory = path == ":memory:"
-        self._memory: Memory | None = None  # made when it is needed
+        self._memory: MemoryFile | None = None  # made when it is needed
         self._path = path if self._in_memory else str(Path(path).absolute())
-        self.shown = f"sqlite:///{path}"
+        self.display_url = f"sqlite:///{path}"
         self._guard = None if self._in_memory else FileGuard(self._path)
         self._queues: dict[str, WriteQueue] = {}
-        self._paused: list[Line] = []
+        self._paused: list[ManagedConnection] = []
         self._holder: int | None = None  # the thread that has a transaction of its own on the writer
-        watch_over(self)
+        register_fork_hooks(self)
 
-    def line(self, purpose: str, patience: float = PATIENCE) -> Line:  # noqa: ARG002 - no server to run out of it
+    def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:  # noqa: ARG002 - no server to run out of it
         purpose = "read" if purpose == "look" else purpose
         apart = purpose.startswith(("heartbeat", "pick", "watch", "tally")) or (
-            purpose == "read" and not self.in_callers_transaction()
+            purpose == "read" and not self.in_user_transaction()
         )
         name = "all" if self._in_memory else purpose if apart else "write"
-        writer = self._lines.get("all" if self._in_memory else "write")
+        writer = self._connections.get("all" if self._in_memory else "write")
         if writer is not None and writer.is_revoked():
-            raise expired(f"SQLite file {self._path}")
-        return self._line(name, lambda: self._open(name))
+            raise transaction_expired(f"SQLite file {self._path}")
+        return self._managed(name, lambda: self._open(name))
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteTransaction]:
         """The writer, for a caller's tables and our verbs together, on this thread, for at most five seconds. Then the
         transaction is rolled back, and the line goes to other threads, even if the caller's code never returns."""
-        nested = self.in_callers_transaction()
-        line = self.line("client")
-        with line.hold() as connection:
+        nested = self.in_user_transaction()
+        line = self.connection("client")
+        with line.transaction() as connection:
             assert isinstance(connection, SqliteConnection)
             if nested:  # the outermost has the timer
                 yield SqliteTransaction(connection)
                 connection.refuse_if_over()
                 return
-            timer = threading.Timer(LONGEST_TRANSACTION, self._expire, (line, connection))
+            timer = threading.Timer(MAX_TRANSACTION_S, self._expire, (line, connection))
             timer.daemon = True
             self._holder = threading.get_ident()
             timer.start()
@@ -113,7 +181,7 @@ class SqliteDatabase(Database):
                     connection.renew()
                     self._holder = None
 
-    def _expire(self, line: Line, connection: SqliteConnection) -> None:
+    def _expire(self, line: ManagedConnection, connection: SqliteConnection) -> None:
         """End a caller's transaction that takes too long, and free the line from its thread. In a timer's thread."""
         connection.expire()
         connection.leave_queue()
@@ -121,26 +189,30 @@ class SqliteDatabase(Database):
         line.revoke()
 
     @contextmanager
-    def authors_transaction(self, line: Line) -> Iterator[SqliteTransaction]:  # noqa: ARG002 - there is one writer
+    def task_transaction(self, line: ManagedConnection) -> Iterator[SqliteTransaction]:  # noqa: ARG002 - there is one writer
         with self.transaction() as connection:
             try:
                 yield connection
             except Exception as error:
-                if isinstance(found := driver_error(error), TRY_LATER):
-                    raise as_ours(found, f"SQLite file {self._path}") from error
+                if isinstance(found := unwrap_driver_error(error), UNAVAILABLE_ERRORS):
+                    raise translate_error(found, f"SQLite file {self._path}") from error
                 raise
 
-    def in_callers_transaction(self) -> bool:
+    def in_user_transaction(self) -> bool:
         return self._holder == threading.get_ident()
 
-    def watch(self, news: News = "work") -> Watch:
-        return NoWatch() if self._in_memory else SqliteWatch(self.line(f"watch {news}"), self.line("commit"))
+    def change_listener(self, news: Topic = "work") -> ChangeListener:
+        return (
+            NullChangeListener()
+            if self._in_memory
+            else DataVersionPoller(self.connection(f"watch {news}"), self.connection("commit"))
+        )
 
     def _open(self, name: str) -> SqliteConnection:
-        longest = self.read_seconds if name == "read" else None
+        longest = self.read_timeout_s if name == "read" else None
         guard = self._guard
         if guard is None:
-            self._memory = self._memory or Memory()
+            self._memory = self._memory or MemoryFile()
             return SqliteConnection(self._path, longest, self._memory)
         if guard.failure is not None:
             guard.check()
@@ -167,7 +239,7 @@ class SqliteDatabase(Database):
         except IsADirectoryError:
             raise ConfigError(f"{self._path} is a folder; name a file in the URL, like sqlite:///jobs.db") from None
         except OSError as error:
-            meaning = Refused if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreUnavailable
+            meaning = AccessDenied if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreUnavailable
             raise meaning(f"SQLite file {self._path} can't be opened: {error.strerror}") from error
 
     @property
@@ -182,10 +254,10 @@ class SqliteDatabase(Database):
         """Return the processes that still use a file or a log that was deleted or replaced."""
         return [] if self._in_memory else processes_on_deleted_files(self._path)
 
-    def migration_lock(self, connection: Connection) -> None:
+    def lock_migrations(self, connection: DatabaseConnection) -> None:
         """Nothing to do: BEGIN IMMEDIATE has let no other process in."""
 
-    def table_exists(self, connection: Connection, table: str) -> bool:
+    def table_exists(self, connection: DatabaseConnection, table: str) -> bool:
         query = Statement(
             "table_exists",
             "select 1 from sqlite_schema where type = 'table' and name = :table",
@@ -199,7 +271,7 @@ class SqliteDatabase(Database):
         file that is opened now would be believed to be locked in the child, whose writes could then be lost."""
         if not self._in_memory:
             self._lock.acquire()
-            self._paused = [line for line in self._lines.values() if line.pause()]
+            self._paused = [line for line in self._connections.values() if line.pause()]
 
     def after_fork(self, *, in_child: bool) -> None:
         for line in self._paused:
@@ -209,8 +281,8 @@ class SqliteDatabase(Database):
             for queue in self._queues.values():
                 queue.close()
             self._queues, self._guard = {}, None if self._in_memory else FileGuard(self._path)
-            abandon((self._lines, self._memory))
-            self._lines, self._lock, self._holder, self._memory = {}, threading.Lock(), None, None
+            never_close((self._connections, self._memory))
+            self._connections, self._lock, self._holder, self._memory = {}, threading.Lock(), None, None
         elif not self._in_memory:
             self._lock.release()
 
@@ -222,8 +294,8 @@ class SqliteDatabase(Database):
             self._memory.close()
             self._memory = None
 
-    def cut_stuck(self, longest: float) -> int:
-        return sum(line.cut_if_stuck(longest) for line in list(self._lines.values()))
+    def abort_stuck_calls(self, longest: float) -> int:
+        return sum(line.abort_if_stuck(longest) for line in list(self._connections.values()))
 
 
 def _version() -> tuple[int, ...]:

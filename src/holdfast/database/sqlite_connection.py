@@ -6,47 +6,47 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import apsw
 import msgspec
 
-from holdfast.database.base import Connection, Row
-from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Expired, Refused, ended
+from holdfast.database.base import DatabaseConnection, Row
+from holdfast.database.faults import AccessDenied, Conflict, ConnectionLost, DataFault, Expired, transaction_ended
 from holdfast.database.file_guard import FileGuard
-from holdfast.database.memory import Memory
-from holdfast.database.sqlite_watch import LOOK_SECONDS
 from holdfast.database.statements import Statement
 from holdfast.database.write_queue import WriteQueue
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
-BUSY_MILLISECONDS = 5000
+BUSY_TIMEOUT_S = 5.0
+ROLLBACK_RETRY_S = 0.005
 BUSY_MIN_POLL_S, BUSY_MAX_POLL_S = 0.0002, 0.005
 CHECK_INTERVAL_S = 1.0
 """How often a connection that only reads checks that the file wasn't replaced. Writes check it with each commit."""
 WRITE_CHECK_S = 0.05
 """A write that begins within this time after a commit skips its first check, because the commit did one."""
 LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
-LONGEST_TRANSACTION = 5.0
+MAX_TRANSACTION_S = 5.0
 PRAGMAS = (
     "synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off",
     "wal_autocheckpoint = 4000",  # pages: what is written again and again is copied to the file less often (bench jobs)
 )  # fmt: skip
 
-TRY_LATER = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
+UNAVAILABLE_ERRORS = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
 _BAD_VALUE = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
 
 
 _unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
-def as_ours(error: apsw.Error, what: str) -> StoreError:
+def translate_error(error: apsw.Error, what: str) -> StoreError:
     """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
     if isinstance(error, _BAD_VALUE):
         return DataFault(f"{what}: {error}")
-    if isinstance(error, TRY_LATER):
-        meaning = Refused if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
+    if isinstance(error, UNAVAILABLE_ERRORS):
+        meaning = AccessDenied if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
         return meaning(f"{what} can't be used just now: {error}; is there room, and may it be written?")
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file")
@@ -62,10 +62,27 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise as_ours(error, what) from error
+        raise translate_error(error, what) from error
 
 
-class Ran(NamedTuple):
+_FLAGS = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+
+
+class MemoryFile:
+    """The database. What is in it is gone when it is closed."""
+
+    def __init__(self) -> None:
+        self._uri = f"file:/{uuid4().hex}?vfs=memdb"
+        self._kept = self.connect()
+
+    def connect(self) -> apsw.Connection:
+        return apsw.Connection(self._uri, flags=_FLAGS)
+
+    def close(self) -> None:
+        self._kept.close()
+
+
+class StatementResult(NamedTuple):
     """What a statement came to: its rows, the names of their columns, how many rows it wrote, the last id it gave."""
 
     rows: list[Row]
@@ -74,7 +91,7 @@ class Ran(NamedTuple):
     last_id: int
 
 
-class SqliteConnection(Connection):
+class SqliteConnection(DatabaseConnection):
     """One apsw connection."""
 
     _guard: FileGuard | None = None
@@ -86,7 +103,7 @@ class SqliteConnection(Connection):
         self,
         path: str,
         longest: float | None = None,
-        memory: Memory | None = None,
+        memory: MemoryFile | None = None,
         guard: FileGuard | None = None,
         queue: WriteQueue | None = None,
     ) -> None:
@@ -108,7 +125,7 @@ class SqliteConnection(Connection):
 
     def _set_up(self) -> None:
         self._apsw.set_busy_handler(self._on_busy)
-        use_wal(self._apsw)
+        enable_wal(self._apsw)
         for pragma in PRAGMAS:
             self._apsw.execute(f"PRAGMA {pragma}")
         self._apsw.execute("select 1 from sqlite_schema limit 1").fetchall()  # which creates the log
@@ -123,7 +140,7 @@ class SqliteConnection(Connection):
         """
         now = time.monotonic()
         if not tries:
-            self._busy_until = now + BUSY_MILLISECONDS / 1000
+            self._busy_until = now + BUSY_TIMEOUT_S
         if now >= self._busy_until:
             return False
         time.sleep(min(BUSY_MIN_POLL_S * 2 ** min(tries, 5), BUSY_MAX_POLL_S))
@@ -143,10 +160,10 @@ class SqliteConnection(Connection):
         After a wait in the queue that timed out, the error isn't a Conflict: callers retry conflicts.
         """
         if self._queue is None or not isinstance(error, apsw.BusyError):
-            return as_ours(error, what)
+            return translate_error(error, what)
         holder = self._queue.holder()
         whose = "another program has the write lock" if holder is None else f"the write lock is held by {holder}"
-        waited = BUSY_MILLISECONDS / 1000 + self._queue.last_wait_s
+        waited = BUSY_TIMEOUT_S + self._queue.last_wait_s
         kind = StoreUnavailable if self._queue.is_overdue else Conflict
         return kind(f"{what}: another process is writing and didn't finish in {waited:.1f} s: {whose} ({error})")
 
@@ -178,7 +195,7 @@ class SqliteConnection(Connection):
         try:
             return self._apsw.in_transaction
         except apsw.Error as error:
-            raise as_ours(error, self._what) from error
+            raise translate_error(error, self._what) from error
 
     def _execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
         now = time.monotonic()
@@ -204,7 +221,7 @@ class SqliteConnection(Connection):
         since = self.busy_since
         return self._longest is not None and since is not None and time.monotonic() - since > self._longest
 
-    def script(self, text: str) -> None:
+    def execute_script(self, text: str) -> None:
         with _translated(self._what):
             self._apsw.execute(text).fetchall()
 
@@ -221,7 +238,7 @@ class SqliteConnection(Connection):
 
     def commit(self) -> None:
         try:
-            self.script("COMMIT")
+            self.execute_script("COMMIT")
             self._wrote()
         except StoreError:
             self.rollback()
@@ -243,7 +260,7 @@ class SqliteConnection(Connection):
         with self._callers_turn():
             return self._apsw.execute(sql, values).fetchall()
 
-    def run_described(self, sql: str, values: Any) -> Ran:
+    def run_described(self, sql: str, values: Any) -> StatementResult:
         """A caller's own SQL, and what there is to know about it beside its rows."""
         columns: list[str] = []
 
@@ -257,7 +274,7 @@ class SqliteConnection(Connection):
             before = self._apsw.total_changes()
             rows: list[Row] = cursor.execute(sql, values).fetchall()
             changed = self._apsw.changes() if self._apsw.total_changes() != before else 0
-            return Ran(rows, columns, changed, self._apsw.last_insert_rowid())
+            return StatementResult(rows, columns, changed, self._apsw.last_insert_rowid())
 
     def run_many(self, sql: str, rows: Iterable[Any]) -> None:
         with self._callers_turn():
@@ -277,11 +294,11 @@ class SqliteConnection(Connection):
         """From another thread: the transaction under way has held the only writer for too long, and ends."""
         self._over = self._expired
         while True:
-            self.cut()
+            self.abort()
             with suppress(apsw.ThreadingViolationError):  # its own thread is at it, and will be interrupted
                 self.rollback()
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(ROLLBACK_RETRY_S)
 
     def leave_queue(self) -> None:
         """Write no more: another connection takes this one's place in the queue of writers."""
@@ -307,10 +324,10 @@ class SqliteConnection(Connection):
             raise self._over()
 
     def _expired(self) -> HoldfastError:
-        return expired(self._what)
+        return transaction_expired(self._what)
 
     def _ended(self) -> HoldfastError:
-        return ended(self._what)
+        return transaction_ended(self._what)
 
     def _refuse_commit(self) -> bool:
         raise self._ended()
@@ -347,22 +364,22 @@ class SqliteConnection(Connection):
             with suppress(apsw.Error):
                 self._apsw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with suppress(apsw.Error):
             self._apsw.interrupt()
 
 
-def expired(what: str) -> Expired:
+def transaction_expired(what: str) -> Expired:
     """A caller's transaction was rolled back because it took too long."""
     return Expired(
-        f"the transaction on {what} took longer than {LONGEST_TRANSACTION:g} s and was rolled back:"
+        f"the transaction on {what} took longer than {MAX_TRANSACTION_S:g} s and was rolled back:"
         " it holds the only writer of all processes, so do slow work before or after it"
     )
 
 
-def use_wal(connection: apsw.Connection) -> None:
+def enable_wal(connection: apsw.Connection) -> None:
     """Switch to WAL; processes that start together get in each other's way here, and SQLite doesn't wait by itself."""
-    deadline = time.monotonic() + BUSY_MILLISECONDS / 1000
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = wal").fetchall()

@@ -55,7 +55,7 @@ class Statement(msgspec.Struct, frozen=True):
         return {name: values[name] for name in self.parameters}
 
 
-class Source(msgspec.Struct, frozen=True):
+class StatementSource(msgspec.Struct, frozen=True):
     """One statement as it stands in its file."""
 
     name: str
@@ -82,7 +82,7 @@ class Statements:
         return found
 
 
-def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statement:
+def render(source: StatementSource, dialect: Dialect, limit: int | None = None) -> Statement:
     filled = dialect.fill(source.text, limit)
     parameters = tuple(dict.fromkeys(PARAMETER.findall(filled)))
     sql = dialect.number_parameters(filled, parameters)
@@ -91,9 +91,9 @@ def render(source: Source, dialect: Dialect, limit: int | None = None) -> Statem
 
 
 @cache
-def read_sources(package: str) -> tuple[Source, ...]:
+def read_sources(package: str) -> tuple[StatementSource, ...]:
     """Every statement in the .sql files of a package, in the order of the files."""
-    return tuple(source for file in sql_files(package) for source in split(file.read_text("utf-8")))
+    return tuple(source for file in sql_files(package) for source in parse_statements(file.read_text("utf-8")))
 
 
 def sql_files(package: str) -> list[Path]:
@@ -103,7 +103,7 @@ def sql_files(package: str) -> list[Path]:
     return sorted(file for folder in folders for file in Path(folder).glob("*.sql"))
 
 
-def split(text: str) -> list[Source]:
+def parse_statements(text: str) -> list[StatementSource]:
     """The statements of one file."""
     _, *parts = _NAME.split(text)
     sources = []
@@ -116,5 +116,5 @@ def split(text: str) -> list[Source]:
         told = [line for line in comments if not _ONLY.match(line) and line.strip() not in said]
         purpose = " ".join(line.removeprefix("--").strip() for line in told)
         packed, counted = "-- packed" in said, "-- counted" in said
-        sources.append(Source(name, only[1] if only else None, purpose, sql, packed, counted))
+        sources.append(StatementSource(name, only[1] if only else None, purpose, sql, packed, counted))
     return sources

@@ -13,27 +13,27 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import BadState, ErrorInfo, PayloadError, TaskError
-from holdfast.model.clock import SECOND, to_datetime
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import describe, to_json
-from holdfast.model.labels import label_of
+from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
-from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
+from holdfast.model.step_keys import key_label
+from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.store import Claim, End
 from holdfast.store.commands import Kept
 from holdfast.store.rows import EndKind, EndState
-from holdfast.task.current import StopSignal
-from holdfast.task.machine import Machine, Move
+from holdfast.task.machine import Machine, Transition
+from holdfast.task.scope import StopSignal
 from holdfast.task.task import Task
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import Working, working
+from holdfast.telemetry.log_format import CurrentAttempt, current_attempt
 
 if TYPE_CHECKING:
     from holdfast.engine.durable.plans import OperationPlans
     from holdfast.engine.instrumentation import AttemptTelemetry
     from holdfast.engine.threads import ThreadCall
-    from holdfast.task.options import Place
+    from holdfast.task.options import RunIn
 
 NO_RETRY = Retry(max_attempts=1)
 
@@ -63,7 +63,7 @@ class Attempt(msgspec.Struct, eq=False):
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None
-    place: Place | None = None
+    place: RunIn | None = None
     """Where its author code runs."""
     durable: bool = False
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -98,7 +98,7 @@ class Attempt(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
         self.durable = task.durable
-        self.signature, self.retry, self.timeout, self.place = task.part(claim.args)
+        self.signature, self.retry, self.timeout, self.place = task.execution_spec(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
@@ -141,7 +141,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     def enter(self) -> None:
         """Author code begins in this thread or task: what it logs and traces is this attempt's."""
-        working.set(Working(self.claim.id, self.task.name, self.claim.attempt, self.session))
+        current_attempt.set(CurrentAttempt(self.claim.id, self.task.name, self.claim.attempt, self.session))
         if self.watched is not None:
             self.watched.begin()
 
@@ -153,54 +153,58 @@ class Attempt(msgspec.Struct, eq=False):
         """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
         try:
             if isinstance(self.task, Machine):
-                return self._moved(self.task, self.signature.following(value))
+                return self._moved(self.task, self.signature.next_transition(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
-            return self._end(Outcome(payload_code(error)), describe(error, payload_code(error)))
+            return self._end(
+                RetryDecision(payload_error_code(error)), describe_exception(error, payload_error_code(error))
+            )
         except BadState as error:
-            return self._end(Outcome("bad_state"), describe(error, "bad_state"))
+            return self._end(RetryDecision("bad_state"), describe_exception(error, "bad_state"))
         return self._done(result)
 
     def _done(self, result: str) -> End:
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
-    def _moved(self, machine: Machine[Any], following: Move | str) -> End:
+    def _moved(self, machine: Machine[Any], following: Transition | str) -> End:
         """A state of a machine returned: the next one begins with new budgets, now or later; or it is done."""
         if isinstance(following, str):
             return self._done(following)
         told: dict[str, Any] = {"from": self.signature.name, "to": following.to}
         if following.delay is not None:
-            told["after"] = following.delay / SECOND
+            told["after"] = following.delay / MICROS_PER_SECOND
         end = self._plain("moved", "ready" if following.delay is None else "scheduled", lingers=False)
         return replace(end, args=following.args, delay=following.delay, note=encode(told), keep_records=machine.history)
 
     def failed(self, exception: BaseException, code: str | None = None) -> End:
         """What follows from an exception of the author's code; `code` overrides the code of the exception's class."""
         try:
-            outcome = after_failure(self.retry, self.claim.failures, exception, random.random)
-            return self._end(outcome, describe(exception, code or outcome.code))
+            outcome = decide_after_failure(self.retry, self.claim.failures, exception, random.random)
+            return self._end(outcome, describe_exception(exception, code or outcome.code))
         except BaseException as trouble:  # an exception that can't even be looked at
             message = f"it can't be described: looking at it raised {type(trouble).__name__}"
-            return self._end(Outcome("error"), ErrorInfo("error", type(exception).__name__, message))
+            return self._end(RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message))
 
     def misfit(self, exception: TaskError | PayloadError) -> End:
         """The kept arguments don't fit the code of this worker; trying again can't help before either changes."""
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
-        return self._end(Outcome(code), describe(exception, code))
+        return self._end(RetryDecision(code), describe_exception(exception, code))
 
     def crashed(self, error: ErrorInfo, together: int = 1, *, isolate: bool | None = None) -> End:
         """The process of its author code died, or its code had to be abandoned. `together`: how many runs could have
         caused that; only a run that is the sole suspect is charged."""
         end = self._plain("crashed", "ready", lingers=False)
-        return replace(end, error=to_json(error), together=together, isolate=isolate)
+        return replace(end, error=error_to_json(error), together=together, isolate=isolate)
 
     def timed_out(self, *, lingers: bool) -> End:
-        seconds = ((self.timeout or 0) + self.claim.spent) / SECOND
+        seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
         error = ErrorInfo("timeout", "TimeoutError", f"the attempt took longer than its timeout of {seconds:g} s")
-        return self._end(after_timeout(self.retry, self.claim.failures, random.random), error, "timed_out", lingers)
+        return self._end(
+            decide_after_timeout(self.retry, self.claim.failures, random.random), error, "timed_out", lingers
+        )
 
     def overdue(self, *, lingers: bool) -> End:
-        return self._end(Outcome("deadline"), deadline_error(), lingers=lingers)
+        return self._end(RetryDecision("deadline"), deadline_error(), lingers=lingers)
 
     def handed_back(self, *, lingers: bool) -> End:
         return self._plain("handed_back", "ready", lingers)
@@ -231,9 +235,9 @@ class Attempt(msgspec.Struct, eq=False):
     def undo_failed(self, key: str, error: ErrorInfo) -> End:
         """A compensation can't be run: that is for people to see to."""
         told = ErrorInfo(
-            "undo", error.type, f"the undo of {label_of(key)} failed ({error.code}): {error}", error.traceback
+            "undo", error.type, f"the undo of {key_label(key)} failed ({error.code}): {error}", error.traceback
         )
-        return self._end(Outcome("undo"), told)
+        return self._end(RetryDecision("undo"), told)
 
     def undo_interrupted(self, exception: BaseException) -> End:
         """Compensations stopped for another reason than their own failure, such as a rejected write: the task's retry
@@ -250,8 +254,8 @@ class Attempt(msgspec.Struct, eq=False):
         try:
             self._pack(end, payloads)
         except PayloadError as error:
-            code = payload_code(error)
-            end = self._end(Outcome(code), describe(error, code), lingers=bool(end.lingers))
+            code = payload_error_code(error)
+            end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.lingers))
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.plans is None or not self.plans.waited)
@@ -271,13 +275,13 @@ class Attempt(msgspec.Struct, eq=False):
 
     def _end(
         self,
-        outcome: Outcome,
+        outcome: RetryDecision,
         error: ErrorInfo,
         retry_kind: Literal["retrying", "timed_out"] = "retrying",
         lingers: bool = False,
     ) -> End:
         claim = self.claim
-        text = to_json(error)
+        text = error_to_json(error)
         if outcome.retry_in is None:
             return End(claim.id, claim.seq, claim.fence, "failed", "failed", error=text, failed=1, lingers=int(lingers))
         return End(

@@ -31,11 +31,12 @@ from holdfast.engine.services import ClientServices, ResidentWaiter, retry_while
 from holdfast.engine.session import Session, WorkerState, worker_name
 from holdfast.engine.threads import ThreadCall, TimerThread
 from holdfast.engine.virtual_time import VirtualTimeFollower
-from holdfast.model.clock import SECOND
+from holdfast.engine.write_queue import AttemptEnd
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
 from holdfast.store.commands import Record
 from holdfast.task.registry import Registry
-from holdfast.task.timetable import Timetable
+from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
 
 
@@ -47,7 +48,7 @@ class WorkerSettings:
     concurrency: int = 100
     lease: float = 60.0
     grace: float = 30.0
-    keep_events: int = 30 * 24 * 3600 * SECOND
+    keep_events: int = 30 * 24 * 3600 * MICROS_PER_SECOND
     wait_for_database: bool = False
 
 
@@ -66,12 +67,12 @@ class WorkerComponents:
         settings: WorkerSettings,
         read_info: Callable[[str], Any],
         client: ClientServices,
-        timetable: Timetable,
+        schedule_registry: ScheduleRegistry,
         telemetry: Telemetry,
     ) -> None:
         self.store = store
         self.telemetry: WorkerTelemetry | None = None
-        self._timetable = timetable
+        self._schedule_registry = schedule_registry
         self.client = client
         self.settings = settings
         self.state = WorkerState()
@@ -96,10 +97,9 @@ class WorkerComponents:
         )
         self.lanes = KnownLanes(store, registry, settings.queues)
         self.committer = Committer(store, self.state, self.failures.notify, self._written, self._lost)
-        self.submit, self.submit_here = self.committer.submit, self.committer.submit_here
-        self.keep = self.committer.keep
+        self.submit = self.committer.queue.submit
         self.wait_poller = WaitPoller(store)
-        self.claimer = Claimer(store, self.state, self.lanes, self.runner, self.committer, self.monitor, lease)
+        self.claimer = Claimer(store, self.state, self.lanes, self.runner, self.committer.queue, self.monitor, lease)
         self.claimer.may_claim = self.failures.has_room
         freezes = FreezeDetector(self.state, lease)
         self.heartbeat = Heartbeat(
@@ -111,9 +111,9 @@ class WorkerComponents:
         self.lease_guard = LeaseGuard(store, self.state, lease, freezes, self.lose, self.stall_handler)
         self.recovery = RecoveryLoop(store, self.failures.notify, lease, freezes)
         self.timers = TimerLoop(store, self._promoted, self.failures.notify)
-        self.scheduler = Scheduler(store, timetable, client, self._promoted)
+        self.scheduler = Scheduler(store, schedule_registry, client, self._promoted)
         self.trigger_poller = TriggerPoller(
-            store, timetable, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
+            store, schedule_registry, client, self._promoted, self.runner.run_in_thread, lambda: self.runner.loop
         )
         self.pruner = Pruner(store, settings.keep_events)
         self.stats = StatsAggregator(store)
@@ -131,7 +131,7 @@ class WorkerComponents:
         runner = self.runner
         return {
             "holdfast.slots": runner.concurrency, "holdfast.slots.busy": runner.taken,
-            "holdfast.backlog": self.committer.backlog, "holdfast.loop.lag": self.monitor.lag,
+            "holdfast.backlog": self.committer.queue.backlog, "holdfast.loop.lag": self.monitor.lag,
             "holdfast.threads.lost": runner.lost_threads, "holdfast.failure_hooks.pending": self.failures.pending,
         }  # fmt: skip
 
@@ -142,7 +142,10 @@ class WorkerComponents:
     @property
     def clocks(self) -> list[Loop]:
         """Those that let runs begin by the clock. A drain turns them itself, to know when it is done."""
-        by_need = ((self._timetable.schedules, self.scheduler), (self._timetable.triggers, self.trigger_poller))
+        by_need = (
+            (self._schedule_registry.schedules, self.scheduler),
+            (self._schedule_registry.triggers, self.trigger_poller),
+        )
         return [self.timers, *(loop for needed, loop in by_need if needed)]
 
     def lose(self, session: Session, why: str) -> None:
@@ -158,7 +161,7 @@ class WorkerComponents:
 
     def quiet(self) -> bool:
         """Whether nothing is in hand and nothing that we could run is ready or running anywhere."""
-        if len(self.state) or self.runner.taken or self.committer.backlog or self.trigger_poller.busy:
+        if len(self.state) or self.runner.taken or self.committer.queue.backlog or self.trigger_poller.busy:
             return False
         self.lanes.refresh()
         return not self.store.claims.busy(self.lanes.tasks)
@@ -208,7 +211,7 @@ class WorkerComponents:
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop for author code."""
         self.runner.use(loop)
-        self.committer.use(loop)
+        self.committer.set_event_loop(loop)
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         return self.runner.run_in_thread(call)
@@ -243,12 +246,13 @@ class WorkerComponents:
     def _ended(self, attempt: Attempt, end: Any) -> None:
         if attempt.watched is not None:
             attempt.watched.end(end)
-        self.committer.end(attempt, end)
+        size = len(end.result or "") + len(end.error or "") + len(end.args or "")
+        self.submit(AttemptEnd(attempt, end, size))
 
     def _let_go(self, attempt: Attempt) -> None:
         if attempt.watched is not None:
             attempt.watched.end(None)
-        self.committer.let_go(attempt)
+        self.submit(AttemptEnd(attempt, None))
 
     def _slot_freed(self) -> None:
         if self.runner.free() > 0:

@@ -17,9 +17,9 @@ import msgspec
 
 from holdfast.engine.attempt import Attempt, blocked_error
 from holdfast.engine.durable.async_executor import AsyncExecutor
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import working
+from holdfast.telemetry.log_format import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.engine.runner import Runner
@@ -208,7 +208,7 @@ class StallHandler:
             log.loop_stalled(self._monitor.lag, _label(blocker), len(released))
         limit = self._lease
         if blocker is not None and blocker.timeout is not None:
-            limit = max(limit, blocker.timeout / SECOND)
+            limit = max(limit, blocker.timeout / MICROS_PER_SECOND)
         if self._stalled_for < limit or self._gave_up:
             return
         self._gave_up = True
@@ -254,7 +254,7 @@ class StallHandler:
                 return attempt
         context = getattr(task, "get_context", None)  # Python 3.12 and later
         if context is not None:
-            described = context().get(working)
+            described = context().get(current_attempt)
             return None if described is None else by_run.get(described.run)
         return next((attempt for attempt in by_run.values() if _executes(self._frame(), attempt)), None)
 

@@ -16,8 +16,8 @@ import msgspec
 from holdfast.engine.durable.plans import StepResult
 from holdfast.errors import StoreError
 from holdfast.store import Claim, End
+from holdfast.telemetry.backends import Telemetry
 from holdfast.telemetry.metrics import GAUGES
-from holdfast.telemetry.switch import Telemetry
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt

@@ -21,11 +21,11 @@ from holdfast.engine.processes.pool import Processes
 from holdfast.engine.services import RetryingChildReader, WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
 from holdfast.store.commands import Held
 from holdfast.store.permits import readable
-from holdfast.task.current import Scope, scope
+from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
 MAX_LEFTOVER = 20
@@ -163,7 +163,7 @@ class Runner:
         if attempt.timeout is None and attempt.claim.deadline_in is None:
             return
         limits: list[tuple[int | None, Order]] = [(attempt.timeout, "timeout"), (attempt.claim.deadline_in, "deadline")]
-        seconds, order = min((micros / SECOND, order) for micros, order in limits if micros is not None)
+        seconds, order = min((micros / MICROS_PER_SECOND, order) for micros, order in limits if micros is not None)
         attempt.timer = at(max(seconds, 0.0), partial(self.stop, [attempt], order))
 
     async def _run_on_loop(self, attempt: Attempt) -> None:
@@ -181,7 +181,7 @@ class Runner:
             except GeneratorExit as error:  # the exception of a future: asyncio throws it in here, which closes `play`
                 end = attempt.failed(error)
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(await attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:
@@ -227,7 +227,7 @@ class Runner:
                 self._report(attempt, end)
                 executor.wait_for_threads()
         else:
-            scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
+            current_scope.set(Scope(attempt.claim.id, stop=attempt.stop_signal))
             try:
                 end = attempt.returned(attempt.signature.fn(*call[0], **call[1]))
             except BaseException as error:

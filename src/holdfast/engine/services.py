@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
-
-import msgspec
 
 from holdfast.database.faults import Expired
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.engine.threads import ThreadCall
+from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Command, Outcome, Record, Reply, StepRecord, payload_size
+from holdfast.store.commands import Outcome, Record
 from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
@@ -55,41 +54,6 @@ class ChildReader(Protocol):
     def children(self, parent: str, spawn_key: str) -> list[Any]: ...
 
 
-Answer: TypeAlias = Reply | Exception
-
-
-class Ask(msgspec.Struct):
-    """A command that waits to be written, and who is told of it, and of what it is about to him. On the loop answers
-    are given there, in the order of the commands; else right away, on the committer's thread."""
-
-    attempt: Attempt
-    command: Command | StepRecord
-    answer: Callable[[Ask, Answer], None]
-    on_loop: bool
-    about: Any = None
-    size: int = 0
-    """About how many bytes of payload the command has."""
-    plain: bool = False
-    """Whether the command is a checkpoint and nothing else, as most are."""
-    number: ClassVar[int] = 1
-
-    @classmethod
-    def of(
-        cls, attempt: Attempt, command: Command, answer: Callable[[Ask, Answer], None], on_loop: bool, about: Any = None
-    ) -> Ask:
-        """With what is to be known of the command."""
-        plain = type(command) is Record and not command.waited
-        return cls(attempt, command, answer, on_loop, about, payload_size(command), plain)
-
-    def record(self) -> Record:
-        """The command of one that is plain, as any other checkpoint."""
-        command = self.command
-        if type(command) is StepRecord:
-            return command.whole(self.attempt.claim.generation)
-        assert type(command) is Record
-        return command
-
-
 class ResidentWaiter(Protocol):
     """An attempt that waits in memory."""
 
@@ -105,13 +69,8 @@ class WorkerServices(Protocol):
     store: Store
     client: ClientServices
 
-    def submit(self, ask: Ask) -> None: ...
-
-    def submit_here(self, ask: Ask) -> None:
-        """The same on the loop."""
-
-    def keep(self, ask: Ask) -> None:
-        """The same for the checkpoint of a step that went well and has no undo."""
+    def submit(self, write: PendingWrite) -> None:
+        """Have a command written soon. A write with `on_loop` comes from the event loop's thread."""
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 

@@ -15,12 +15,12 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from holdfast.database.faults import Refused
+from holdfast.database.faults import AccessDenied
 from holdfast.engine.components import WorkerComponents
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import worker_here
+from holdfast.telemetry.log_format import current_worker
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 1.0
@@ -67,9 +67,9 @@ class Startup:
         session = components.state.session
         assert session is not None
         log.worker_started(
-            session.id, components.store.database.shown, len(self._registry), components.settings.concurrency
+            session.id, components.store.database.display_url, len(self._registry), components.settings.concurrency
         )
-        token = worker_here.set(components.state.named)
+        token = current_worker.set(components.state.named)
         if components.telemetry is not None:
             components.telemetry.start()
         components.virtual_time.begin()
@@ -81,7 +81,7 @@ class Startup:
             if not (drain and loop in components.clocks):
                 loop.start()
         components.claimer.start()
-        worker_here.reset(token)
+        current_worker.reset(token)
 
     def _open_session(self) -> None:
         self._components.lanes.refresh()
@@ -109,7 +109,7 @@ def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]
     while True:
         try:
             done = work()
-        except Refused:
+        except AccessDenied:
             raise
         except StoreUnavailable as error:
             tries += 1

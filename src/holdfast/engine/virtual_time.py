@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class VirtualTimeFollower:
     def time_moves(self, by: int) -> None:
         """The lease is counted from the new time on, as if the heartbeat had gone on all the while."""
         if self.session is not None:
-            self._components.store.workers.renew(self.session, int(self._components.settings.lease * SECOND) + by)
+            self._components.store.workers.renew(
+                self.session, int(self._components.settings.lease * MICROS_PER_SECOND) + by
+            )
 
     def time_moved(self) -> None:
         components = self._components

@@ -26,8 +26,9 @@ from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.engine.runner import CLEAN_UP
 from holdfast.engine.startup import StartAborted, Startup, await_or_abort, own_process, wait_or_abort
 from holdfast.engine.threads import aside, beside, to_the_end
+from holdfast.engine.write_queue import AttemptEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
@@ -88,7 +89,7 @@ class Worker:
                 time.sleep(LOOK)
         finally:
             to_the_end(self._stop, self._hurry)
-        return self._components.committer.ended
+        return self._components.committer.ended_attempts
 
     def stop(self) -> None:
         """Ask `run()` to end, from another thread; asked twice, it hurries."""
@@ -173,7 +174,7 @@ class Worker:
                 await asyncio.sleep(LOOK)
         finally:
             await self._stop_surely(exiting=False)
-        return self._components.committer.ended
+        return self._components.committer.ended_attempts
 
     # Starting
 
@@ -331,7 +332,7 @@ class Worker:
         self._flush()
         for attempt in lingering:  # the last act
             self._components.runner.give_up(attempt, lingers=False)
-            self._components.committer.let_go(attempt)
+            self._components.submit(AttemptEnd(attempt, None))
         self._end_session()
         return False
 
@@ -346,7 +347,7 @@ class Worker:
     def _end_with_the_process(self) -> None:
         """The author code that outlived us ends now, as all else here does."""
         for attempt in self._components.unfinished():
-            self._components.committer.let_go(attempt)
+            self._components.submit(AttemptEnd(attempt, None))
         self._closing.join(LAST_ACT)
 
     def _flush(self) -> None:
@@ -355,7 +356,9 @@ class Worker:
         components = self._components
         self._stuck_loop()  # in a turn of it, what has gathered there is handed over
         components.committer.wake()
-        components.wait_until(lambda: not components.committer.handed_over or components.state.session is None, FLUSH)
+        components.wait_until(
+            lambda: not components.committer.queue.available or components.state.session is None, FLUSH
+        )
 
     def _end_session(self) -> None:
         components = self._components
@@ -378,7 +381,7 @@ class Worker:
                 components.store.workers.close(session.id)
             except Exception as error:
                 log.database_trouble("closing the session", error)
-            log.worker_stopped(session.id, components.committer.ended, components.committer.handed_back)
+            log.worker_stopped(session.id, components.committer.ended_attempts, components.committer.released_attempts)
         components.runner.close()
 
     def _abort(self) -> None:
@@ -442,4 +445,4 @@ def _never() -> bool:
 
 
 def _deadline(timeout: Duration | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / SECOND
+    return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / MICROS_PER_SECOND

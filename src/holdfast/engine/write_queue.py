@@ -1,82 +1,256 @@
-"""What waits to be written: the commands of attempts, and their ends; and how it is taken in groups."""
+"""The queue of writes about claimed runs: attempts submit, the committer takes batches.
+
+`submit` is the only way to write about a claimed run. Writes are committed in the order in which they were submitted,
+with one exception: checkpoints of steps from one turn of the event loop are gathered and encoded as one text, so they
+follow the other writes of that turn, but precede the ends of their attempts.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from threading import get_ident
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.services import Ask
 from holdfast.store import End
+from holdfast.store.commands import Command, Record, Reply, StepRecord, payload_size
 
-LARGEST_GROUP = 500
-LARGEST_BYTES = 8 * 1024 * 1024
-LARGEST_BUNDLE = 256 * 1024
-"""Bytes of payloads that are made one text of. With more, a group is put together one by one."""
+MAX_BATCH_WRITES = 500
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+MAX_CHECKPOINT_BATCH_BYTES = 256 * 1024
+"""Larger checkpoints are not encoded as one text: the encoding would delay the event loop."""
+FLUSH_AT_WRITES = 200
+"""The committer starts on this many writes without waiting for the end of the event loop's turn."""
+
+WriteResult: TypeAlias = Reply | Exception
 
 
-class Over(NamedTuple):
-    """An attempt, and how it ended; without an end: it is over on this worker, long after its run."""
+class PendingWrite(msgspec.Struct):
+    """A command about a claimed run, and the callback for its result.
+
+    `on_result` is called on the event loop, in the order of the commands, if `on_loop` is set; otherwise on the
+    committer's thread.
+    """
+
+    attempt: Attempt
+    command: Command | StepRecord
+    on_result: Callable[[PendingWrite, WriteResult], None]
+    on_loop: bool
+    context: Any = None
+    """Whatever the callback needs."""
+    size: int = 0
+    """The approximate size of the command's payload, in bytes."""
+    is_checkpoint: bool = False
+    """Whether the command only records a value, as most do."""
+    count: ClassVar[int] = 1
+
+    @classmethod
+    def of(
+        cls,
+        attempt: Attempt,
+        command: Command,
+        on_result: Callable[[PendingWrite, WriteResult], None],
+        on_loop: bool,
+        context: Any = None,
+    ) -> PendingWrite:
+        """Create a write, deriving its size and kind from the command."""
+        is_checkpoint = type(command) is Record and not command.waited
+        return cls(attempt, command, on_result, on_loop, context, payload_size(command), is_checkpoint)
+
+    def record(self) -> Record:
+        """Return the command of a checkpoint in its general form."""
+        command = self.command
+        if type(command) is StepRecord:
+            return command.whole(self.attempt.claim.generation)
+        assert type(command) is Record
+        return command
+
+
+class AttemptEnd(msgspec.Struct):
+    """The end of an attempt. Without `end`, the run has ended or was lost before, and the worker releases it."""
 
     attempt: Attempt
     end: End | None
     size: int = 0
-    """About how many bytes of payload the end has."""
-    number: int = 1
+    """The approximate size of the end's payload, in bytes."""
+    count: ClassVar[int] = 1
 
 
-class Bundle(msgspec.Struct):
-    """Checkpoints of steps, asked for in one turn of the loop, as the JSON that the statement takes. It is made on the
-    loop, where they are at hand: every one that another thread looks at has to come from another core (bench steps)."""
+class CheckpointBatch(msgspec.Struct):
+    """Checkpoints of steps from one turn of the event loop, encoded as the JSON rows that the statement takes.
+
+    The loop's thread encodes them, because their data is in its core's cache (bench steps).
+    """
 
     session: str
-    asks: list[Ask]
+    writes: list[PendingWrite]
     rows: str
-    """What stands between the brackets."""
+    """The rows without the enclosing brackets."""
     size: int
-    number: int
+    count: int
 
 
-Task: TypeAlias = Over | Ask | Bundle
+QueuedWrite: TypeAlias = AttemptEnd | PendingWrite | CheckpointBatch
 
 _encode = msgspec.json.Encoder().encode
 _size_of = attrgetter("size")
+_count_of = attrgetter("count")
 _session_of = attrgetter("attempt.session")
 _command_of = attrgetter("command")
 
 
-def bundled(asks: list[Ask]) -> Sequence[Task]:
-    """These checkpoints of steps as one task, where they are small and of one session."""
-    session = asks[0].attempt.session
-    size = sum(map(_size_of, asks))
-    if size > LARGEST_BUNDLE or set(map(_session_of, asks)) != {session}:
-        return asks
-    rows = _encode(list(map(_command_of, asks))).decode()
-    return [Bundle(session, asks, rows[1:-1], size, len(asks))]
+class WriteQueue:
+    """Collects writes from all threads until the committer takes them.
+
+    Everything that coroutines submit in one turn of the event loop becomes available together, at the end of the turn:
+    otherwise the first of many writes would be committed alone.
+    """
+
+    def __init__(self, wake_committer: Callable[[], None]) -> None:
+        self._wake_committer = wake_committer
+        self._ready: deque[QueuedWrite] = deque()  # appended to by all threads, consumed by the committer
+        self._steps: list[PendingWrite] = []  # checkpoints of steps from this turn of the loop
+        self._ends_after_steps: list[AttemptEnd] = []  # of durable functions that may have a checkpoint in `_steps`
+        self._flush_scheduled = False
+        self._in_flight = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+
+    def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the event loop on which coroutines submit."""
+        self._loop = loop
+        loop.call_soon_threadsafe(self._note_loop_thread)
+
+    def _note_loop_thread(self) -> None:
+        self._loop_thread = get_ident()
+
+    def submit(self, write: AttemptEnd | PendingWrite) -> None:
+        """Have a write committed soon. From any thread; a write with `on_loop` from the event loop's thread."""
+        if isinstance(write, AttemptEnd):
+            if get_ident() != self._loop_thread:
+                self._ready.append(write)
+                self._wake_committer()
+                return
+            if self._steps and write.attempt.durable:
+                self._ends_after_steps.append(write)
+            else:
+                self._ready.append(write)
+        elif not write.on_loop:
+            self._ready.append(write)
+            self._wake_committer()
+            return
+        elif type(write.command) is StepRecord:
+            self._steps.append(write)
+            if not self._flush_scheduled:
+                self.flush_after_this_turn()
+            elif len(self._steps) == FLUSH_AT_WRITES:
+                self._flush()
+            return
+        else:
+            self._ready.append(write)
+        if not self._flush_scheduled:
+            self.flush_after_this_turn()
+        elif len(self._ready) == FLUSH_AT_WRITES:
+            self._wake_committer()
+
+    def flush_after_this_turn(self) -> None:
+        """Make the writes of this turn of the event loop available when the turn ends. On the loop's thread."""
+        if not self._flush_scheduled:
+            assert self._loop is not None
+            self._flush_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Append the gathered checkpoints, then the ends of their attempts.
+
+        The checkpoints follow all other writes of the turn, because a function may have withdrawn a wait before it
+        called the step.
+        """
+        if self._steps:
+            self._ready.extend(batch_checkpoints(self._steps))
+            self._steps = []
+        if self._ends_after_steps:
+            self._ready.extend(self._ends_after_steps)
+            self._ends_after_steps = []
+        if self._ready:
+            self._wake_committer()
+
+    # The committer's side
+
+    def take(self) -> list[QueuedWrite]:
+        """Remove and return the next batch. It counts as available until `finish`."""
+        self._in_flight = 1  # set before anything is removed, so that `available` never misses writes
+        batch = take_batch(self._ready)
+        self._in_flight = sum(map(_count_of, batch))
+        return batch
+
+    def put_back(self, writes: Sequence[QueuedWrite]) -> None:
+        """Return writes of the last batch to the head of the queue."""
+        self._ready.extendleft(reversed(writes))
+
+    def finish(self) -> None:
+        """Note that the last batch is written, or was put back."""
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """The number of writes in the batch that the committer is writing."""
+        return self._in_flight
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def available(self) -> int:
+        """The number of writes that the committer has or can take."""
+        ready: int = sum(map(_count_of, tuple(self._ready)))
+        return ready + self._in_flight
+
+    @property
+    def backlog(self) -> int:
+        """The number of writes that are not durable yet, including those of the event loop's current turn."""
+        gathered = len(self._steps) + len(self._ends_after_steps)  # read first: writes move from there to `_ready`
+        return gathered + self.available
 
 
-def take_group(waiting: deque[Task]) -> list[Task]:
-    """As many of them as fit into one group: so many, or so many bytes."""
-    group: list[Task] = []
-    number = size = 0
-    while waiting:
-        task = waiting[0]
-        number += task.number
-        size += task.size
-        if group and (number > LARGEST_GROUP or size > LARGEST_BYTES):
+def batch_checkpoints(writes: list[PendingWrite]) -> Sequence[QueuedWrite]:
+    """Encode checkpoints as one batch, if they are small and of one session; otherwise return them unchanged."""
+    session = writes[0].attempt.session
+    size = sum(map(_size_of, writes))
+    if size > MAX_CHECKPOINT_BATCH_BYTES or set(map(_session_of, writes)) != {session}:
+        return writes
+    rows = _encode(list(map(_command_of, writes))).decode()
+    return [CheckpointBatch(session, writes, rows[1:-1], size, len(writes))]
+
+
+def take_batch(ready: deque[QueuedWrite]) -> list[QueuedWrite]:
+    """Remove and return writes from the head, up to `MAX_BATCH_WRITES` and `MAX_BATCH_BYTES`, but at least one."""
+    batch: list[QueuedWrite] = []
+    count = size = 0
+    while ready:
+        write = ready[0]
+        count += write.count
+        size += write.size
+        if batch and (count > MAX_BATCH_WRITES or size > MAX_BATCH_BYTES):
             break
-        group.append(waiting.popleft())
-    return group
+        batch.append(ready.popleft())
+    return batch
 
 
-def sessions_of(group: Iterable[Task]) -> set[str]:
-    return {task.session if isinstance(task, Bundle) else task.attempt.session for task in group}
+def sessions_of(batch: Iterable[QueuedWrite]) -> set[str]:
+    return {write.session if isinstance(write, CheckpointBatch) else write.attempt.session for write in batch}
 
 
-def loose(group: Iterable[Task]) -> list[Ask | Over]:
-    """The same one by one."""
-    return [each for task in group for each in (task.asks if isinstance(task, Bundle) else (task,))]
+def single_writes(batch: Iterable[QueuedWrite]) -> list[PendingWrite | AttemptEnd]:
+    """Return the writes of a batch one by one, including those inside checkpoint batches."""
+    return [each for write in batch for each in (write.writes if isinstance(write, CheckpointBatch) else (write,))]

@@ -71,7 +71,7 @@ class _Session(Session):  # type: ignore[misc]  # it is seen as Any here
 
 @contextmanager
 def _session_on(given: Any) -> Iterator[Session]:
-    lent = sqlite_driver.Connection(given) if isinstance(given, SqliteTransaction) else _Psycopg(given)
+    lent = sqlite_driver.DriverConnection(given) if isinstance(given, SqliteTransaction) else _PsycopgProxy(given)
     with _connected(lent) as connection, _Session(connection, join_transaction_mode="rollback_only") as session:
         yield session
         _refuse_failed(lent)
@@ -81,9 +81,9 @@ def _session_on(given: Any) -> Iterator[Session]:
         _refuse_failed(lent)
 
 
-def _refuse_failed(lent: _Psycopg | sqlite_driver.Connection) -> None:
+def _refuse_failed(lent: _PsycopgProxy | sqlite_driver.DriverConnection) -> None:
     """Of a transaction that failed in the middle nothing may be kept, although the function caught the error."""
-    if lent.rolled_back or (isinstance(lent, _Psycopg) and lent.failed):
+    if lent.rolled_back or (isinstance(lent, _PsycopgProxy) and lent.failed):
         raise TaskError(
             "the session's transaction has failed: a statement did, and the error was caught. Let it through, so that "
             "all is rolled back; or write `with session.begin_nested():` around the part that may fail"
@@ -96,8 +96,8 @@ _lending: ContextVar[Any] = ContextVar("_lending")
 
 
 @contextmanager
-def _connected(lent: _Psycopg | sqlite_driver.Connection) -> Iterator[Connection]:
-    engine = _sqlite_engine() if isinstance(lent, sqlite_driver.Connection) else _postgres_engine(*lent.leads_to)
+def _connected(lent: _PsycopgProxy | sqlite_driver.DriverConnection) -> Iterator[Connection]:
+    engine = _sqlite_engine() if isinstance(lent, sqlite_driver.DriverConnection) else _postgres_engine(*lent.leads_to)
     token = _lending.set(lent)
     try:
         connection = engine.connect()
@@ -140,7 +140,7 @@ class HoldfastSqliteDialect(SQLiteDialect_pysqlite):  # type: ignore[misc]  # it
         """Nothing is to be changed on the connection: it is Holdfast's."""
 
 
-class _Psycopg:
+class _PsycopgProxy:
     """A psycopg connection whose transaction is Holdfast's to end."""
 
     def __init__(self, connection: Any) -> None:

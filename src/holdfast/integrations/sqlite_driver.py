@@ -50,7 +50,7 @@ def _as_drivers(error: Exception) -> Exception:
     return ours
 
 
-class Connection:
+class DriverConnection:
     """A transaction that Holdfast has begun, and ends."""
 
     isolation_level = ""
@@ -60,8 +60,8 @@ class Connection:
         self.rolled_back = False
         """Whether a library wanted it rolled back. Then nothing of it may be committed."""
 
-    def cursor(self) -> Cursor:
-        return Cursor(self._transaction)
+    def cursor(self) -> DriverCursor:
+        return DriverCursor(self._transaction)
 
     def commit(self) -> None:
         raise TaskError("ctx.transaction commits by itself, together with the checkpoint: leave out commit()")
@@ -73,7 +73,7 @@ class Connection:
         """Nothing: it goes on being Holdfast's."""
 
 
-class Cursor:
+class DriverCursor:
     """Statements and their rows, read whole: nothing is left open on the connection."""
 
     arraysize = 1
@@ -85,7 +85,7 @@ class Cursor:
         self.rowcount = -1
         self.lastrowid: int | None = None
 
-    def execute(self, sql: str, values: Any = ()) -> Cursor:
+    def execute(self, sql: str, values: Any = ()) -> DriverCursor:
         try:
             ran = self._transaction.describe(sql, values)
         except (apsw.Error, TypeError) as error:
@@ -96,7 +96,7 @@ class Cursor:
         self.lastrowid = ran.last_id
         return self
 
-    def executemany(self, sql: str, rows: Iterable[Any]) -> Cursor:
+    def executemany(self, sql: str, rows: Iterable[Any]) -> DriverCursor:
         changed = 0
         for values in rows:
             changed += self.execute(sql, values).rowcount

@@ -14,8 +14,10 @@ Duration: TypeAlias = timedelta | float
 Clock: TypeAlias = Callable[[], int | None]
 """Gives the time that statements shall use, or None for the database's own clock."""
 
-SECOND = 1_000_000
-LONGEST = 200 * 365 * 86_400 * SECOND  # durations beyond this are mistakes, and would overflow a datetime
+MICROS_PER_SECOND = 1_000_000
+MAX_DURATION_MICROS = (
+    200 * 365 * 86_400 * MICROS_PER_SECOND
+)  # durations beyond this are mistakes, and would overflow a datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -34,14 +36,14 @@ def to_micros(duration: Duration, what: str = "duration") -> int:
     if isinstance(duration, timedelta):
         micros = duration // _MICROSECOND
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
-        if not abs(duration) < LONGEST / SECOND:
+        if not abs(duration) < MAX_DURATION_MICROS / MICROS_PER_SECOND:
             raise ConfigError(f"{what} of {duration} seconds is too long; the longest is 200 years")
-        micros = round(duration * SECOND)
+        micros = round(duration * MICROS_PER_SECOND)
     else:
         raise ConfigError(f"{what} must be a timedelta or a number of seconds, not {type(duration).__name__}")
     if micros < 0:
         raise ConfigError(f"{what} must not be negative, but is {duration}")
-    if micros > LONGEST:
+    if micros > MAX_DURATION_MICROS:
         raise ConfigError(f"{what} of {duration} is too long; the longest is 200 years")
     return micros
 

@@ -16,17 +16,17 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from holdfast.errors import NotSerializable, PayloadError, TooLarge
-from holdfast.model.flaws import ASTERISKS, MAX_DEPTH, MAX_DIGITS, find_flaw, find_secret
-from holdfast.model.secret import MARK, MASK, Secret, masked
+from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets
+from holdfast.model.validation import MAX_DEPTH, MAX_DIGITS, PYDANTIC_MASK, find_problem, find_pydantic_secret
 
-MAX_PAYLOAD = 2 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024
 """The largest payload, in bytes of JSON, unless an app allows more."""
 
-_largest = MAX_PAYLOAD
+_largest = MAX_PAYLOAD_BYTES
 
 DIGEST_VERSION = "1:"
-NOT_SHOWN = "(encoded by a codec that isn't here)"
-UNREADABLE = "it was written with a codec, or a key, that this app doesn't have: give it the same Holdfast(codec=…)"
+ENCODED_PLACEHOLDER = "(encoded by a codec that isn't here)"
+CODEC_MISSING = "it was written with a codec, or a key, that this app doesn't have: give it the same Holdfast(codec=…)"
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
@@ -37,13 +37,13 @@ _DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
 _TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 
 
-def allow(size: int) -> None:
+def allow_payload_bytes(size: int) -> None:
     """Let values be as large as an app allows. What less another one allows is seen to where its payloads are made."""
     global _largest
     _largest = max(_largest, size)
 
 
-def is_model(kind: Any) -> bool:
+def is_pydantic_model(kind: Any) -> bool:
     """Whether a class is one of pydantic's models, which is found out without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
 
@@ -51,8 +51,8 @@ def is_model(kind: Any) -> bool:
 def _replace(value: Any) -> Any:
     """What stands for an object that msgspec doesn't know."""
     if isinstance(value, Secret):
-        return {MARK: value.reveal()}
-    if is_model(type(value)):
+        return {SECRET_KEY: value.reveal()}
+    if is_pydantic_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     for plain in (int, float, str):
         if isinstance(value, plain):
@@ -63,7 +63,7 @@ def _replace(value: Any) -> Any:
 def _replace_in_order(value: Any) -> Any:
     """The same with the members of sets sorted: pydantic writes them as a list, in the order of the process."""
     dumped = _replace(value)
-    if is_model(type(value)):
+    if is_pydantic_model(type(value)):
         return _in_order(dumped, value.model_dump(by_alias=True, round_trip=True))
     return dumped
 
@@ -84,14 +84,14 @@ def _restore(kind: type[Any], value: Any) -> Any:
         return value
     if (get_origin(kind) or kind) is Secret:
         return _restore_secret(kind, value)
-    if is_model(kind):
+    if is_pydantic_model(kind):
         return kind.model_validate_json(msgspec.json.encode(value))
     raise TypeError(f"objects of type {kind.__qualname__} can't be read from JSON")
 
 
 def _restore_secret(kind: Any, value: Any) -> Secret[Any]:
     """A secret, from what is kept of it or from the value itself, as those give it who have no `Secret`."""
-    inner = value[MARK] if isinstance(value, dict) and value.keys() == {MARK} else value
+    inner = value[SECRET_KEY] if isinstance(value, dict) and value.keys() == {SECRET_KEY} else value
     if inner == MASK:
         raise ValueError(f"{MASK} stands for a secret that isn't shown: give its value")
     (of,) = get_args(kind) or (Any,)
@@ -112,7 +112,7 @@ def encode(value: Any, what: str = "the value", of: str = "") -> str:
     except Exception as error:
         raise _refusal(value, f"{what} {of}" if of else what, error) from error
     text = data.decode()  # in which to look: bytes raise and catch an error to find bytes
-    if len(data) > MAX_DEPTH or "null" in text or 'nan":' in text or 'inf":' in text or ASTERISKS in text:
+    if len(data) > MAX_DEPTH or "null" in text or 'nan":' in text or 'inf":' in text or PYDANTIC_MASK in text:
         _check_text(data, text, value, f"{what} {of}" if of else what)
     return text
 
@@ -121,7 +121,7 @@ def _check_text(data: bytes, text: str, value: Any, what: str) -> None:
     """Refuse what JSON stands for but doesn't give back."""
     if "null" in text or 'nan":' in text or 'inf":' in text:
         _check_finite(value, what)
-    if ASTERISKS in text and (secret := find_secret(value)) is not None:
+    if PYDANTIC_MASK in text and (secret := find_pydantic_secret(value)) is not None:
         raise NotSerializable(f"{what}: {secret}")
     if len(data) > MAX_DEPTH:
         _check_long(data, value, what)
@@ -138,16 +138,16 @@ def decode(text: str | bytes, kind: Any = Any) -> Any:
         return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         if text[:1] in ("~", b"~"):
-            raise PayloadError(UNREADABLE) from error
+            raise PayloadError(CODEC_MISSING) from error
         raise PayloadError(f"the kept JSON can't be read as {_kind_name(kind)}: {error}") from error
 
 
-def shown(text: str) -> Any:
+def display_value(text: str) -> Any:
     """The value of a kept JSON text for people: its secrets are masked, and what can't be read is said to be so."""
     if text[:1] == "~":
-        return NOT_SHOWN
+        return ENCODED_PLACEHOLDER
     value = decode(text)
-    return masked(value) if f'"{MARK}"' in text else value
+    return mask_secrets(value) if f'"{SECRET_KEY}"' in text else value
 
 
 def canonical(value: Any, what: str = "the value") -> str:
@@ -249,12 +249,12 @@ def _peels_deeper(data: bytes, depth: int) -> bool:
 
 
 def _raise_flaw(value: Any, what: str) -> None:
-    if (flaw := find_flaw(value, _replace)) is not None:
+    if (flaw := find_problem(value, _replace)) is not None:
         raise NotSerializable(f"{what}: {flaw}")
 
 
 def _refusal(value: Any, what: str, error: Exception) -> NotSerializable:
-    if (flaw := find_flaw(value, _replace)) is not None:
+    if (flaw := find_problem(value, _replace)) is not None:
         return NotSerializable(f"{what}: {flaw}")
     if isinstance(error, RecursionError):
         return NotSerializable(f"{what}: nested too deep for the stack that is left")

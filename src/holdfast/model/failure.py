@@ -16,39 +16,39 @@ import msgspec
 from holdfast.errors import ConfigError, ErrorInfo
 from holdfast.model.names import type_name
 
-LONGEST_MESSAGE = 4 * 1024  # bytes
-LONGEST_TRACEBACK = 16 * 1024
+MAX_MESSAGE_BYTES = 4 * 1024  # bytes
+MAX_TRACEBACK_BYTES = 16 * 1024
 
 _LONGEST_TYPE = 200
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("engine", "task"))
 
 
-def describe(exception: BaseException, code: str = "error") -> ErrorInfo:
+def describe_exception(exception: BaseException, code: str = "error") -> ErrorInfo:
     """What is kept of an exception. Messages are cut at their end, tracebacks at their beginning."""
     return ErrorInfo(code, _type_name(exception), _message(exception), _traceback(exception))
 
 
-def to_json(info: ErrorInfo) -> str:
+def error_to_json(info: ErrorInfo) -> str:
     """The text that is kept with a run."""
     parts = {
         "code": _clean(info.code),
         "type": _clean(info.type),
-        "message": cut_end(info.message, LONGEST_MESSAGE),
-        "traceback": None if info.traceback is None else cut_start(info.traceback, LONGEST_TRACEBACK),
+        "message": truncate_end(info.message, MAX_MESSAGE_BYTES),
+        "traceback": None if info.traceback is None else truncate_start(info.traceback, MAX_TRACEBACK_BYTES),
     }
     return msgspec.json.encode(parts).decode()
 
 
-def cancelled(reason: str | None, by: str | None = None) -> str:
+def cancellation_json(reason: str | None, by: str | None = None) -> str:
     """The text that is kept with a cancelled run, with who did it where that is known."""
     if reason is not None and not isinstance(reason, str):
         raise ConfigError(f"reason must be text, not {type(reason).__name__}")
-    text = to_json(ErrorInfo("cancelled", "RunCancelled", reason or ""))
+    text = error_to_json(ErrorInfo("cancelled", "RunCancelled", reason or ""))
     return text if by is None else msgspec.json.encode({**msgspec.json.decode(text), "by": _clean(by)}).decode()
 
 
-def from_json(text: str) -> ErrorInfo:
+def error_from_json(text: str) -> ErrorInfo:
     """The error of a kept text. A text that isn't one becomes the message of an unknown error."""
     try:
         parts: Any = msgspec.json.decode(text)
@@ -60,10 +60,10 @@ def from_json(text: str) -> ErrorInfo:
             None if kept is None else str(kept),
         )
     except Exception:
-        return ErrorInfo("error", "unknown", cut_end(str(text), LONGEST_MESSAGE))
+        return ErrorInfo("error", "unknown", truncate_end(str(text), MAX_MESSAGE_BYTES))
 
 
-def cut_end(text: str, limit: int) -> str:
+def truncate_end(text: str, limit: int) -> str:
     """The beginning of a text, cleaned, in at most `limit` bytes of UTF-8."""
     if len(text) <= limit and len((clean := _clean(text)).encode()) <= limit:
         return clean
@@ -72,7 +72,7 @@ def cut_end(text: str, limit: int) -> str:
     return _clean(text[:room]).encode()[:room].decode(errors="ignore") + note  # a text may have hundreds of megabytes
 
 
-def cut_start(text: str, limit: int) -> str:
+def truncate_start(text: str, limit: int) -> str:
     """The end of a text, cleaned, in at most `limit` bytes of UTF-8."""
     text = _clean(text)
     if len(text) <= limit and len(text.encode()) <= limit:
@@ -96,7 +96,7 @@ def _type_name(exception: BaseException) -> str:
 
 def _message(exception: BaseException) -> str:
     try:
-        return cut_end(str(exception), LONGEST_MESSAGE)
+        return truncate_end(str(exception), MAX_MESSAGE_BYTES)
     except BaseException as error:
         return f"(the message can't be read: its __str__ raised {type(error).__name__})"
 
@@ -124,8 +124,9 @@ def _traceback(exception: BaseException) -> str | None:
         _leave_out_ours(told)
         chunks = told.format()
         text = "".join(
-            chunk if len(chunk) <= LONGEST_MESSAGE else cut_end(chunk, LONGEST_MESSAGE) + "\n" for chunk in chunks
+            chunk if len(chunk) <= MAX_MESSAGE_BYTES else truncate_end(chunk, MAX_MESSAGE_BYTES) + "\n"
+            for chunk in chunks
         )
-        return cut_start(text, LONGEST_TRACEBACK)
+        return truncate_start(text, MAX_TRACEBACK_BYTES)
     except BaseException:
         return None

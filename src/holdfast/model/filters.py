@@ -13,14 +13,14 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.clock import time_to_micros
 from holdfast.model.names import check_name
-from holdfast.model.run import STATES, RunState
+from holdfast.model.run import RUN_STATES, RunState
 
 LONGEST_ERROR = 500
 
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
-class FilterAsked(TypedDict, total=False):
+class FilterOptions(TypedDict, total=False):
     """A filter as it is given by name."""
 
     state: str | Sequence[str] | None
@@ -38,7 +38,7 @@ class FilterAsked(TypedDict, total=False):
     family: UUID | None
 
 
-class PageAsked(FilterAsked, total=False):
+class PageOptions(FilterOptions, total=False):
     """Which runs a page shall have: filters, how many at most, and where to go on."""
 
     limit: int
@@ -69,7 +69,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The run at the top of their family, which is one of them."""
 
     @classmethod
-    def of(cls, asked: FilterAsked) -> RunFilter:
+    def of(cls, asked: FilterOptions) -> RunFilter:
         """The filter that is asked for by name, `state` being one or several."""
         given: dict[str, Any] = {name: value for name, value in asked.items() if name != "state"}
         return cls(states=_states(asked.get("state")), **given)
@@ -95,9 +95,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 def _states(given: str | Sequence[str] | None) -> tuple[RunState, ...]:
     wanted = (given,) if isinstance(given, str) else tuple(given or ())
     for state in wanted:
-        if state not in STATES:
-            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
-    return cast("tuple[RunState, ...]", tuple(state for state in STATES if state in wanted))
+        if state not in RUN_STATES:
+            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(RUN_STATES)}")
+    return cast("tuple[RunState, ...]", tuple(state for state in RUN_STATES if state in wanted))
 
 
 def _prefix(given: str) -> str:

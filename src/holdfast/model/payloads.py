@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, PayloadError, TooLarge
-from holdfast.model.codec import MAX_PAYLOAD, allow
+from holdfast.model.codec import MAX_PAYLOAD_BYTES, allow_payload_bytes
 
-WARN_ABOVE = 256 * 1024
-COMPRESS_ABOVE = 32 * 1024
+WARN_ABOVE_BYTES = 256 * 1024
+COMPRESS_ABOVE_BYTES = 32 * 1024
 LEAST_LIMIT = 1024
 MOST_LIMIT = 64 * 1024 * 1024
 WORTH_IT = 0.9
@@ -39,9 +39,9 @@ class Payloads:
     def __init__(
         self,
         *,
-        warn_above: int | None = WARN_ABOVE,
-        refuse_above: int = MAX_PAYLOAD,
-        compress_above: int | None = COMPRESS_ABOVE,
+        warn_above: int | None = WARN_ABOVE_BYTES,
+        refuse_above: int = MAX_PAYLOAD_BYTES,
+        compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
         tell: Callable[[str, int], None] | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class Payloads:
         self._told: set[str] = set()
         self._plain_below = 0 if codec is not None else min(self.limit, self._warn, self._compress) // 4
         """So many characters are never too many bytes, whatever they are."""
-        allow(self.limit)
+        allow_payload_bytes(self.limit)
 
     def pack(self, text: str, what: str, of: str = "") -> str:
         """A payload as it is stored; TooLarge when it may not be. `what`, and `of` behind it, say in messages which

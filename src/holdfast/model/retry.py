@@ -6,7 +6,7 @@ import math
 from typing import Any, TypeAlias
 
 from holdfast.errors import ConfigError
-from holdfast.model.clock import SECOND, Duration, to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.names import dotted_name
 
 ExceptionTypes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
@@ -119,8 +119,9 @@ class Retry:
         filters = f", on={self.on!r}" if self.on is not None else ""
         filters += f", never_on={self.never_on!r}" if self.never_on else ""
         return (
-            f"Retry(max_attempts={self.max_attempts}, delay={self.delay_micros / SECOND:g}, factor={self.factor:g}, "
-            f"max_delay={self.max_delay_micros / SECOND:g}, jitter={self.jitter:g}{filters})"
+            f"Retry(max_attempts={self.max_attempts}, delay={self.delay_micros / MICROS_PER_SECOND:g}, "
+            f"factor={self.factor:g}, max_delay={self.max_delay_micros / MICROS_PER_SECOND:g}, "
+            f"jitter={self.jitter:g}{filters})"
         )
 
     def _values(self) -> tuple[Any, ...]:

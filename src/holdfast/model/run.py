@@ -19,10 +19,10 @@ RunState: TypeAlias = Literal[
     "blocked", "scheduled", "ready", "running", "waiting", "undoing", "done", "failed", "cancelled", "skipped"
 ]
 
-STATES: tuple[RunState, ...] = get_args(RunState)
+RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 GRAPH_QUEUE = "$graph"
 """Where graphs and gates are: no worker takes anything from there."""
-FINAL: frozenset[RunState] = frozenset({"done", "failed", "cancelled", "skipped"})
+FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled", "skipped"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RunInfo(Generic[R_co]):
     @property
     def final(self) -> bool:
         """Whether the run has ended."""
-        return self.state in FINAL
+        return self.state in FINAL_STATES
 
 
 class Page(list[RunInfo[Any]]):

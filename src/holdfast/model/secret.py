@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-MARK = "$secret"
+SECRET_KEY = "$secret"
 MASK = "***"
 
 
@@ -38,12 +38,12 @@ class Secret(Generic[T]):
         return hash((Secret, self._value))
 
 
-def masked(value: Any) -> Any:
+def mask_secrets(value: Any) -> Any:
     """A plain JSON value with a mask for each secret in it."""
     if isinstance(value, dict):
-        if value.keys() == {MARK}:
+        if value.keys() == {SECRET_KEY}:
             return MASK
-        return {key: masked(item) for key, item in value.items()}
+        return {key: mask_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [masked(item) for item in value]
+        return [mask_secrets(item) for item in value]
     return value

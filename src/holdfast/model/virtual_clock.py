@@ -10,7 +10,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import Clock, Duration, time_to_micros, to_datetime, to_micros
 
 
-class Follower(Protocol):
+class ClockFollower(Protocol):
     """A worker that goes by such a clock, as a test sees it."""
 
     @property
@@ -35,7 +35,7 @@ class VirtualClock:
 
     def __init__(self, now: datetime | None = None) -> None:
         self._now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
-        self._followers: list[Follower] = []
+        self._followers: list[ClockFollower] = []
         self._lock = threading.Lock()
 
     def __call__(self) -> int:
@@ -84,16 +84,16 @@ class VirtualClock:
 
     # For workers
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: ClockFollower) -> None:
         with self._lock:
             self._followers.append(follower)
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: ClockFollower) -> None:
         with self._lock:
             if follower in self._followers:
                 self._followers.remove(follower)
 
-    def worker(self, session: str) -> Follower | None:
+    def worker(self, session: str) -> ClockFollower | None:
         """The worker of a session, if it is alive."""
         return next((follower for follower in list(self._followers) if follower.session == session), None)
 

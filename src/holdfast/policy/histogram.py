@@ -7,27 +7,27 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 
 STEPS = 5
 """Steps to each e-fold of a duration: the step of a duration is STEPS * ln(milliseconds + 1), rounded down."""
-MILLISECOND = SECOND // 1000
+MILLISECOND = MICROS_PER_SECOND // 1000
 
 Histogram: TypeAlias = dict[int, int]
 """How many durations there are by step."""
 
 
-def step_of(micros: int) -> int:
+def bucket_of(micros: int) -> int:
     """The step that a duration belongs to."""
     return math.floor(STEPS * math.log(max(micros, 0) / MILLISECOND + 1))
 
 
-def middle_of(step: int) -> float:
+def bucket_midpoint_s(step: int) -> float:
     """A duration in the middle of a step, in seconds."""
     return math.expm1((step + 0.5) / STEPS) / 1000
 
 
-def merged(some: Iterable[Mapping[int, int]]) -> Histogram:
+def merge_histograms(some: Iterable[Mapping[int, int]]) -> Histogram:
     """One histogram of several."""
     found: Histogram = {}
     for each in some:
@@ -43,5 +43,5 @@ def percentile(histogram: Mapping[int, int], percent: float) -> float | None:
     for step in sorted(histogram):
         seen += histogram[step]
         if seen * 100 >= total * percent:
-            return middle_of(step)
+            return bucket_midpoint_s(step)
     return None

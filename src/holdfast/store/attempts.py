@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.database import Row
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.store.crashes import Death, record_deaths
 from holdfast.store.family import HeldRun, hold_with_parents, ids
 from holdfast.store.part import Do, Part, batch, record
@@ -150,8 +150,8 @@ def _end_family(do: Do, session: str, ends: Sequence[End]) -> Counted:
     old = [{"run": str(row[0]), "n": row[1] - bounded[str(row[0])]} for row in rows if str(row[0]) in bounded]
     if old:
         do("forget_records", rows=batch(old))
-    over = [end for end in ours.values() if end.state in FINAL or end.kind == "undoing"]
-    failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL else "undoing") for end in over])
+    over = [end for end in ours.values() if end.state in FINAL_STATES or end.kind == "undoing"]
+    failed = settle(do, [runs[end.id].ended(end.state if end.state in FINAL_STATES else "undoing") for end in over])
     give_back(do, [runs[end.id].limits for end in ours.values() if not end.lingers])
     return Counted((end.claim for end in ours.values()), failed)
 

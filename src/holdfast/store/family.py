@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.model.failure import cancelled
+from holdfast.model.failure import cancellation_json
 from holdfast.store.part import BATCH, Do, batch, record
 
 
@@ -143,7 +143,7 @@ def cancel_children(do: Do, parents: Sequence[str]) -> list[Ended]:
     if not parents:
         return []
     children = [str(row[0]) for row in do("unfinished_children", rows=ids(parents))]
-    reason = cancelled("its parent ended")
+    reason = cancellation_json("its parent ended")
     return [end for some in chunks(children) for end in cancel(do, hold(do, some), reason)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ConfigError, GraphError, RunNotFound
-from holdfast.model.labels import label_of, name_of
+from holdfast.model.step_keys import key_label, key_name
 from holdfast.store.family import HeldRun, hold, spawn_key
 from holdfast.store.part import BATCH, Do, Part, batch, bounded, record
 from holdfast.store.releasing import child_end
@@ -58,9 +58,9 @@ def _refuse_kind(run: HeldRun) -> None:
 def _before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
     undone = {int(step.value or 0) for step in steps if step.kind == "undone"}
     for at, step in enumerate(steps):
-        if from_step in (step.key, name_of(step.key), label_of(step.key)):
+        if from_step in (step.key, key_name(step.key), key_label(step.key)):
             return [before for before in steps[:at] if before.n not in undone]
-    names = list(dict.fromkeys(label_of(step.key) for step in steps if step.kind not in _NOT_COPIED))
+    names = list(dict.fromkeys(key_label(step.key) for step in steps if step.kind not in _NOT_COPIED))
     known = f"it has {', '.join(names[:20])}" if names else "it has recorded nothing yet"
     raise ConfigError(f"run {id} has no step {from_step!r} on record: {known}")
 

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.errors import BadArguments, ErrorInfo, KeyConflict, RunFinished
 from holdfast.model.codec import canonical_text, encode
-from holdfast.model.failure import from_json, to_json
-from holdfast.model.names import who
-from holdfast.policy.schema import misfit, with_defaults
+from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.names import actor_or_user
+from holdfast.policy.json_schema import apply_defaults, find_mismatch
 from holdfast.store.family import Ended, HeldRun, ids
 from holdfast.store.part import Do, batch, record
 from holdfast.store.releasing import Finish, finish
@@ -32,14 +32,14 @@ class Outcome(NamedTuple):
 
 def completed(gate: str, output: Any, by: str | None) -> Outcome:
     """The gate is complete with an output; `by` is the user of this process where nobody is named."""
-    return Outcome("done", encode(output, f"the output of gate {gate}"), None, who(by))
+    return Outcome("done", encode(output, f"the output of gate {gate}"), None, actor_or_user(by))
 
 
 def failed(gate: str, error: str, by: str | None) -> Outcome:
     """The gate has failed, with a message."""
     if not isinstance(error, str):
         raise BadArguments(f"gate {gate}: fail takes a message, not a {type(error).__name__}")
-    return Outcome("failed", None, to_json(ErrorInfo("gate", "GateFailed", error)), who(by))
+    return Outcome("failed", None, error_to_json(ErrorInfo("gate", "GateFailed", error)), actor_or_user(by))
 
 
 def expire(do: Do, gates: Sequence[str]) -> list[Ended]:
@@ -52,7 +52,7 @@ def expire(do: Do, gates: Sequence[str]) -> list[Ended]:
         message = f"nobody completed gate {node} within {lifetime / 1_000_000:g} s"
         state = {"fail": "failed", "skip": "skipped", "complete": "done"}[outcome]
         code = "timeout" if outcome == "fail" else "condition"
-        error = None if outcome == "complete" else to_json(ErrorInfo(code, "GateTimeout", message))
+        error = None if outcome == "complete" else error_to_json(ErrorInfo(code, "GateTimeout", message))
         result = "null" if outcome == "complete" else None
         entry = {"kind": "timed_out"}
         finishes.append(Finish(str(id), str(graph), node, state, result, error, entry=entry))
@@ -91,10 +91,10 @@ def _checked(gate: HeldRun, plan: dict[str, Any], outcome: Outcome) -> Outcome:
     if outcome.result is None or schema is None:
         return outcome
     value = msgspec.json.decode(outcome.result)
-    fault = misfit(value, schema)
+    fault = find_mismatch(value, schema)
     if fault is not None:
         raise BadArguments(f"gate {gate.node} of run {gate.parent}: {fault}")
-    return outcome._replace(result=msgspec.json.encode(with_defaults(value, schema)).decode())
+    return outcome._replace(result=msgspec.json.encode(apply_defaults(value, schema)).decode())
 
 
 def _refuse_other(gate: HeldRun, outcome: Outcome, state: str, result: str | None, error: str | None) -> None:
@@ -110,10 +110,10 @@ def _refuse_other(gate: HeldRun, outcome: Outcome, state: str, result: str | Non
         return
     how = "completed with another output" if outcome.state == "done" else "completed"
     if state == "failed":
-        how = f"failed: {from_json(error or '').message}"
+        how = f"failed: {error_from_json(error or '').message}"
     raise KeyConflict(f"gate {gate.node} of run {gate.parent} was {how}", UUID(gate.id))
 
 
 def _same_error(one: str | None, other: str | None) -> bool:
-    first, second = from_json(one or ""), from_json(other or "")
+    first, second = error_from_json(one or ""), error_from_json(other or "")
     return (first.code, first.message) == (second.code, second.message)

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.codec import decode
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.store.family import HeldRun, hold_with_parents
 from holdfast.store.gates import Outcome, conclude
 from holdfast.store.graph_rows import Above, add_rows, graph_row, insert, node_rows
@@ -54,11 +54,11 @@ class Graphs(Part):
         lanes = self._lanes.of([run, *graph.runs()])
         return self._together("client", lambda do: carry_out(submit_steps(run, graph, lanes), do))[0]
 
-    def submit_on(self, connection: Borrowed, run: NewRun, graph: NewGraph) -> str:
+    def submit_on(self, connection: CallerConnection, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
         return self._intake.on(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))[0]
 
-    async def asubmit_on(self, connection: BorrowedAsync, run: NewRun, graph: NewGraph) -> str:
+    async def asubmit_on(self, connection: AsyncCallerConnection, run: NewRun, graph: NewGraph) -> str:
         """The same inside the transaction of a caller's connection."""
         return (
             await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))
@@ -74,7 +74,7 @@ class Graphs(Part):
             if self._appended(do, id, key, digests):
                 return
             run = _hold_graph(do, id)
-            if run.state in FINAL:
+            if run.state in FINAL_STATES:
                 raise RunFinished(f"graph run {id} is {run.state}: nodes can be appended to unfinished graphs only")
             if run.state == "blocked":
                 raise GraphError(

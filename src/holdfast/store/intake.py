@@ -19,9 +19,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database import Duplicate, Row, Statement
-from holdfast.database.borrowed import Borrowed, BorrowedAsync
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
 from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
-from holdfast.model.blocking import in_thread
+from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Doing, Ground, Part, batch, bounded
@@ -83,28 +83,30 @@ class Intake(Part):
         else:
             self._together("client", lambda do: add_all(do, name, chunked(runs, lanes, BULK)))
 
-    def add_on(self, connection: Borrowed, runs: Sequence[NewRun]) -> list[str]:
+    def add_on(self, connection: CallerConnection, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
         return self.on(connection, runs, lambda lanes: plan(runs, lanes))
 
-    async def aadd_on(self, connection: BorrowedAsync, runs: Sequence[NewRun]) -> list[str]:
+    async def aadd_on(self, connection: AsyncCallerConnection, runs: Sequence[NewRun]) -> list[str]:
         """The same inside the transaction of a caller's connection."""
         return await self.aon(connection, runs, lambda lanes: plan(runs, lanes))
 
-    def on(self, connection: Borrowed, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
+    def on(self, connection: CallerConnection, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
         """Carry out a plan, which makes these runs, inside the transaction of a caller's connection."""
         connection.check()
         steps = self._borrowed_plan(connection, make(self._lanes.of(runs)))
         execute = partial(self._execute_on, connection)
         return carry_out(steps, Doing(execute, self._ground.payloads))
 
-    def _execute_on(self, connection: Borrowed, name: str, _limit: int | None, values: dict[str, Any]) -> list[Row]:
+    def _execute_on(
+        self, connection: CallerConnection, name: str, _limit: int | None, values: dict[str, Any]
+    ) -> list[Row]:
         return connection.execute(*self._filled(name, values))
 
-    async def aon(self, connection: BorrowedAsync, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
+    async def aon(self, connection: AsyncCallerConnection, runs: Iterable[NewRun], make: MakePlan) -> list[str]:
         """The same on a connection whose verbs are awaited."""
         connection.check()
-        steps = self._borrowed_plan(connection, make(await in_thread(self._lanes.of, runs)))
+        steps = self._borrowed_plan(connection, make(await run_in_thread(self._lanes.of, runs)))
         try:
             name, values = next(steps)
             while True:
@@ -120,7 +122,7 @@ class Intake(Part):
     def _filled(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
         return self._ground.statements.get(name), {**values, "now": self._ground.clock()}
 
-    def _borrowed_plan(self, connection: Borrowed | BorrowedAsync, steps: Plan) -> Plan:
+    def _borrowed_plan(self, connection: CallerConnection | AsyncCallerConnection, steps: Plan) -> Plan:
         """The steps of a plan between savepoints: what fails leaves nothing in the caller's transaction. The first
         time, the connection must show that it leads to the app's own tables."""
         if connection.leads_to not in self._same:

@@ -61,7 +61,7 @@ class Lanes(Part):
         taken back are not remembered."""
         rows = self._one(line, "all_lanes")
         found = {int(id): (queue, task) for id, queue, task, _ in rows}
-        if not self._ground.database.in_callers_transaction():
+        if not self._ground.database.in_user_transaction():
             self._ids.update(_by_pair(found))  # never replaced: another thread may know more
             self.limited |= {int(id) for id, _, _, limited in rows if limited}
         return found

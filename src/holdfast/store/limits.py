@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.database import Row
-from holdfast.policy.limits import Counter, Rate
+from holdfast.policy.admission import LimitCounter, Rate
 from holdfast.store.part import Do, Part, batch
 from holdfast.store.permits import parts_of, starts_of
 
@@ -83,7 +83,7 @@ def _counter(row: Sequence[Any]) -> CounterState:
     place, used, log, look_at, concurrency, rate, period, now, parked = row
     name, key = parts_of(place)
     allowed = None if rate is None else Rate(rate, period)
-    counter = Counter(used, concurrency, allowed, starts_of(log))
+    counter = LimitCounter(used, concurrency, allowed, starts_of(log))
     counter.forget(now)
     started = sum(count for _, count in counter.log)
     return CounterState(

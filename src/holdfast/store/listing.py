@@ -17,9 +17,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database.faults import DataFault
-from holdfast.model.clock import SECOND, time_to_micros
+from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import FINAL, STATES, RunState
+from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
 from holdfast.store.family import ids
 from holdfast.store.lanes import Lanes
 from holdfast.store.part import Ground, Part
@@ -39,7 +39,7 @@ MOST_LANES = 20
 """How many streams a page may be made of."""
 PORTIONS = (200, 1_000, 4_000)
 """How many candidates are looked at at once: first a few, because they may do."""
-SKEW = 3600 * SECOND
+SKEW = 3600 * MICROS_PER_SECOND
 """By how much the clocks of those who make ids may be off."""
 
 _LAST = UUID(int=2**128 - 1)
@@ -52,7 +52,7 @@ _HEAPS = {
     "undoing": ("some_ready", "some_held", "some_scheduled", "some_running", "some_asleep"),
 }
 _BY_LANE = {"some_ready": "some_ready_of_lane", "some_asleep": "some_asleep_of_lane"}
-_UNWELL = FINAL - {"done"}
+_UNWELL = FINAL_STATES - {"done"}
 
 
 class Listed(NamedTuple):
@@ -225,8 +225,8 @@ def states_of(asked: RunFilter) -> Sequence[RunState]:
     ended = asked.finished_from is not None or asked.finished_to is not None
     return [
         state
-        for state in asked.states or STATES
-        if not (state == "done" and asked.error is not None) and (state in FINAL or not ended)
+        for state in asked.states or RUN_STATES
+        if not (state == "done" and asked.error is not None) and (state in FINAL_STATES or not ended)
     ]
 
 

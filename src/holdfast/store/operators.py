@@ -11,7 +11,7 @@ import msgspec
 from holdfast.database import Conflict, DataFault, Duplicate
 from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
 from holdfast.model.ids import new_id
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.store.family import HeldRun, cancel, hold, hold_with_parents
 from holdfast.store.part import Do, Part, batch, record
 from holdfast.store.retrying import retry
@@ -52,7 +52,7 @@ class Operators(Part):
             run = _hold(do, id)
             if run.state in ("done", "skipped"):
                 raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
-            if run.state not in FINAL:
+            if run.state not in FINAL_STATES:
                 return False
             if run.node is not None:
                 raise GraphError(
@@ -81,7 +81,7 @@ class Operators(Part):
             if released is None:
                 return 0
             settle(do, [], released)
-            return sum(run.state not in FINAL for run in hold(do, ended).values())
+            return sum(run.state not in FINAL_STATES for run in hold(do, ended).values())
 
         try:
             return self._together("client", work)
@@ -107,7 +107,7 @@ class Operators(Part):
                 return  # the answer got lost
             if run.kind is not None:
                 raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
-            if run.state in FINAL:
+            if run.state in FINAL_STATES:
                 raise RunFinished(f"run {id} is {run.state}; messages go to unfinished runs")
             do(
                 "add_messages",

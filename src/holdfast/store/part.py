@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.database import Connection, Database, Line, Row, Statements
-from holdfast.database.base import PATIENCE
-from holdfast.database.fork import watch_over
-from holdfast.database.migrate import check, prepare
+from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, Statements
+from holdfast.database.base import IDLE_TIMEOUT_S
+from holdfast.database.fork_safety import register_fork_hooks
+from holdfast.database.migrate import check_version, prepare_schema
 from holdfast.model.clock import Clock
 from holdfast.model.payloads import Payloads
 
@@ -72,12 +72,12 @@ class Ground:
         self.payloads = payloads
         self.statements = Statements("holdfast.store.sql", database.dialect)
         self.clock = clock
-        self.patience = PATIENCE
+        self.patience = IDLE_TIMEOUT_S
         self._migrate = migrate
         self._prepared = False
         self._identity: str | None = None
         self._preparing = threading.Lock()
-        watch_over(self)
+        register_fork_hooks(self)
 
     def before_fork(self) -> None:
         """Nothing."""
@@ -91,10 +91,10 @@ class Ground:
         if in_child:  # where the thread that may have held it isn't any more
             self._preparing = threading.Lock()
 
-    def line(self, purpose: str) -> Line:
+    def line(self, purpose: str) -> ManagedConnection:
         if not self._prepared:
             self.prepare()
-        return self.database.line(purpose, self.patience)
+        return self.database.connection(purpose, self.patience)
 
     def identity(self) -> str:
         """What tells these tables from those of another database or schema."""
@@ -109,8 +109,8 @@ class Ground:
         with self._preparing:
             if self._prepared:
                 return []
-            line = self.database.line("client", self.patience)
-            applied = line.run(lambda connection: prepare(self.database, connection, migrate=self._migrate))
+            line = self.database.connection("client", self.patience)
+            applied = line.run(lambda connection: prepare_schema(self.database, connection, migrate=self._migrate))
             self._prepared = True
             return applied
 
@@ -121,7 +121,9 @@ class Ground:
 
     def version(self) -> int:
         """The version of the tables as they are, 0 where there are none."""
-        return self.database.line("client", self.patience).run(lambda connection: check(self.database, connection))
+        return self.database.connection("client", self.patience).run(
+            lambda connection: check_version(self.database, connection)
+        )
 
 
 class Part:
@@ -144,13 +146,13 @@ class Part:
     def _together(self, purpose: str, work: Callable[[Do], T]) -> T:
         """Several statements in one transaction; after a conflict or a lost connection all of them again."""
 
-        def attempt(connection: Connection) -> T:
+        def attempt(connection: DatabaseConnection) -> T:
             with connection.transaction():
                 return work(self._doer(connection))
 
         return self._ground.line(purpose).run(attempt)
 
-    def _doer(self, connection: Connection) -> Do:
+    def _doer(self, connection: DatabaseConnection) -> Do:
         ground = self._ground
 
         def execute(name: str, limit: int | None, values: dict[str, Any]) -> list[Row]:

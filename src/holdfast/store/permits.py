@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.policy.limits import LOOK_SOON, Counter, Rate, admit
+from holdfast.policy.admission import RECHECK_SOON_MICROS, LimitCounter, Rate, admit
 from holdfast.store.part import Do, batch
 
 MANY = 1000
@@ -110,7 +110,7 @@ def look_again(do: Do) -> int:
     return len(places)
 
 
-def _let_in(do: Do, place: str, counter: Counter, now: int, size: int | None = None) -> None:
+def _let_in(do: Do, place: str, counter: LimitCounter, now: int, size: int | None = None) -> None:
     """Let as many be tried as there is room for, or that many; while others wait, look again."""
     free = counter.free(now)
     size = 0 if free == 0 else size or free or MANY
@@ -118,7 +118,7 @@ def _let_in(do: Do, place: str, counter: Counter, now: int, size: int | None = N
     if not do("any_parked", parked_on=place):
         counter.look_at = None
     elif let_in < size:  # someone is at those that are left
-        counter.look_at = now + LOOK_SOON
+        counter.look_at = now + RECHECK_SOON_MICROS
     else:
         counter.look_at = counter.opens_at(now)
 
@@ -129,19 +129,19 @@ def _return(do: Do, permits: Mapping[str, int]) -> dict[str, int | None]:
     return dict(do("return_permits", rows=rows))
 
 
-def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, Counter], int]:
+def _hold(do: Do, places: Iterable[str]) -> tuple[dict[str, LimitCounter], int]:
     """Lock counters, creating those that don't exist, and read the time when all are locked."""
-    counters: dict[str, Counter] = {}
+    counters: dict[str, LimitCounter] = {}
     now = 0
     rows = batch({"place": place, "name": name_of(place)} for place in places)
     for place, used, log, look_at, concurrency, rate, period, moment in do("hold_limits", rows=rows):
         allowed = None if rate is None else Rate(rate, period)
-        counters[place] = Counter(used, concurrency, allowed, starts_of(log), look_at)
+        counters[place] = LimitCounter(used, concurrency, allowed, starts_of(log), look_at)
         now = max(now, moment)
     return counters, now
 
 
-def _keep(do: Do, counters: dict[str, Counter]) -> None:
+def _keep(do: Do, counters: dict[str, LimitCounter]) -> None:
     rows = [
         {
             "place": place, "name": name_of(place), "used": counter.used,

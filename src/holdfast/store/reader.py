@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
 from holdfast.model.clock import to_datetime, to_datetime_or_none
-from holdfast.model.codec import decode, shown
-from holdfast.model.failure import from_json
-from holdfast.model.filters import PageAsked, RunFilter
+from holdfast.model.codec import decode, display_value
+from holdfast.model.failure import error_from_json
+from holdfast.model.filters import PageOptions, RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.ids import new_id
 from holdfast.model.run import Page, Progress, RunInfo
@@ -34,7 +34,7 @@ ReadResult: TypeAlias = Callable[[str, str], Any]
 
 def read_plain(_task: str, text: str) -> Any:
     """A result as plain JSON, to be shown: without its secrets."""
-    return shown(text)
+    return display_value(text)
 
 
 class Reader:
@@ -87,7 +87,7 @@ class Reader:
             started_at=to_datetime_or_none(row.started_at),
             finished_at=to_datetime_or_none(row.finished_at),
             result=self._result(row) if row.result is not None else None,
-            error=None if row.error is None else from_json(row.error),
+            error=None if row.error is None else error_from_json(row.error),
             worker=row.session,
             tenant=row.tenant,
             tags=_readable(row.tags, tuple[str, ...]) or (),
@@ -106,13 +106,13 @@ class Reader:
         except PayloadError:
             return self.info_of(row._replace(result=None))
 
-    def page(self, **asked: Unpack[PageAsked]) -> Page:
+    def page(self, **asked: Unpack[PageOptions]) -> Page:
         """Runs, newest first; where very many others would have to be passed over, a part of the page."""
         wanted, limit, after = self._asked(asked)
         listed = self._listing.page(wanted, limit, after)
         return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
 
-    def full_page(self, **asked: Unpack[PageAsked]) -> Page:
+    def full_page(self, **asked: Unpack[PageOptions]) -> Page:
         """The same, but as long as it takes to fill the page."""
         wanted, limit, after = self._asked(asked)
         rows: list[RunRow] = []
@@ -123,7 +123,7 @@ class Reader:
             if after is None or len(rows) == limit:
                 return Page([self._listed(row) for row in rows], after)
 
-    def _asked(self, asked: PageAsked) -> tuple[RunFilter, int, str | None]:
+    def _asked(self, asked: PageOptions) -> tuple[RunFilter, int, str | None]:
         """The filter, the size and the cursor, checked."""
         limit, after = asked.pop("limit", 100), asked.pop("after", None)
         if not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:

@@ -1,7 +1,7 @@
 """How the nodes of a graph are decided: each when all that it depends on is final, by counting.
 
 Everything here runs inside a transaction of its caller's, which has locked the graph: nobody else decides its nodes.
-What a rule says is judged by `policy/frontier.py`.
+What a rule says is judged by `policy/graph_rules.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ import msgspec
 from holdfast.database import Row
 from holdfast.errors import ErrorInfo, PayloadError
 from holdfast.model.codec import decode
-from holdfast.model.failure import from_json, to_json
+from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.payloads import Payloads
-from holdfast.policy.frontier import Fail, Go, NodeEnd, Skip, decide, nodes_of, references
-from holdfast.policy.outcome import payload_code
+from holdfast.policy.graph_rules import (
+    FailNode,
+    NodeOutcome,
+    RunNode,
+    SkipNode,
+    decide_node,
+    rule_nodes,
+    rule_references,
+)
+from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.family import Ended, chunks
 from holdfast.store.part import Do, batch, bounded, record
 
@@ -125,17 +133,17 @@ def cause_of(state: str, node: str | None, cause: str | None) -> str | None:
     itself. Of several the largest counts: by their codes failures come after conditions."""
     if state == "done":
         return None
-    return cause if state == "skipped" else skip_cause(Skip(failure=True, node=node), state)
+    return cause if state == "skipped" else skip_cause(SkipNode(failure=True, node=node), state)
 
 
-def skip_cause(skip: Skip, state: str = "failed", own: str | None = None) -> str:
+def skip_cause(skip: SkipNode, state: str = "failed", own: str | None = None) -> str:
     """Why a node is skipped, as it is kept: the failure of another one, or a condition of its own."""
     if skip.cause is not None:
         return skip.cause
     if skip.failure:
         what = "was cancelled" if state == "cancelled" else "failed"
-        return to_json(ErrorInfo("failure", "Skipped", f"node {skip.node} {what}"))
-    return to_json(ErrorInfo("condition", "Skipped", f"the condition of node {own} wasn't true"))
+        return error_to_json(ErrorInfo("failure", "Skipped", f"node {skip.node} {what}"))
+    return error_to_json(ErrorInfo("condition", "Skipped", f"the condition of node {own} wasn't true"))
 
 
 def _decide(do: Do, turns: Sequence[Decidable]) -> tuple[list[Ended], list[Start]]:
@@ -172,26 +180,26 @@ def _release_row(turn: Decidable, args: str | None) -> dict[str, Any]:
     return row
 
 
-def _decision(turn: Decidable, ends: Mapping[str, NodeEnd], payloads: Payloads) -> Finish | str | None:
+def _decision(turn: Decidable, ends: Mapping[str, NodeOutcome], payloads: Payloads) -> Finish | str | None:
     """How a node ends without having run; or the text of its arguments where they were filled in."""
     if turn.cause is not None and "rule" not in turn.plan:
         return Finish(turn.id, turn.graph, turn.node, "skipped", error=turn.cause)
-    decided = decide(turn.plan, ends)
-    if isinstance(decided, Skip):
+    decided = decide_node(turn.plan, ends)
+    if isinstance(decided, SkipNode):
         state = ends[decided.node].state if decided.node is not None else "failed"
         return Finish(turn.id, turn.graph, turn.node, "skipped", error=skip_cause(decided, state, turn.node))
-    if isinstance(decided, Fail):
+    if isinstance(decided, FailNode):
         return _failed(turn, "bad_output", decided.message)
-    if not isinstance(decided, Go) or decided.args is None:
+    if not isinstance(decided, RunNode) or decided.args is None:
         return None
     try:
         return payloads.pack(msgspec.json.encode(decided.args).decode(), "its arguments")
     except PayloadError as error:
-        return _failed(turn, payload_code(error), str(error))
+        return _failed(turn, payload_error_code(error), str(error))
 
 
 def _failed(turn: Decidable, code: str, message: str) -> Finish:
-    error = to_json(ErrorInfo(code, "GraphError", f"node {turn.node}: {message}"))
+    error = error_to_json(ErrorInfo(code, "GraphError", f"node {turn.node}: {message}"))
     return Finish(turn.id, turn.graph, turn.node, "failed", error=error)
 
 
@@ -202,25 +210,25 @@ def _early(turn: Decidable) -> Finish:
     return Finish(turn.id, turn.graph, turn.node, early["state"], early.get("result"), early.get("error"), plan)
 
 
-def _ends_needed(do: Do, turns: Sequence[Decidable]) -> dict[str, dict[str, NodeEnd]]:
+def _ends_needed(do: Do, turns: Sequence[Decidable]) -> dict[str, dict[str, NodeOutcome]]:
     """How the nodes ended that these plans speak of, by graph and name; with outputs where they are looked at."""
     wanted: dict[tuple[str, str], bool] = {}
     for turn in turns:
         if not turn.plan:
             continue
         rule = turn.plan.get("rule")
-        for name in nodes_of(rule):
+        for name in rule_nodes(rule):
             wanted.setdefault((turn.graph, name), False)
-        for reference in (*references(rule), *turn.plan.get("fills", ())):
+        for reference in (*rule_references(rule), *turn.plan.get("fills", ())):
             wanted[turn.graph, reference["node"]] = True
-    ends: dict[str, dict[str, NodeEnd]] = {}
+    ends: dict[str, dict[str, NodeOutcome]] = {}
     rows = [{"graph": graph, "node": node, "wanted": int(wants)} for (graph, node), wants in wanted.items()]
     for some in chunks(rows):
         for graph, node, id, state, kind, error, options, result in do("node_ends", rows=batch(some)):
             output = None if result is None else do.payloads.unpack(result)
             if kind == "graph" and state == "done" and wanted[str(graph), node]:
                 output = graph_output(do, str(id), options)
-            ends.setdefault(str(graph), {})[node] = NodeEnd(state, output, error if state == "skipped" else None)
+            ends.setdefault(str(graph), {})[node] = NodeOutcome(state, output, error if state == "skipped" else None)
     return ends
 
 
@@ -289,9 +297,9 @@ def _end_graph(do: Do, graph: str) -> Ended:
     if count:
         ((_, _, _, state, _, text, _, _),) = do("node_ends", rows=batch([{"graph": graph, "node": first, "wanted": 0}]))
         what = "was cancelled" if state == "cancelled" else "failed"
-        why = f": {from_json(text)}" if text and state == "failed" else ""
+        why = f": {error_from_json(text)}" if text and state == "failed" else ""
         others = f" (and {count - 1:,} more)" if count > 1 else ""
-        error = to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
+        error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
     ((parent, spawn_key, place, node),) = do("graph_place", id=graph)
     finish(do, [Finish(graph, None, None, "failed" if count else "done", error=error)])
     parent = None if parent is None else str(parent)

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.model.ids import new_id
-from holdfast.policy.catch_up import CatchUp
-from holdfast.policy.cron import Timing, delay_within
+from holdfast.policy.schedule_timing import CatchUp, Timing, jitter_delay
 from holdfast.store.rows import NewRun
 
 Kind: TypeAlias = Literal["schedule", "trigger"]
@@ -97,6 +96,6 @@ def run_of_slot(schedule: str, template: str, rules: Rules, slot: int) -> NewRun
     run = from_text(NewRun, template, id=str(new_id()))
     kept = {} if run.options is None else msgspec.json.decode(run.options)
     run.options = msgspec.json.encode({**kept, "schedule": schedule, "scheduled_for": slot}).decode()
-    later = (run.delay or 0) + delay_within(rules.jitter, schedule, slot)
+    later = (run.delay or 0) + jitter_delay(rules.jitter, schedule, slot)
     run.run_at, run.delay = slot + later if later else None, None
     return run

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.database import Row
-from holdfast.policy.catch_up import due_slots
-from holdfast.policy.cron import Timing
+from holdfast.policy.schedule_timing import Timing, due_slots
 from holdfast.store.intake import carry_out, plan
 from holdfast.store.lanes import Lanes, Pair
 from holdfast.store.part import BATCH, Do, Ground, Part, batch

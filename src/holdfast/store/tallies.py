@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.database import Row
-from holdfast.model.clock import SECOND
-from holdfast.policy.histogram import Histogram, merged
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.policy.histogram import Histogram, merge_histograms
 from holdfast.store.part import Part, batch
 
-MINUTE = 60 * SECOND
+MINUTE = 60 * MICROS_PER_SECOND
 HOUR = 60 * MINUTE
 LATE = MINUTE
 """How long after its end a minute is counted: no statement of ours takes longer to commit."""
@@ -128,7 +128,7 @@ def together(at: int, tallies: Sequence[Tally]) -> list[Tally]:
     return [
         Tally(
             at, lane, state, sum(each.runs for each in some),
-            merged(each.waits for each in some), merged(each.takes for each in some),
+            merge_histograms(each.waits for each in some), merge_histograms(each.takes for each in some),
         )
         for (lane, state), some in groups.items()
     ]  # fmt: skip

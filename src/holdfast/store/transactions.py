@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.database import Conflict, ConnectionLost
-from holdfast.database.base import CONFLICT_TRIES
+from holdfast.database.base import MAX_CONFLICT_ATTEMPTS
 from holdfast.errors import StoreUnavailable
 from holdfast.store.commands import LOST, Record, Wrote
 from holdfast.store.group import read_back
@@ -66,12 +66,12 @@ class Transactions(Part):
                 except Refused:
                     return self._recorded(record)
                 except Conflict:
-                    if tries == CONFLICT_TRIES:
+                    if tries == MAX_CONFLICT_ATTEMPTS:
                         raise
                 except ConnectionLost:
                     if (text := self._recorded(record)) is not None:
                         return text
-                    if tries == CONFLICT_TRIES:
+                    if tries == MAX_CONFLICT_ATTEMPTS:
                         raise
         finally:
             self._return_line(purpose)
@@ -113,7 +113,7 @@ class Transactions(Part):
     def _once(self, purpose: str, session: str, record: Record, work: Callable[[Any], str]) -> str:
         ground = self._ground
         line = ground.line(purpose)
-        with ground.database.authors_transaction(line) as connection:
+        with ground.database.task_transaction(line) as connection:
             text = work(connection)
             record.value = ground.payloads.pack(text, "the result of a transaction")
             self._record(purpose, session, record)

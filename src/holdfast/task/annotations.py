@@ -14,7 +14,7 @@ from typing import Any, get_origin
 import msgspec
 
 from holdfast.errors import TaskError
-from holdfast.model.codec import decoder, is_model
+from holdfast.model.codec import decoder, is_pydantic_model
 from holdfast.model.secret import Secret
 
 _NO_TYPES = ("cls", "default", "default_factory")
@@ -96,7 +96,9 @@ def _stranger(info: Any) -> Any:
     """A class in the tree of a type that is neither msgspec's to read, nor a Secret, nor one of pydantic's models."""
     customs = _customs(info, set())
     known = (object, Secret)
-    return next((each for each in customs if (get_origin(each) or each) not in known and not is_model(each)), None)
+    return next(
+        (each for each in customs if (get_origin(each) or each) not in known and not is_pydantic_model(each)), None
+    )
 
 
 def _customs(info: Any, seen: set[int]) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """What authors say about nodes that haven't run yet: their outputs, and conditions on how they end.
 
-Both are data, not values: they become rules and references (`policy/frontier.py`), which the database keeps and the
+Both are data, not values: they become rules and references (`policy/graph_rules.py`), which the database keeps and the
 release of a node judges.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from holdfast.errors import GraphError
 from holdfast.model.codec import decode, encode
-from holdfast.policy.frontier import NOTHING, Reference, Rule, place
+from holdfast.policy.graph_rules import MISSING, Reference, Rule, path_text
 
 if TYPE_CHECKING:
     from holdfast.task.graph import Graph
@@ -48,7 +48,7 @@ class Output(Generic[R_co]):
 
     __slots__ = ("_default", "_node", "_path")
 
-    def __init__(self, node: Node[Any], path: tuple[str | int, ...] = (), default: Any = NOTHING) -> None:
+    def __init__(self, node: Node[Any], path: tuple[str | int, ...] = (), default: Any = MISSING) -> None:
         self._node = node
         self._path = path
         self._default = default
@@ -56,7 +56,7 @@ class Output(Generic[R_co]):
     def __getitem__(self, key: str | int) -> Output[Any]:
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise GraphError(f"{self!r}: a part of an output is named by a str or an int, not by {key!r}")
-        if self._default is not NOTHING:
+        if self._default is not MISSING:
             raise GraphError(f"{self!r}: give the default last, to the part: output[{key!r}].default(…)")
         return Output(self._node, (*self._path, key))
 
@@ -114,7 +114,7 @@ class Output(Generic[R_co]):
         self.__str__()
 
     def __repr__(self) -> str:
-        return f"{self._node.name}.output{place(self._path) if self._path else ''}"
+        return f"{self._node.name}.output{path_text(self._path) if self._path else ''}"
 
     def _compared(self, kind: str, other: object) -> Condition:
         if isinstance(other, Output):
@@ -128,7 +128,7 @@ class Output(Generic[R_co]):
 def reference(output: Output[Any]) -> Reference:
     """An output as the database keeps it."""
     kept: Reference = {"node": output._node.name, "path": list(output._path)}
-    return kept if output._default is NOTHING else {**kept, "default": output._default}
+    return kept if output._default is MISSING else {**kept, "default": output._default}
 
 
 def node_of(output: Output[Any]) -> Node[Any]:

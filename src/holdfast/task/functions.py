@@ -1,16 +1,28 @@
-"""The functions that authors give to a context: which can be used, what they are called, whether they are awaited."""
+"""Inspect the functions that authors pass to a context: whether they are usable, their names, their result types.
+
+Unlike those of a task, the annotations of a step function are never rejected: a result that can't be decoded as the
+annotated type is returned as plain JSON.
+"""
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import functools
 import inspect
 import sys
+import typing
+import weakref
 from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.errors import ConfigError, TaskError
-from holdfast.model.names import LONGEST_NAME, check_name
+from holdfast.model.codec import decode, decoder
+from holdfast.model.names import MAX_NAME_CHARS, check_name
+from holdfast.task.annotations import Unresolved, check, resolve
 from holdfast.task.task import Task
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
@@ -61,7 +73,7 @@ def own_name(verb: str, fn: Callable[..., Any]) -> str:
     if can_name and _is_closure(fn):
         captured = ", ".join(fn.__code__.co_freevars)
         raise _nameless(verb, f"the function {name} captures values from around it ({captured})", can_name)
-    if name.isidentifier() and len(name) <= LONGEST_NAME:
+    if name.isidentifier() and len(name) <= MAX_NAME_CHARS:
         return name
     return given_name(name)
 
@@ -105,3 +117,112 @@ def _is_closure(fn: Any) -> bool:
     for part in fn.__qualname__.split("."):
         found = getattr(found, part, None)
     return not (found is fn or (isinstance(found, Task) and found.fn is fn))
+
+
+# Cached facts about a function
+
+STEP_OPTIONS = frozenset(("name", "retry", "timeout", "undo"))
+_AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
+
+
+class FunctionInfo:
+    """What is known of a function. `name` is None where a step must be given one; `option_like_names`
+    are those of its variables that are named like options of steps, perhaps as parameters."""
+
+    __slots__ = ("_decoder", "is_async", "name", "option_like_names")
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        kind = _kind_of(fn)
+        self._decoder = None if kind is Any else decoder(kind)
+        self.is_async = is_async(fn)
+        code = getattr(fn, "__code__", None)
+        self.option_like_names = STEP_OPTIONS.intersection(() if code is None else code.co_varnames)
+        try:
+            self.name: str | None = own_name("step", fn)
+        except (TaskError, ConfigError):
+            self.name = None
+
+    def decode(self, text: str) -> Any:
+        """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
+        if self._decoder is not None:
+            try:
+                return self._decoder.decode(text)
+            except (msgspec.MsgspecError, RecursionError):
+                return decode(text)
+        return decode(text)
+
+
+_known: dict[int, tuple[weakref.ref[Callable[..., Any]], FunctionInfo]] = {}
+"""By id, with a weak reference that tells whether it is still the same object: looked up for every step."""
+
+
+def cached_info(fn: Any) -> FunctionInfo | None:
+    """What is known of a function by now."""
+    found = _known.get(id(fn))
+    return found[1] if found is not None and found[0]() is fn else None
+
+
+def inspect_function(fn: Callable[..., Any]) -> FunctionInfo:
+    """What is known of a function; of a method once for all objects."""
+    found = cached_info(fn)
+    if found is not None:
+        return found
+    if isinstance(fn, MethodType):
+        return inspect_function(fn.__func__)
+    info = FunctionInfo(fn)
+    place = id(fn)
+    with contextlib.suppress(TypeError):  # nothing that can be referred to weakly
+        _known[place] = (weakref.ref(fn, lambda _: _known.pop(place, None)), info)
+    return info
+
+
+def _kind_of(fn: Callable[..., Any]) -> Any:
+    """The type of what the function gives in the end; Any where nothing is known that JSON can be read as."""
+    plain = _annotated(fn)
+    annotation = plain if isinstance(plain, type) else getattr(plain, "__annotations__", {}).get("return", Any)
+    try:
+        kind = _awaited(resolve(plain, annotation))
+        if kind is not Any:
+            check("", annotation, kind)
+    except (Unresolved, TaskError):
+        return Any
+    return kind
+
+
+def _annotated(fn: Any) -> Any:
+    """Where the annotation stands: behind partial calls, or at the method that makes an object callable.
+    Calling a class gives an object of it."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, type) or inspect.isroutine(fn):
+        return fn
+    return getattr(type(fn), "__call__", fn)  # noqa: B004
+
+
+def _awaited(kind: Any) -> Any:
+    """Of a plain def that is annotated to return a coroutine: what that gives."""
+    if typing.get_origin(kind) in _AWAITED:
+        return typing.get_args(kind)[-1]
+    return kind
+
+
+# Fakes for tests
+
+
+class StepFake(Protocol):
+    """Something that stands in for certain functions."""
+
+    def function_for(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any] | None:
+        """What is called instead of a function that a step of that name has; None where it stands in for another."""
+
+
+active_fakes: list[StepFake] = []
+"""Those of the whole process: steps run in any thread. The last one that fits is taken."""
+
+
+def faked(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function to call for a step."""
+    for stand_in in reversed(active_fakes):
+        if (instead := stand_in.function_for(name, fn)) is not None:
+            return instead
+    return fn

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_ar
 
 import msgspec
 
-from holdfast.errors import ConfigError, GraphError, NotSerializable
+from holdfast.errors import ConfigError, GraphError, NotSerializable, TaskError
 from holdfast.model.clock import Duration
-from holdfast.model.codec import decode, encode
-from holdfast.model.names import LONGEST_KEY, check_name
-from holdfast.policy.frontier import NOTHING, Reference, Rule
+from holdfast.model.codec import decode, encode, is_pydantic_model
+from holdfast.model.names import MAX_KEY_CHARS, check_name
+from holdfast.policy.graph_rules import MISSING, Reference, Rule
+from holdfast.policy.json_schema import find_mismatch
+from holdfast.task.annotations import Unresolved, check
 from holdfast.task.conditions import Condition, Node, Output, as_condition, node_of, reference
-from holdfast.task.gates import schema_of
-from holdfast.task.options import some_time
-from holdfast.task.takes import Takes0, Takes1, Takes2, Takes3, Takes4
-from holdfast.task.task import Request, Task
+from holdfast.task.options import positive_micros
+from holdfast.task.task import Request, Takes0, Takes1, Takes2, Takes3, Takes4, Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -51,7 +51,7 @@ class GateSpec(msgspec.Struct):
     schema: dict[str, Any] | None
 
 
-class Added(msgspec.Struct):
+class NodeSpec(msgspec.Struct):
     """One node as it was added: a request, a gate or a graph; what it comes after, and when it shall run."""
 
     name: str
@@ -79,9 +79,9 @@ class Graph:
 
     def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
         self.name = check_name(name, "the name of a graph")
-        self.key = None if key is None else check_name(key, "the key of a graph", LONGEST_KEY)
+        self.key = None if key is None else check_name(key, "the key of a graph", MAX_KEY_CHARS)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
-        self.added: dict[str, Added] = {}
+        self.added: dict[str, NodeSpec] = {}
         self._numbers: dict[str, int] = {}  # where to go on looking for a free name
 
     @overload
@@ -202,9 +202,9 @@ class Graph:
             raise GraphError(f'{where}: on_timeout must be "fail", "skip" or "complete", but is {on_timeout!r}')
         if on_timeout != "fail" and timeout is None:
             raise GraphError(f"{where}: on_timeout={on_timeout!r} needs a timeout")
-        micros = None if timeout is None else some_time(timeout, f"{where}: timeout")
+        micros = None if timeout is None else positive_micros(timeout, f"{where}: timeout")
         schema = schema_of(type, where, nullable=on_timeout == "complete")
-        added = Added(self._new_name(name), gate=GateSpec(micros, on_timeout, schema))
+        added = NodeSpec(self._new_name(name), gate=GateSpec(micros, on_timeout, schema))
         added.after = self._conditions(name, after)
         return self._keep(added)
 
@@ -218,25 +218,25 @@ class Graph:
     def __repr__(self) -> str:
         return f"<graph {self.name}, {len(self.added)} nodes>"
 
-    def _keep(self, added: Added) -> Node[Any]:
+    def _keep(self, added: NodeSpec) -> Node[Any]:
         if len(self.added) >= MOST_NODES:
             raise GraphError(f"graph {self.name} has {MOST_NODES:,} nodes, which is the most that one can have")
         self.added[added.name] = added
         return Node(self, added.name)
 
-    def _call(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Added:
+    def _call(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> NodeSpec:
         if isinstance(task, Graph | Request):
             if args or kwargs:
                 raise GraphError(f"{task!r} is added as it is: leave out the arguments")
             if isinstance(task, Graph):
-                return Added(self._new_name(name, task.name), graph=task)
-            added = Added(self._new_name(name, task.task.rpartition(".")[2]), request=task)
+                return NodeSpec(self._new_name(name, task.name), graph=task)
+            added = NodeSpec(self._new_name(name, task.task.rpartition(".")[2]), request=task)
             _refuse_options(added.name, task)
             return added
         if not isinstance(task, Task):
             hint = "; decorate it with @app.task" if callable(task) else ""
             raise GraphError(f"graph {self.name}: add takes a task, a request or a graph, not {task!r}{hint}")
-        added = Added(self._new_name(name, task.name.rpartition(".")[2]))
+        added = NodeSpec(self._new_name(name, task.name.rpartition(".")[2]))
         bind_call(added, task, args, kwargs)
         return added
 
@@ -262,7 +262,7 @@ class Graph:
         return [as_condition(self.node(each) if isinstance(each, str) else each, what) for each in after]
 
 
-def bind_call(added: Added, task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def bind_call(added: NodeSpec, task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Check the arguments of a node, and take the outputs out of them: null stands in their places until they come."""
     bound = task.signature.bound(args, kwargs)
     inputs: list[Node[Any]] = []
@@ -313,8 +313,33 @@ def _refuse_options(name: str, request: Request[Any]) -> None:
 
 
 def has_default(fill: Fill) -> bool:
-    return fill.reference.get("default", NOTHING) is not NOTHING
+    return fill.reference.get("default", MISSING) is not MISSING
 
 
 def done_rule(name: str) -> Rule:
     return ["done", name]
+
+
+def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None:
+    """The JSON Schema of a type; None for anything. `nullable`: None must fit it too."""
+    if kind is None or kind is Any:
+        return None
+    if isinstance(kind, str):
+        raise GraphError(f"{where}: type must be a type, not a str: leave out the quotes")
+    try:
+        check(f"{where}: type= is", kind, kind)
+        schema = msgspec.json.schema(kind, schema_hook=_schema_of_model)
+    except (TaskError, Unresolved, TypeError, NotImplementedError) as error:
+        raise GraphError(f"{where}: outputs of type {kind!r} can't be checked: {error}") from error
+    if nullable and find_mismatch(None, schema) is not None:
+        raise GraphError(
+            f"{where}: at its timeout it is to be complete with None, which is no {kind!r}: let the type have None"
+        )
+    return schema
+
+
+def _schema_of_model(kind: type[Any]) -> dict[str, Any]:
+    if not is_pydantic_model(kind):
+        raise NotImplementedError(f"{kind!r} has no schema")
+    schema: dict[str, Any] = kind.model_json_schema()
+    return schema

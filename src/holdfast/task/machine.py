@@ -31,9 +31,9 @@ from holdfast.model.codec import decode, decoder, encode
 from holdfast.model.retry import Retry
 from holdfast.task.annotations import Unresolved, has_secrets, named, resolve
 from holdfast.task.context import Context
-from holdfast.task.options import Declaration, Place, check_retry, some_time
+from holdfast.task.options import Declaration, RunIn, check_retry, positive_micros
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Enqueuer, Part, Task
+from holdfast.task.task import Enqueuer, ExecutionSpec, Task
 
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S", bound="State")
@@ -97,7 +97,7 @@ class After(Generic[R_co]):
         return f"After({self.delay / 1_000_000:g}, {self.state!r})"
 
 
-class Move(NamedTuple):
+class Transition(NamedTuple):
     """A transition: the kept text of the next state, and after how many microseconds."""
 
     args: str
@@ -105,15 +105,15 @@ class Move(NamedTuple):
     to: str
 
 
-class StateCode:
+class StateDefinition:
     """One state's class as the engine uses it."""
 
     def __init__(self, machine: str, kind: type[State]) -> None:
         self.name = kind.__name__
         self.where = f"state {self.name} of machine {machine}"
-        self.run_in = _place_of(kind, self.where)
+        self.run_in = _run_in(kind, self.where)
         self.retry = None if kind.retry is None else check_retry(kind.retry, f"{self.where}: retry")
-        self.timeout = None if kind.timeout is None else some_time(kind.timeout, f"{self.where}: timeout")
+        self.timeout = None if kind.timeout is None else positive_micros(kind.timeout, f"{self.where}: timeout")
         self.kind = kind
         self._decoder: msgspec.json.Decoder[Any] | None = None
 
@@ -130,7 +130,7 @@ class StateCode:
         return has_secrets(self.kind)
 
 
-class Kept(msgspec.Struct):
+class StoredState(msgspec.Struct):
     """A state as it is kept."""
 
     state: str
@@ -140,14 +140,14 @@ class Kept(msgspec.Struct):
 class StateSignature:
     """What the engine needs of a run that is in one of the states: the function to call, and what its return means."""
 
-    def __init__(self, machine: MachineSignature, code: StateCode | None, fault: str = "") -> None:
+    def __init__(self, machine: MachineSignature, definition: StateDefinition | None, fault: str = "") -> None:
         self._machine = machine
-        self._code = code
+        self._definition = definition
         self._fault = fault
 
     @property
     def name(self) -> str:
-        return "" if self._code is None else self._code.name
+        return "" if self._definition is None else self._definition.name
 
     @staticmethod
     def fn(ctx: Any, state: Any) -> Any:
@@ -156,26 +156,26 @@ class StateSignature:
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The state that is kept; raises BadState when it can't be read."""
-        if self._code is None:
+        if self._definition is None:
             raise BadState(self._fault)
         try:
-            return (self._code.read(bytes(decode(text, Kept).fields)),), {}
+            return (self._definition.read(bytes(decode(text, StoredState).fields)),), {}
         except (msgspec.MsgspecError, RecursionError, TypeError) as error:
-            raise BadState(f"{self._code.where} can't be read from what is kept: {error}") from error
+            raise BadState(f"{self._definition.where} can't be read from what is kept: {error}") from error
 
-    def following(self, value: Any) -> Move | str:
+    def next_transition(self, value: Any) -> Transition | str:
         """What a state returned: the next one, or the text of the result; raises BadState where it is neither, and
         PayloadError where the result can't be kept."""
         if value is None or isinstance(value, Done):
             return encode(None if value is None else value.value, f"the result of machine {self._machine.task_name}")
         delay, state = (value.delay, value.state) if isinstance(value, After) else (None, value)
         if not isinstance(state, State):
-            where = self._machine.task_name if self._code is None else self._code.where
+            where = self._machine.task_name if self._definition is None else self._definition.where
             if isinstance(value, After):
                 raise BadState(f"{where} returned {value!r}: After takes the state that comes next")
             raise BadState(f"{where} returned {state!r}: return the next state, After(…), Done(…) or None")
         try:
-            return Move(self._machine.encode((state,), {}), delay, type(state).__name__)
+            return Transition(self._machine.encode((state,), {}), delay, type(state).__name__)
         except (BadArguments, PayloadError) as error:
             raise BadState(str(error)) from error
 
@@ -183,50 +183,52 @@ class StateSignature:
 class MachineSignature:
     """The arguments of a machine: one state."""
 
-    def __init__(self, task_name: str, codes: Mapping[str, StateCode]) -> None:
+    def __init__(self, task_name: str, definitions: Mapping[str, StateDefinition]) -> None:
         self.task_name = task_name
-        self._codes = codes
+        self._definitions = definitions
 
-    def of(self, args: str) -> tuple[StateSignature, StateCode | None]:
+    def of(self, args: str) -> tuple[StateSignature, StateDefinition | None]:
         """What the engine needs to run the state that is kept."""
         try:
-            name = decode(args, Kept).state
+            name = decode(args, StoredState).state
         except PayloadError as error:
             return StateSignature(self, None, f"machine {self.task_name}: what is kept is no state: {error}"), None
-        code = self._codes.get(name)
-        if code is None:
-            known = ", ".join(self._codes)
+        definition = self._definitions.get(name)
+        if definition is None:
+            known = ", ".join(self._definitions)
             fault = f"machine {self.task_name} has no state {name!r}, which is kept; it has {known}"
             return StateSignature(self, None, fault), None
-        return StateSignature(self, code), code
+        return StateSignature(self, definition), definition
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The state by its name and fields; raises BadArguments when it is none of the machine's. Those who have no
         classes, such as the command line, give name and fields themselves."""
         state = args[0] if len(args) == 1 and not kwargs else kwargs
         if isinstance(state, Mapping):
-            if set(state) == {"state", "fields"} and str(state["state"]) in self._codes:
+            if set(state) == {"state", "fields"} and str(state["state"]) in self._definitions:
                 return dict(state)
             raise BadArguments(f"machine {self.task_name} takes one state, {self._examples()}")
-        code = self._codes.get(type(state).__name__)
-        if code is None or not isinstance(state, code.kind):
-            raise BadArguments(f"machine {self.task_name} has no state {state!r}; it has {', '.join(self._codes)}")
-        return {"state": code.name, "fields": _fields(state)}
+        definition = self._definitions.get(type(state).__name__)
+        if definition is None or not isinstance(state, definition.kind):
+            raise BadArguments(
+                f"machine {self.task_name} has no state {state!r}; it has {', '.join(self._definitions)}"
+            )
+        return {"state": definition.name, "fields": _fields(state)}
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return self.encode_bound(self.bound(args, kwargs), ())
 
     def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
         """The JSON text of a state; checked by its types, unless some of its fields are filled in later."""
-        code = self._codes[bound["state"]]
-        text = encode(bound, code.where)
+        definition = self._definitions[bound["state"]]
+        text = encode(bound, definition.where)
         if "fields" not in waiting:
             try:
-                state = code.read(bytes(decode(text, Kept).fields))
+                state = definition.read(bytes(decode(text, StoredState).fields))
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise BadArguments(f"{code.where}: {error}") from error
-            if code.secret:  # fields that are annotated as secrets become such
-                text = encode({**bound, "fields": _fields(state)}, code.where)
+                raise BadArguments(f"{definition.where}: {error}") from error
+            if definition.secret:  # fields that are annotated as secrets become such
+                text = encode({**bound, "fields": _fields(state)}, definition.where)
         return text
 
     def with_defaults(self, text: str) -> str:
@@ -242,7 +244,7 @@ class MachineSignature:
 
     @functools.cached_property
     def _result_kind(self) -> Any:
-        kinds = dict.fromkeys(kind for code in self._codes.values() for kind in _done_with(code.kind))
+        kinds = dict.fromkeys(kind for definition in self._definitions.values() for kind in _done_with(definition.kind))
         try:
             kind: Any = Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - of a list that isn't known beforehand
             decoder(kind)
@@ -251,8 +253,8 @@ class MachineSignature:
         return kind
 
     def _examples(self) -> str:
-        first, *others = self._codes
-        more = f"; its states are {', '.join(self._codes)}" if others else ""
+        first, *others = self._definitions
+        more = f"; its states are {', '.join(self._definitions)}" if others else ""
         return f'like {first}(…), or as JSON {{"state": "{first}", "fields": {{…}}}}{more}'
 
 
@@ -265,10 +267,10 @@ class Machine(Task[[S], Any], Generic[S]):
     def __init__(
         self, declaration: Declaration, states: Collection[type[S]], enqueuer: Enqueuer, history: int | None
     ) -> None:
-        codes = _codes_of(declaration.name, states)
-        super().__init__(declaration, MachineSignature(declaration.name, codes), enqueuer)
-        self.states = tuple(codes)
-        self._first = next(iter(codes.values())).kind
+        definitions = _definitions_of(declaration.name, states)
+        super().__init__(declaration, MachineSignature(declaration.name, definitions), enqueuer)
+        self.states = tuple(definitions)
+        self._first = next(iter(definitions.values())).kind
         self.history = history
         """How many entries of a run's history are kept; None for all."""
 
@@ -277,14 +279,14 @@ class Machine(Task[[S], Any], Generic[S]):
         run: Callable[..., Any] = self._first.run  # type: ignore[attr-defined]
         return run
 
-    def part(self, args: str) -> Part:
-        signature, code = self.signature.of(args)
+    def execution_spec(self, args: str) -> ExecutionSpec:
+        signature, definition = self.signature.of(args)
         declared = self.declaration
-        if code is None:
-            return Part(signature, declared.retry, declared.timeout, "loop")
-        retry = declared.retry if code.retry is None else code.retry
-        timeout = declared.timeout if code.timeout is None else code.timeout
-        return Part(signature, retry, timeout, code.run_in)
+        if definition is None:
+            return ExecutionSpec(signature, declared.retry, declared.timeout, "loop")
+        retry = declared.retry if definition.retry is None else definition.retry
+        timeout = declared.timeout if definition.timeout is None else definition.timeout
+        return ExecutionSpec(signature, retry, timeout, definition.run_in)
 
     def __repr__(self) -> str:
         return f"<machine {self.name}>"
@@ -294,17 +296,17 @@ def _fields(state: Any) -> dict[str, Any]:
     return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
 
 
-def _codes_of(machine: str, states: Collection[Any]) -> dict[str, StateCode]:
+def _definitions_of(machine: str, states: Collection[Any]) -> dict[str, StateDefinition]:
     if not states:
         raise ConfigError(f"machine {machine} has no states: give its classes after the name")
-    codes: dict[str, StateCode] = {}
+    definitions: dict[str, StateDefinition] = {}
     for kind in states:
         if not (isinstance(kind, type) and issubclass(kind, State)):
             raise ConfigError(f"machine {machine}: {kind!r} is no class of a State")
-        if kind.__name__ in codes:
+        if kind.__name__ in definitions:
             raise ConfigError(f"machine {machine} has two states named {kind.__name__}")
-        codes[kind.__name__] = StateCode(machine, kind)
-    return codes
+        definitions[kind.__name__] = StateDefinition(machine, kind)
+    return definitions
 
 
 def _done_with(kind: type[State]) -> list[Any]:
@@ -318,7 +320,7 @@ def _done_with(kind: type[State]) -> list[Any]:
     return [get_args(member)[0] for member in members if get_origin(member) is Done]
 
 
-def _place_of(kind: type[State], where: str) -> Place:
+def _run_in(kind: type[State], where: str) -> RunIn:
     run: Callable[..., Any] | None = getattr(kind, "run", None)
     if run is None:
         raise TaskError(f"{where} has no run: write `async def run(self, ctx: Context)`, or a def with a SyncContext")

@@ -6,16 +6,17 @@ Steps and transactions are known by name and arguments; everything else by its k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from holdfast.model.retry import Retry
-from holdfast.task.callee import Callee
-from holdfast.task.graph_plan import GraphPlan
-from holdfast.task.task import Request
+from holdfast.task.functions import FunctionInfo
+from holdfast.task.graph_compiler import CompiledGraph
+from holdfast.task.task import Request, Task
 
 
 class Call(msgspec.Struct):
@@ -24,7 +25,7 @@ class Call(msgspec.Struct):
     name: str
     base: str
     fn: Callable[..., Any]
-    callee: Callee
+    function_info: FunctionInfo
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
 
@@ -107,7 +108,7 @@ class Spawn(msgspec.Struct):
 class Submit(msgspec.Struct):
     """A graph as a child. `result` is the node whose output is its result; `digest` names all that it asks for."""
 
-    plan: GraphPlan
+    plan: CompiledGraph
     result: str | None
     digest: str
 
@@ -189,3 +190,32 @@ Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
     | Progress | Write | Restart
 )  # fmt: skip
+
+
+class AttemptInfo(Protocol):
+    """What is known about the attempt under way."""
+
+    @property
+    def run_id(self) -> UUID: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def scheduled_for(self) -> datetime | None: ...
+    @property
+    def task(self) -> Task[..., Any]: ...
+
+    def check(self) -> None:
+        """Raise when the run was cancelled or the lease is lost."""
+
+
+class AsyncExecutorProtocol(AttemptInfo, Protocol):
+    """For `Context`. `perform` is called when the author calls, in the order of the code; its coroutine is awaited, or
+    made a task of, when the author does that."""
+
+    def perform(self, operation: Operation, /) -> Coroutine[Any, Any, Any]: ...
+
+
+class SyncExecutorProtocol(AttemptInfo, Protocol):
+    """For `SyncContext`."""
+
+    def perform(self, operation: Operation, /) -> Any: ...

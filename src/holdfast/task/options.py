@@ -13,10 +13,10 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.model.clock import Duration, time_to_micros, to_micros
-from holdfast.model.names import LONGEST_KEY, check_name, check_queue
+from holdfast.model.names import MAX_KEY_CHARS, check_name, check_queue
 from holdfast.model.retry import Retry
 
-Place: TypeAlias = Literal["loop", "thread", "process"]
+RunIn: TypeAlias = Literal["loop", "thread", "process"]
 
 DEFAULT_RETRY = Retry()
 LARGEST_PRIORITY = 1_000_000
@@ -76,14 +76,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = DEFAULT_RETRY
     timeout: int | None = None
     deadline: int | None = None
-    run_in: Place | None = None
+    run_in: RunIn | None = None
     limits: tuple[str, ...] = ()
     max_crashes: int = 3
     keep: int | None = None
     memory: int | None = None
 
 
-class Settings(TypedDict, total=False):
+class TaskSettings(TypedDict, total=False):
     """What `@app.task(…)` takes beside the name."""
 
     aliases: Sequence[str]
@@ -92,7 +92,7 @@ class Settings(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration | None
     deadline: Duration | None
-    run_in: Place | None
+    run_in: RunIn | None
     limits: Sequence[str]
     max_crashes: int
     keep: Duration | None
@@ -109,7 +109,7 @@ def check_declaration(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     deadline: Duration | None = None,
-    run_in: Place | None = None,
+    run_in: RunIn | None = None,
     limits: Iterable[str] = (),
     max_crashes: int = 3,
     keep: Duration | None = None,
@@ -123,8 +123,8 @@ def check_declaration(
         queue=check_queue(queue, f"{where}: queue"),
         priority=_priority(priority, f"{where}: priority"),
         retry=DEFAULT_RETRY if retry is None else check_retry(retry, f"{where}: retry"),
-        timeout=None if timeout is None else some_time(timeout, f"{where}: timeout"),
-        deadline=None if deadline is None else some_time(deadline, f"{where}: deadline"),
+        timeout=None if timeout is None else positive_micros(timeout, f"{where}: timeout"),
+        deadline=None if deadline is None else positive_micros(deadline, f"{where}: deadline"),
         run_in=_place(run_in, is_async, where),
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
@@ -133,7 +133,7 @@ def check_declaration(
     )
 
 
-def _place(run_in: Place | None, is_async: bool, where: str) -> Place:
+def _place(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:
     if run_in is None:
         return "loop" if is_async else "thread"
     if run_in not in ("loop", "thread", "process"):
@@ -145,7 +145,7 @@ def _place(run_in: Place | None, is_async: bool, where: str) -> Place:
     return run_in
 
 
-def _memory(value: Any, run_in: Place | None, what: str) -> int:
+def _memory(value: Any, run_in: RunIn | None, what: str) -> int:
     if run_in != "process":
         raise ConfigError(f'{what} is for tasks with run_in="process": other code shares the worker\'s memory')
     if isinstance(value, bool) or not isinstance(value, int) or value < LEAST_MEMORY:
@@ -154,7 +154,7 @@ def _memory(value: Any, run_in: Place | None, what: str) -> int:
 
 
 def _key(value: Any, what: str) -> str:
-    return check_name(value, what, LONGEST_KEY)
+    return check_name(value, what, MAX_KEY_CHARS)
 
 
 def _priority(value: Any, what: str) -> int:
@@ -183,7 +183,7 @@ def check_retry(value: Any, what: str) -> Retry:
     return value
 
 
-def some_time(value: Any, what: str) -> int:
+def positive_micros(value: Any, what: str) -> int:
     micros = to_micros(value, what)
     if micros == 0:
         raise ConfigError(f"{what} must be more than nothing, but is {value}")
@@ -200,7 +200,7 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _time_or_duration(value: Any, what: str) -> int | _Moment:
-    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else some_time(value, what)
+    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else positive_micros(value, what)
 
 
 class _Moment(msgspec.Struct, frozen=True):
@@ -222,7 +222,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "unique": _key,
     "tenant": check_name,
     "retry": check_retry,
-    "timeout": some_time,
+    "timeout": positive_micros,
     "deadline": _time_or_duration,
     "tags": _names,
     "limits": _names,

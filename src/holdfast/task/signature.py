@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import BadArguments, PayloadError, TaskError
-from holdfast.model.codec import UNREADABLE, decode, decoder, encode
+from holdfast.model.codec import CODEC_MISSING, decode, decoder, encode
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
@@ -34,7 +34,7 @@ _RESULT = "the result"
 _MISFIT = "the kept arguments don't fit: "
 
 
-class Parameters(Protocol):
+class SignatureProtocol(Protocol):
     """How the arguments and the result of a task are kept, whatever kind of task it is."""
 
     task_name: str
@@ -234,7 +234,7 @@ class Signature:
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
-            why = UNREADABLE if text[:1] == "~" else prefix + _by_parameter(error)
+            why = CODEC_MISSING if text[:1] == "~" else prefix + _by_parameter(error)
             raise self._refusal(why) from error
 
     def _by_name(self, text: str) -> str:

@@ -1,6 +1,6 @@
 """`SyncContext`, what a durable function written as a plain def takes as its first parameter.
 
-Each method makes an operation of what it is given (`asking.py`) and hands it to the engine.
+Each method makes an operation of what it is given (`operation_factory.py`) and hands it to the engine.
 """
 
 # What the engine gives back is any value; its type is what the methods here say.
@@ -15,13 +15,12 @@ from uuid import UUID
 
 from holdfast.model.clock import Duration
 from holdfast.model.retry import Retry
-from holdfast.task import asking
-from holdfast.task.asking import StepSettings
+from holdfast.task import operation_factory
 from holdfast.task.conditions import Node
-from holdfast.task.conductor import BlockingConductor
 from holdfast.task.graph import Graph
-from holdfast.task.takes import Takes1
-from holdfast.task.task import Task
+from holdfast.task.operation_factory import StepSettings
+from holdfast.task.operations import SyncExecutorProtocol
+from holdfast.task.task import Takes1, Task
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -38,39 +37,39 @@ Ts = TypeVarTuple("Ts")
 class _SyncStepOptions:
     """`ctx.options(…)`: steps with these settings. All arguments of `step` go to the function."""
 
-    __slots__ = ("_conductor", "_settings")
+    __slots__ = ("_executor", "_settings")
 
-    def __init__(self, conductor: BlockingConductor, settings: StepSettings) -> None:
-        self._conductor = conductor
+    def __init__(self, executor: SyncExecutorProtocol, settings: StepSettings) -> None:
+        self._executor = executor
         self._settings = settings
 
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run part of this function once, and keep what it returned."""
-        return self._conductor.perform(asking.step_with(self._settings, fn, args, kwargs, blocking=True))
+        return self._executor.perform(operation_factory.step_with(self._settings, fn, args, kwargs, blocking=True))
 
 
 class SyncContext:
     """The door of a durable function to what is kept. Its methods block."""
 
-    __slots__ = ("_conductor",)
+    __slots__ = ("_executor",)
 
-    def __init__(self, conductor: BlockingConductor) -> None:
-        self._conductor = conductor
+    def __init__(self, executor: SyncExecutorProtocol) -> None:
+        self._executor = executor
 
     @property
     def run_id(self) -> UUID:
         """The id of the run."""
-        return self._conductor.run_id
+        return self._executor.run_id
 
     @property
     def attempt(self) -> int:
         """The number of the attempt under way, from 1."""
-        return self._conductor.attempt
+        return self._executor.attempt
 
     @property
     def scheduled_for(self) -> datetime | None:
         """The moment that a schedule made this run for; None for other runs."""
-        return self._conductor.scheduled_for
+        return self._executor.scheduled_for
 
     # Parts of the function
 
@@ -91,7 +90,7 @@ class SyncContext:
         """Run part of this function once, and keep what it returned: a replay gets that. It is known by its name and
         arguments. `retry=None` is one try; `undo` is called with the result when the run fails or is cancelled later.
         """
-        return self._conductor.perform(asking.step(fn, args, given, blocking=True))
+        return self._executor.perform(operation_factory.step(fn, args, given, blocking=True))
 
     def options(
         self,
@@ -104,26 +103,26 @@ class SyncContext:
     ) -> _SyncStepOptions:
         """Settings for a step whose function takes keyword arguments. Exceptions of the classes in `raises` come out
         of a step that failed for good as themselves, not as StepFailed."""
-        settings = asking.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
-        return _SyncStepOptions(self._conductor, settings)
+        settings = operation_factory.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
+        return _SyncStepOptions(self._executor, settings)
 
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Register a compensation before an effect that may or may not happen."""
-        self._conductor.perform(asking.undo(fn, args, kwargs, blocking=True))
+        self._executor.perform(operation_factory.undo(fn, args, kwargs, blocking=True))
 
     def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `fn(connection, …)` and commit what it wrote together with the checkpoint, exactly once."""
-        return self._conductor.perform(asking.transaction(fn, args, kwargs))
+        return self._executor.perform(operation_factory.transaction(fn, args, kwargs))
 
     # Waiting
 
     def sleep(self, duration: Duration, name: str | None = None) -> None:
         """Wait, without holding a worker's slot."""
-        self._conductor.perform(asking.sleep(duration, name))
+        self._executor.perform(operation_factory.sleep(duration, name))
 
     def sleep_until(self, time: datetime, name: str | None = None) -> None:
         """Wait for a moment, without holding a worker's slot."""
-        self._conductor.perform(asking.sleep_until(time, name))
+        self._executor.perform(operation_factory.sleep_until(time, name))
 
     @overload
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> T: ...
@@ -131,7 +130,7 @@ class SyncContext:
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
         """Wait for an event: its payload, as `type`. Raises WaitTimeout, and replays the same way."""
-        return self._conductor.perform(asking.wait_for(event, timeout, type))
+        return self._executor.perform(operation_factory.wait_for(event, timeout, type))
 
     @overload
     def receive(self, topic: str, timeout: Duration | None = None, *, type: TypeForm[T]) -> T: ...
@@ -139,21 +138,21 @@ class SyncContext:
     def receive(self, topic: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
     def receive(self, topic: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
         """Wait for the next message sent to this run under a topic: its payload, as `type`."""
-        return self._conductor.perform(asking.receive(topic, timeout, type))
+        return self._executor.perform(operation_factory.receive(topic, timeout, type))
 
     def emit(self, event: str, payload: Any = None) -> bool:
         """Emit an event of the run's own tenant; True when it was the first of that name."""
-        return self._conductor.perform(asking.emit(event, payload))
+        return self._executor.perform(operation_factory.emit(event, payload))
 
     # Other runs
 
     def spawn(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a child, once, and go on without waiting for it."""
-        return self._conductor.perform(asking.spawn("spawn", task, args, kwargs))
+        return self._executor.perform(operation_factory.spawn("spawn", task, args, kwargs))
 
     def join(self, run: Run[R]) -> R:
         """Wait for a child: its result, or RunFailed, or RunCancelled."""
-        return self._conductor.perform(asking.join(run))
+        return self._executor.perform(operation_factory.join(run))
 
     @overload
     def submit(self, graph: Graph, *, result: Node[R]) -> Run[R]: ...
@@ -161,15 +160,15 @@ class SyncContext:
     def submit(self, graph: Graph, *, result: None = None) -> Run[dict[str, Any]]: ...
     def submit(self, graph: Graph, *, result: Node[Any] | None = None) -> Any:
         """Make a graph a child; `join` waits for its result."""
-        return self._conductor.perform(asking.submit(graph, result))
+        return self._executor.perform(operation_factory.submit(graph, result))
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make a child and wait for its result."""
-        return self.join(self._conductor.perform(asking.spawn("call", task, args, kwargs)))
+        return self.join(self._executor.perform(operation_factory.spawn("call", task, args, kwargs)))
 
     def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make an independent run, once: it isn't cancelled with this one."""
-        return self._conductor.perform(asking.enqueue(task, args, kwargs))
+        return self._executor.perform(operation_factory.enqueue(task, args, kwargs))
 
     @overload
     def map(
@@ -187,39 +186,39 @@ class SyncContext:
     def map(self, task: Any, items: Iterable[Any], *, concurrency: int | None = None, errors: str = "raise") -> Any:
         """A child per item, at most `concurrency` at a time, and their results in the order of the items. With
         `errors="return"` those that failed have a RunFailed in their place."""
-        return self._conductor.perform(asking.fan_out(task, items, concurrency, errors))
+        return self._executor.perform(operation_factory.fan_out(task, items, concurrency, errors))
 
     # Recorded values
 
     def now(self) -> datetime:
         """The time, the same at each replay."""
-        return self._conductor.perform(asking.NOW)
+        return self._executor.perform(operation_factory.NOW)
 
     def random(self) -> float:
         """A number from 0 up to 1, the same at each replay."""
-        return self._conductor.perform(asking.RANDOM)
+        return self._executor.perform(operation_factory.RANDOM)
 
     def uuid(self) -> UUID:
         """A new UUID, the same at each replay."""
-        return self._conductor.perform(asking.NEW_UUID)
+        return self._executor.perform(operation_factory.NEW_UUID)
 
     # The run itself
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Say how far the run has come."""
-        self._conductor.perform(asking.progress(done, total, note))
+        self._executor.perform(operation_factory.progress(done, total, note))
 
     def write(self, chunk: Any) -> None:
         """Write a piece for those who follow the run with `run.stream()`."""
-        self._conductor.perform(asking.write(chunk))
+        self._executor.perform(operation_factory.write(chunk))
 
     def check(self) -> None:
         """For long loops in threads: raises when the run was cancelled or this worker lost it."""
-        self._conductor.check()
+        self._executor.check()
 
     def restart(self, *args: Any) -> Any:
         """Go on as a fresh call with these arguments, in the same run, with nothing kept of this one. Never returns."""
-        return self._conductor.perform(asking.restart(self._conductor.task, args))
+        return self._executor.perform(operation_factory.restart(self._executor.task, args))
 
     def __repr__(self) -> str:
         return f"<SyncContext of run {self.run_id}>"

@@ -17,8 +17,8 @@ from holdfast.errors import BadArguments, ConfigError, HoldfastError, TaskError
 from holdfast.model.clock import Duration
 from holdfast.model.codec import canonical, canonical_text, decode, digest
 from holdfast.model.retry import Retry
-from holdfast.task.options import Declaration, Options, Place
-from holdfast.task.signature import Parameters, UntypedSignature
+from holdfast.task.options import Declaration, Options, RunIn
+from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
 if TYPE_CHECKING:
     from holdfast.client.handle import Run
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+A1_contra = TypeVar("A1_contra", contravariant=True)
+A2_contra = TypeVar("A2_contra", contravariant=True)
+A3_contra = TypeVar("A3_contra", contravariant=True)
+A4_contra = TypeVar("A4_contra", contravariant=True)
 
 NO_OPTIONS = Options()
 
@@ -35,7 +39,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
     """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
 
     declaration: Declaration
-    signature: Parameters
+    signature: SignatureProtocol
     args: str
     options: Options = NO_OPTIONS
 
@@ -60,13 +64,13 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
         return digest(canonical(asked, f"the request of task {self.task}"))
 
 
-class Part(NamedTuple):
+class ExecutionSpec(NamedTuple):
     """What the engine needs to run a task with certain arguments: its code, and what was declared about it."""
 
     signature: Any
     retry: Retry
     timeout: int | None
-    run_in: Place | None
+    run_in: RunIn | None
 
 
 class Enqueuer(Protocol):
@@ -86,13 +90,13 @@ class Task(Generic[P, R_co]):
     durable: ClassVar[bool] = False
     name: str
     declaration: Declaration
-    signature: Parameters
+    signature: SignatureProtocol
     fn: Callable[..., Any] | None
 
     def __init__(
         self,
         declaration: Declaration,
-        signature: Parameters,
+        signature: SignatureProtocol,
         enqueuer: Enqueuer,
         fn: Callable[..., Any] | None = None,
     ) -> None:
@@ -102,7 +106,7 @@ class Task(Generic[P, R_co]):
         self.declaration = declaration
         self.signature = signature
         self.fn = fn
-        self._part = Part(signature, declaration.retry, declaration.timeout, declaration.run_in)
+        self._execution_spec = ExecutionSpec(signature, declaration.retry, declaration.timeout, declaration.run_in)
         self._enqueuer = enqueuer
         self._options = NO_OPTIONS
 
@@ -111,9 +115,9 @@ class Task(Generic[P, R_co]):
         """The function that tells where its code stands."""
         return self.fn
 
-    def part(self, _args: str) -> Part:
+    def execution_spec(self, _args: str) -> ExecutionSpec:
         """What the engine needs to run it with these kept arguments."""
-        return self._part
+        return self._execution_spec
 
     @property
     def request_options(self) -> Options:
@@ -242,3 +246,46 @@ class RemoteTask(Task[..., Any]):
 
     def __init__(self, declaration: Declaration, enqueuer: Enqueuer) -> None:
         super().__init__(declaration, UntypedSignature(declaration.name), enqueuer)
+
+
+# Tasks by the number of arguments they accept, because type checkers match `Task[[A], R]` too strictly
+
+
+class Takes0(Protocol[R_co]):
+    """A task that can be called with no argument."""
+
+    name: str
+
+    def request(self) -> Request[R_co]: ...
+
+
+class Takes1(Protocol[A1_contra, R_co]):
+    """A task that can be called with one argument."""
+
+    name: str
+
+    def request(self, a: A1_contra, /) -> Request[R_co]: ...
+
+
+class Takes2(Protocol[A1_contra, A2_contra, R_co]):
+    """A task that can be called with two arguments."""
+
+    name: str
+
+    def request(self, a: A1_contra, b: A2_contra, /) -> Request[R_co]: ...
+
+
+class Takes3(Protocol[A1_contra, A2_contra, A3_contra, R_co]):
+    """A task that can be called with three arguments."""
+
+    name: str
+
+    def request(self, a: A1_contra, b: A2_contra, c: A3_contra, /) -> Request[R_co]: ...
+
+
+class Takes4(Protocol[A1_contra, A2_contra, A3_contra, A4_contra, R_co]):
+    """A task that can be called with four arguments."""
+
+    name: str
+
+    def request(self, a: A1_contra, b: A2_contra, c: A3_contra, d: A4_contra, /) -> Request[R_co]: ...

@@ -17,7 +17,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 
 
-class Metric(NamedTuple):
+class MetricDefinition(NamedTuple):
     """A name, what it counts, in which unit, and by which labels."""
 
     name: str
@@ -40,32 +40,46 @@ class Metric(NamedTuple):
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("holdfast.runs.enqueued", "counter", "{run}", ("task",), "Runs asked for with enqueue and the like."),
-        Metric("holdfast.runs.claimed", "counter", "{run}", ("task",), "Runs that the worker took."),
-        Metric("holdfast.claim.duration", "histogram", "s", (), "How long a claim took that found something."),
-        Metric("holdfast.attempts", "counter", "{attempt}", ("task", "outcome"), "Attempts that were over."),
-        Metric("holdfast.attempt.duration", "histogram", "s", ("task",), "How long author code was at it."),
-        Metric("holdfast.steps", "counter", "{step}", ("task", "outcome"), "Steps that were run, not replayed."),
-        Metric("holdfast.step.duration", "histogram", "s", ("task",), "How long a step took, with its retries."),
-        Metric("holdfast.commit.duration", "histogram", "s", (), "How long a group of commands took to be durable."),
-        Metric("holdfast.commit.size", "histogram", "{command}", (), "How many commands a group had."),
-        Metric("holdfast.slots", "gauge", "{slot}", (), "How many runs the worker may have at once."),
-        Metric("holdfast.slots.busy", "gauge", "{slot}", (), "How many it has."),
-        Metric("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
-        Metric("holdfast.loop.lag", "gauge", "s", (), "For how long the event loop has been blocked."),
-        Metric("holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that ignored its timeout."),
-        Metric("holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs with unfinished on_failure hooks."),
+        MetricDefinition(
+            "holdfast.runs.enqueued", "counter", "{run}", ("task",), "Runs asked for with enqueue and the like."
+        ),
+        MetricDefinition("holdfast.runs.claimed", "counter", "{run}", ("task",), "Runs that the worker took."),
+        MetricDefinition(
+            "holdfast.claim.duration", "histogram", "s", (), "How long a claim took that found something."
+        ),
+        MetricDefinition("holdfast.attempts", "counter", "{attempt}", ("task", "outcome"), "Attempts that were over."),
+        MetricDefinition("holdfast.attempt.duration", "histogram", "s", ("task",), "How long author code was at it."),
+        MetricDefinition(
+            "holdfast.steps", "counter", "{step}", ("task", "outcome"), "Steps that were run, not replayed."
+        ),
+        MetricDefinition(
+            "holdfast.step.duration", "histogram", "s", ("task",), "How long a step took, with its retries."
+        ),
+        MetricDefinition(
+            "holdfast.commit.duration", "histogram", "s", (), "How long a group of commands took to be durable."
+        ),
+        MetricDefinition("holdfast.commit.size", "histogram", "{command}", (), "How many commands a group had."),
+        MetricDefinition("holdfast.slots", "gauge", "{slot}", (), "How many runs the worker may have at once."),
+        MetricDefinition("holdfast.slots.busy", "gauge", "{slot}", (), "How many it has."),
+        MetricDefinition("holdfast.backlog", "gauge", "{command}", (), "Commands that aren't durable yet."),
+        MetricDefinition("holdfast.loop.lag", "gauge", "s", (), "For how long the event loop has been blocked."),
+        MetricDefinition(
+            "holdfast.threads.lost", "gauge", "{thread}", (), "Threads lost to code that ignored its timeout."
+        ),
+        MetricDefinition(
+            "holdfast.failure_hooks.pending", "gauge", "{run}", (), "Failed runs with unfinished on_failure hooks."
+        ),
     )
 }
 
 
-class Meters(Protocol):
+class MetricBackend(Protocol):
     """A library that takes what is measured."""
 
     def measure(self, metric: str, value: float, labels: Mapping[str, str]) -> None: ...
 
 
-class Gauges:
+class GaugeRegistry:
     """The workers of this process, asked for what their gauges show: their sum."""
 
     def __init__(self) -> None:
@@ -86,4 +100,4 @@ class Gauges:
             return sum(read()[metric] for read in self._read)
 
 
-GAUGES = Gauges()
+GAUGES = GaugeRegistry()

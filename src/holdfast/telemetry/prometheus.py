@@ -9,10 +9,10 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from holdfast.errors import ConfigError
-from holdfast.telemetry.metrics import GAUGES, METRICS, Metric
+from holdfast.telemetry.metrics import GAUGES, METRICS, MetricDefinition
 
 
-class PrometheusMeters:
+class PrometheusMetrics:
     """Collectors in the client's default registry."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class PrometheusMeters:
             child.observe(value)
 
 
-def _collector(metric: Metric) -> Any:
+def _collector(metric: MetricDefinition) -> Any:
     if metric.kind == "counter":
         return Counter(metric.prometheus, metric.help, metric.labels)
     if metric.kind == "histogram":
@@ -38,12 +38,12 @@ def _collector(metric: Metric) -> Any:
 
 
 @cache
-def prometheus_meters() -> PrometheusMeters:
+def prometheus_metrics() -> PrometheusMetrics:
     """Those of this process: a registry takes a name once."""
-    return PrometheusMeters()
+    return PrometheusMetrics()
 
 
-def serve(host: str, port: int) -> None:
+def serve_metrics(host: str, port: int) -> None:
     """Show the registry at `http://HOST:PORT/metrics`, in a thread that ends with the process."""
     try:
         start_http_server(port, host)

@@ -4,9 +4,9 @@ The fixture `kit` comes with the pytest plugin, the module `pytest_holdfast`. Ne
 """
 
 from holdfast.model.virtual_clock import VirtualClock
-from holdfast.testing.direct import Restarted, context, sync_context
+from holdfast.testing.crash_injection import crash_at_every_step
 from holdfast.testing.fakes import fake_step
+from holdfast.testing.in_memory_context import Restarted, context, sync_context
 from holdfast.testing.kit import Kit
-from holdfast.testing.marks import crash_at_every_step
 
 __all__ = ["Kit", "Restarted", "VirtualClock", "context", "crash_at_every_step", "fake_step", "sync_context"]

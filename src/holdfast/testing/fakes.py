@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from holdfast.errors import ConfigError
-from holdfast.task.functions import is_async
-from holdfast.task.stand_ins import on_stage
+from holdfast.task.functions import active_fakes, is_async
 from holdfast.task.task import Task
 
 
-class Call(NamedTuple):
+class FakeCall(NamedTuple):
     """One call that a fake got instead of the step's function."""
 
     args: tuple[Any, ...]
@@ -26,7 +25,7 @@ class FakeStep:
     def __init__(self, step: Callable[..., Any] | str, answer: Callable[..., Any]) -> None:
         self._step = step
         self._answer = answer
-        self.calls: list[Call] = []
+        self.calls: list[FakeCall] = []
 
     def function_for(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any] | None:
         known = name if isinstance(self._step, str) else fn
@@ -37,7 +36,7 @@ class FakeStep:
     def _awaited(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @_like(fn)
         async def fake(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(Call(args, kwargs))
+            self.calls.append(FakeCall(args, kwargs))
             value = self._answer(*args, **kwargs)
             return await value if is_async(self._answer) else value
 
@@ -46,7 +45,7 @@ class FakeStep:
     def _plain(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @_like(fn)
         def fake(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(Call(args, kwargs))
+            self.calls.append(FakeCall(args, kwargs))
             return self._answer(*args, **kwargs)
 
         return fake
@@ -80,8 +79,8 @@ def fake_step(
         return returns
 
     fake = FakeStep(step, answer if does is None else does)
-    on_stage.append(fake)
+    active_fakes.append(fake)
     try:
         yield fake
     finally:
-        on_stage.remove(fake)
+        active_fakes.remove(fake)

@@ -20,7 +20,7 @@ from holdfast.model.codec import canonical_text
 from holdfast.model.virtual_clock import VirtualClock
 from holdfast.store import Store
 from holdfast.task.task import Request, Task
-from holdfast.testing.crashing import Crashes, CrashingStore, current
+from holdfast.testing.crash_injection import CrashingStore, CrashInjector, active_injectors
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ class Kit:
             raise ConfigError(f"a kit takes a Holdfast app, not a {type(app).__name__}")
         self.app = Holdfast(url, name="kit") if app is None else app
         self.clock = VirtualClock(now)
-        crashes = current[-1] if current else Crashes()
+        crashes = active_injectors[-1] if active_injectors else CrashInjector()
         self._url = url
         own = self.app.store
         database = open_database(url, own.database.dialect.schema)

@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from holdfast.testing import binaries, watch
+from holdfast.database import open_database
+from holdfast.store import Store
+from holdfast.testing import postgres_binaries, server_watchdog
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -63,7 +65,7 @@ class PostgresServer:
             **(settings or {}),
         }
         self._version = version
-        self._owner = binaries.Owner.fitting()
+        self._owner = postgres_binaries.ServerUser.fitting()
         self._data = data
         self._in_memory = not fsync
         self._home: Path | None = None
@@ -203,7 +205,7 @@ class PostgresServer:
             self._home = self._make_temporary(_short_folder())
             (self._home / "socket").mkdir()
             self._owner.take(self._home)
-            self._install = binaries.usable(binaries.find(self._version), self._owner, self._home)
+            self._install = postgres_binaries.usable(postgres_binaries.find(self._version), self._owner, self._home)
         if self._data is None:
             self._data = self._make_temporary(_memory_folder() if self._in_memory else None)
         if (self.data / "PG_VERSION").exists():
@@ -253,7 +255,7 @@ class PostgresServer:
         """Start the watcher, which ends the server when this process is gone without having done so."""
         temporary = map(str, self._temporary)
         return subprocess.Popen(
-            [sys.executable, "-I", watch.__file__, str(pid), str(self.data), *temporary],
+            [sys.executable, "-I", server_watchdog.__file__, str(pid), str(self.data), *temporary],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -269,6 +271,47 @@ class PostgresServer:
         if self._watcher.stdin is not None:
             self._watcher.stdin.close()
         self._watcher = None
+
+
+class DatabaseFactory:
+    """Those of one server, for one run of tests. All are made over one connection: to open one takes long, too."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server = server_url
+        self._templates: dict[str, str] = {}
+        self._connection: Connection[Any] | None = None
+
+    def create(self, schema: str) -> str:
+        """The URL of a new one, with tables in that schema, and nothing in them."""
+        if schema not in self._templates:
+            url = self.create_empty()
+            store = Store(open_database(url, schema))
+            store.prepare()
+            store.close()
+            self._templates[schema] = database_of(url)
+        return self.create_empty(self._templates[schema])
+
+    def create_empty(self, template: str | None = None) -> str:
+        """The URL of a new one that is a copy of the template, or has no tables."""
+        name = new_name()
+        create_on(self._connect(), name, template)
+        return url_with_database(self._server, name)
+
+    def drop(self, url: str) -> None:
+        drop_on(self._connect(), database_of(url))
+
+    def close(self) -> None:
+        for name in self._templates.values():
+            drop_on(self._connect(), name)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> Connection[Any]:
+        import psycopg
+
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._server, autocommit=True)
+        return self._connection
 
 
 def create_database(server_url: str, name: str | None = None, template: str | None = None) -> str:

@@ -19,7 +19,7 @@ from holdfast.app import Holdfast
 from holdfast.control import Control
 from holdfast.control.tokens import Permission, hash_credential, parse_token_id, to_credential
 from holdfast.errors import RunNotFound
-from holdfast.model.names import who
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.web.responses import RequestError
 
@@ -82,7 +82,7 @@ class Authenticator:
         else:
             found = None
         if found is None and bearer is None and self.is_open():
-            found = Principal(who(None), "operate", None, "open", _csrf_token(self._control.identity))
+            found = Principal(actor_or_user(None), "operate", None, "open", _csrf_token(self._control.identity))
         if found is None:
             raise RequestError(
                 401,

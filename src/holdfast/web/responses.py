@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from holdfast import errors
 from holdfast.control import DataFault
-from holdfast.model.codec import MAX_PAYLOAD
+from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.telemetry import log
 
-MAX_BODY_BYTES = 2 * MAX_PAYLOAD
+MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
 JSON = "application/json"
 TITLES = {
     400: "Bad request",

@@ -7,10 +7,10 @@ import sys
 
 from holdfast.cli.worker import show_lines
 from holdfast.engine.processes.supervisor import Pace, Supervisor
-from holdfast.telemetry.console import show_log
+from holdfast.telemetry.log_format import configure_console_log
 
 processes, grace = int(sys.argv[1]), float(sys.argv[2])
 pace = Pace(first_pause=0.02, longest_pause=0.1, patience=1.0)
 command = [sys.executable, "-m", "holdfast.cli", "--app=shop:app", "worker", "--lease=5", f"--grace={grace}"]
-show_log(False, "holdfast | ")
+configure_console_log(False, "holdfast | ")
 sys.exit(Supervisor(lambda _number: command, processes, grace, show_lines(len("worker 1"), False), pace).run())

@@ -101,7 +101,7 @@ def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: In
     from holdfast.cli.demo.state import DemoState
 
     console = display.make_console()
-    database = app.store.database.shown
+    database = app.store.database.display_url
     scene = DemoState(jobs, database)
     try:
         with display.shown(console, scene) as draw:
@@ -121,6 +121,8 @@ def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: In
 
 def _drop(app: Holdfast, schema: str) -> None:
     try:
-        app.store.database.line("client").run(lambda line: line.script(f'drop schema if exists "{schema}" cascade'))
+        app.store.database.connection("client").run(
+            lambda line: line.execute_script(f'drop schema if exists "{schema}" cascade')
+        )
     except HoldfastError as error:
         click.echo(f"holdfast demo: the schema {schema} couldn't be dropped: {error}", err=True)

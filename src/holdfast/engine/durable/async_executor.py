@@ -19,14 +19,15 @@ from holdfast.engine.durable.delivery import Branches, OrderedDelivery
 from holdfast.engine.durable.executor import BUSY_SUSPEND_DELAY_S, QUIET_ITERATIONS, Executor, SuspendDelay
 from holdfast.engine.durable.plans import OperationPlans, StepResult
 from holdfast.engine.durable.steps import StepCalls, StepRetries, returned
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import Fatal, StoreError
-from holdfast.model.clock import SECOND
-from holdfast.model.labels import label_of
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.step_keys import key_label
 from holdfast.store.commands import Command, Open, Outcome, Record, Wait, Withdraw, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import scope
 from holdfast.task.operations import Operation, Step, Transaction
+from holdfast.task.scope import current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -111,7 +112,7 @@ timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts",
 
 def refusal(key: str) -> Fatal:
     return Fatal(
-        f"{label_of(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
+        f"{key_label(key)}: a durable wait can't be inside asyncio.timeout, asyncio.wait_for or another timeout of the "
         "event loop, which doesn't survive a suspension: give the wait itself a timeout=… (ctx.wait_for, ctx.receive), "
         "or let it race with ctx.sleep"
     )
@@ -141,7 +142,7 @@ def _watched(call: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.
     def watched(when: float, callback: Callable[..., Any], *args: Any, **context: Any) -> asyncio.TimerHandle:
         handle = call(when, callback, *args, **context)
         if getattr(callback, "__name__", None) in CALLBACKS and callback.__module__.partition(".")[0] in PACKAGES:
-            known, now = timeouts.get(), scope.get()
+            known, now = timeouts.get(), current_scope.get()
             if known is not None and now is not None and now.in_body:
                 known.add(Timer(handle, callback, args))
         return handle
@@ -177,7 +178,7 @@ class TransactionCall:
         tried = returned(call, call.fn(connection, *call.args, **call.kwargs), self._calls.payloads)
         if tried.exception is not None:
             raise tried.exception
-        self.record.took = int((time.monotonic() - self._started) * SECOND)
+        self.record.took = int((time.monotonic() - self._started) * MICROS_PER_SECOND)
         if not self.record.n:
             self.record.n = asyncio.run_coroutine_threadsafe(self._take_number(), self._loop).result()
         return tried.text or "null"
@@ -286,12 +287,14 @@ class AsyncExecutor(Executor):
         record = self.plans.step_record(key, tried)
         self._futures.add(future := self._loop.create_future())
         self._delivery.ask(record.n)
-        self._services.keep(Ask(current, record, self._kept, True, future, len(tried.kept), plain=True))
+        self._services.submit(
+            PendingWrite(current, record, self._kept, True, future, len(tried.kept), is_checkpoint=True)
+        )
         try:
             await future
         finally:
             self._settle(future)
-        return operation.callee.decode(tried.text)
+        return operation.function_info.decode(tried.text)
 
     async def _carry_out(self, plan: fx.Plan) -> Any:
         try:
@@ -376,19 +379,19 @@ class AsyncExecutor(Executor):
         n: int | None = getattr(command, "n", None)
         if n is not None:
             self._delivery.ask(n)
-        self._services.submit_here(Ask.of(self.current, command, self._written, True, future))
+        self._services.submit(PendingWrite.of(self.current, command, self._written, True, future))
         return future
 
-    def _kept(self, ask: Ask, answer: Answer) -> None:
+    def _kept(self, write: PendingWrite, answer: WriteResult) -> None:
         """The answer to the checkpoint of a step."""
         if type(answer) is Wrote and not self._open:
             self._ended += 1
-            self._delivery.deliver(ask.command.n, ask.about, None)  # type: ignore[union-attr, arg-type]
+            self._delivery.deliver(write.command.n, write.context, None)  # type: ignore[union-attr, arg-type]
         else:
-            self._written(ask, answer)
+            self._written(write, answer)
 
-    def _written(self, ask: Ask, answer: Answer) -> None:
-        n, future = getattr(ask.command, "n", None), ask.about
+    def _written(self, write: PendingWrite, answer: WriteResult) -> None:
+        n, future = getattr(write.command, "n", None), write.context
         self.finish()
         if type(answer) is Wrote:
             if n is not None:
@@ -405,7 +408,7 @@ class AsyncExecutor(Executor):
     def _tell(self, command: Command) -> None:
         """Have a command written that nobody waits for: what it says is durable elsewhere."""
         self._begun += 1
-        self._services.submit_here(Ask.of(self.current, command, self.finish, True))
+        self._services.submit(PendingWrite.of(self.current, command, self.finish, True))
 
     def finish(self, *_told: Any) -> None:
         self._ended += 1
@@ -434,11 +437,11 @@ class AsyncExecutor(Executor):
         """A turn later: of a branch that was cancelled before this call, what it withdraws is said first."""
         self._delivery.ask(effect.wait.n)
         self._begun += 1
-        ask = Ask.of(self.current, effect.wait, self._registered, True, (effect, future))
-        self._loop.call_soon(self._services.submit_here, ask)
+        write = PendingWrite.of(self.current, effect.wait, self._registered, True, (effect, future))
+        self._loop.call_soon(self._services.submit, write)
 
-    def _registered(self, ask: Ask, answer: Answer) -> None:
-        effect, future = ask.about
+    def _registered(self, write: PendingWrite, answer: WriteResult) -> None:
+        effect, future = write.context
         self.finish()
         n = effect.wait.n
         if isinstance(answer, Open):

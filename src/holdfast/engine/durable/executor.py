@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
@@ -60,7 +60,7 @@ class SuspendDelay:
     def opened(self, kind: str, due_in: int | None, now: float) -> None:
         """Another wait; `now` is the loop's time."""
         if due_in is not None:
-            self._due = min(self._due, now + due_in / SECOND)
+            self._due = min(self._due, now + due_in / MICROS_PER_SECOND)
         if kind != "sleep":
             self._others_move = True
 

@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.errors import ErrorInfo, Fatal, PayloadError, RunCancelled, RunFailed, StepFailed, WaitTimeout
 from holdfast.model.codec import decode, encode
-from holdfast.model.failure import from_json, to_json
-from holdfast.model.labels import name_of
+from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
+from holdfast.model.step_keys import key_name
 from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Outcome, Record
 from holdfast.store.waking import recorded_as
 from holdfast.task.operations import Step
@@ -129,17 +129,17 @@ class RecordedHistory:
         """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
         if not self.unasked:
             return {}
-        names = {name_of(key) for key in self._new if not key.startswith("$")}
+        names = {key_name(key) for key in self._new if not key.startswith("$")}
         found: dict[str, list[str]] = {}
         for key in self.unasked:
-            if not key.startswith("$") and (name := name_of(key)) in names:
+            if not key.startswith("$") and (name := key_name(key)) in names:
                 found.setdefault(name, []).append(key)
         return found
 
 
 def failure_text(error: ErrorInfo, exception: BaseException | None) -> str:
     """What is kept of a step's failure: the error, and the exception's class and arguments where they can be kept."""
-    kept: dict[str, Any] = msgspec.json.decode(to_json(error))
+    kept: dict[str, Any] = msgspec.json.decode(error_to_json(error))
     if exception is not None:
         with suppress(Exception):
             kept["class"] = dotted_name(type(exception))
@@ -159,7 +159,7 @@ def fail_again(step: str, text: str, raises: tuple[type[Exception], ...]) -> NoR
     rebuilt = _rebuild(text, raises) if raises else None
     if rebuilt is not None:
         raise rebuilt
-    raise StepFailed(step, from_json(text))
+    raise StepFailed(step, error_from_json(text))
 
 
 def _rebuild(text: str, raises: tuple[type[Exception], ...]) -> Exception | None:
@@ -220,7 +220,7 @@ def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
 def failure_of_child(child: str, end: Sequence[Any]) -> RunFailed | RunCancelled:
     """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
-    info = from_json(error) if error else ErrorInfo("error", state, "")
+    info = error_from_json(error) if error else ErrorInfo("error", state, "")
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)

@@ -39,8 +39,8 @@ from holdfast.store.retrying import map_value
 from holdfast.store.rows import NewGraph
 from holdfast.store.waking import outcome_of, target_of
 from holdfast.task import operations as op
-from holdfast.task.current import scope
 from holdfast.task.operations import Step, Transaction
+from holdfast.task.scope import current_scope
 
 ReadEnds: TypeAlias = Callable[[], Any]
 
@@ -189,7 +189,7 @@ class OperationPlans:
 
     @staticmethod
     def _refuse_in_step(operation: op.Operation) -> None:
-        now = scope.get()
+        now = current_scope.get()
         if now is not None and now.step is not None and not isinstance(operation, op.Write | op.Progress):
             raise TaskError(
                 f"the context was used inside the step {now.step}: steps can't contain steps or waits; call it in the "
@@ -250,7 +250,7 @@ class OperationPlans:
 
     def new_step(self, operation: op.Step) -> str | None:
         """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
-        now = scope.get()
+        now = current_scope.get()
         history = self.history
         if (
             self.replay_only
@@ -279,7 +279,7 @@ class OperationPlans:
 
     def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
         """What a step on record gives its caller."""
-        value = operation.callee.decode(text or "null")
+        value = operation.function_info.decode(text or "null")
         if undo:
             if operation.undo is None:
                 self.missing_undo.append((n, key))
@@ -294,7 +294,7 @@ class OperationPlans:
             yield ReplayEffect(kept)
             if kept.kind == "failed":
                 self._fails_again(operation.name, kept, ())
-            return operation.callee.decode(kept.value or "null")
+            return operation.function_info.decode(kept.value or "null")
         if self.replay_only:
             yield UnrecordedEffect(key)
         tried: StepResult = yield TransactionEffect(operation, key)
@@ -302,7 +302,7 @@ class OperationPlans:
             record = self.record(key, tried)
             yield WriteEffect(record)
             self._fails(record.n, partial(fail, operation.name, tried.error, (), tried.exception))
-        return operation.callee.decode(tried.text or "null")
+        return operation.function_info.decode(tried.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
         key = self.history.key(operation.base)
@@ -494,7 +494,7 @@ class OperationPlans:
             yield WriteEffect(write.Progress(self.run_token, operation.text))
 
     def write(self, operation: op.Write) -> Plan:
-        now, text = scope.get(), self._client.pack(operation.text, "the chunk of ctx.write")
+        now, text = current_scope.get(), self._client.pack(operation.text, "the chunk of ctx.write")
         if now is not None and now.step is not None:
             yield WriteEffect(write.Write(self.run_token, None, now.step, self.claim.attempt, text))
             return

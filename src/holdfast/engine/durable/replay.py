@@ -24,11 +24,10 @@ from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
 from holdfast.store.commands import Record
-from holdfast.task.callee import callee_of
 from holdfast.task.context import Context
-from holdfast.task.current import Scope, scope
-from holdfast.task.functions import is_async
+from holdfast.task.functions import inspect_function, is_async
 from holdfast.task.operations import Step
+from holdfast.task.scope import Scope, current_scope
 from holdfast.task.sync_context import SyncContext
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -55,13 +54,13 @@ async def run_async(executor: AsyncExecutor, arguments: Arguments) -> End:
         except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(body_scope(attempt))
+    token = current_scope.set(body_scope(attempt))
     try:
         end = attempt.returned(await attempt.signature.fn(Context(executor), *args, **kwargs))
     except BaseException as error:
         end = end_with_failure(attempt, executor.plans, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         executor.close()
     return with_drift(end, executor.plans)
 
@@ -90,11 +89,11 @@ class ReplayOutcome(NamedTuple):
 async def replay_async(executor: AsyncExecutor, arguments: Arguments) -> ReplayOutcome:
     """Let a durable function do again what is on record, and nothing new."""
     args, kwargs = arguments
-    token = scope.set(body_scope(executor.current))
+    token = current_scope.set(body_scope(executor.current))
     try:
         body = asyncio.ensure_future(executor.current.signature.fn(Context(executor), *args, **kwargs))
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     try:
         await _until_quiet(executor, body)
         ended = body.done()  # what comes out of it later is our doing
@@ -134,7 +133,7 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
         except BaseException as error:  # mostly the attempt was stopped; then its order decides how it ends
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
-    token = scope.set(body_scope(attempt))
+    token = current_scope.set(body_scope(attempt))
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(executor), *args, **kwargs))
     except Unwind:
@@ -142,21 +141,21 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     except BaseException as error:
         end = end_with_failure(attempt, executor.plans, error)
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
         executor.close()
     return with_drift(end, executor.plans)
 
 
 def replay_sync(executor: SyncExecutor, arguments: Arguments) -> ReplayOutcome:
     args, kwargs = arguments
-    token = scope.set(body_scope(executor.current))
+    token = current_scope.set(body_scope(executor.current))
     error: BaseException | None = None
     try:
         executor.current.signature.fn(SyncContext(executor), *args, **kwargs)
     except BaseException as raised:
         error = raised
     finally:
-        scope.reset(token)
+        current_scope.reset(token)
     return ReplayOutcome(False) if executor.unrecorded else ReplayOutcome(True, error)
 
 
@@ -215,7 +214,7 @@ def _as_step(registered: Compensation) -> Step:
         fn = partial(_awaited, registered.call)
     name = step.name if step is not None else registered.key
     retry = step.retry if step is not None and step.retry is not None else Retry()
-    return Step(name, "", fn, callee_of(fn), retry=retry, timeout=step.timeout if step is not None else None)
+    return Step(name, "", fn, inspect_function(fn), retry=retry, timeout=step.timeout if step is not None else None)
 
 
 async def _awaited(call: Callable[[], Any]) -> None:

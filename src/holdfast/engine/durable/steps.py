@@ -17,16 +17,16 @@ from holdfast.engine.durable.plans import StepResult
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.errors import ErrorInfo, PayloadError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import encode
-from holdfast.model.failure import describe
-from holdfast.model.labels import name_of
+from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
 from holdfast.model.retry import Retry
+from holdfast.model.step_keys import key_name
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.policy.outcome import Outcome, after_failure, after_timeout, payload_code
-from holdfast.task.current import Scope, scope
+from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.task.operations import Call, Step
+from holdfast.task.scope import Scope, current_scope
 
 
 class StepTimedOut(Exception):
@@ -39,7 +39,7 @@ def returned(call: Call, value: Any, payloads: Payloads) -> StepResult:
         text = encode(value, "the result of step", call.name)
         return StepResult(text, payloads.pack(text, "the result of step", call.name))
     except PayloadError as error:
-        return StepResult(error=describe(error, payload_code(error)), exception=error)
+        return StepResult(error=describe_exception(error, payload_error_code(error)), exception=error)
 
 
 class StepRetries:
@@ -56,23 +56,23 @@ class StepRetries:
     def failed(self, exception: BaseException) -> StepResult | float:
         """Author code raised: how it ended, or the seconds until the next try."""
         if isinstance(exception, StepTimedOut):
-            outcome = after_timeout(self._retry, self._failures, random.random)
-            seconds = (self._timeout or 0) / SECOND
+            outcome = decide_after_timeout(self._retry, self._failures, random.random)
+            seconds = (self._timeout or 0) / MICROS_PER_SECOND
             error = ErrorInfo("timeout", "TimeoutError", f"the step took longer than its timeout of {seconds:g} s")
         else:
             outcome, error = self._described(exception)
         self._failures += 1
         if outcome.retry_in is not None:
-            return outcome.retry_in / SECOND
+            return outcome.retry_in / MICROS_PER_SECOND
         return StepResult(error=error, exception=TimeoutError(error.message) if error.code == "timeout" else exception)
 
-    def _described(self, exception: BaseException) -> tuple[Outcome, ErrorInfo]:
+    def _described(self, exception: BaseException) -> tuple[RetryDecision, ErrorInfo]:
         try:
-            outcome = after_failure(self._retry, self._failures, exception, random.random)
-            return outcome, describe(exception, outcome.code)
+            outcome = decide_after_failure(self._retry, self._failures, exception, random.random)
+            return outcome, describe_exception(exception, outcome.code)
         except BaseException as trouble:  # an exception that can't even be looked at
             message = f"it can't be described: looking at it raised {type(trouble).__name__}"
-            return Outcome("error"), ErrorInfo("error", type(exception).__name__, message)
+            return RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message)
 
 
 LOOK = 0.005
@@ -126,8 +126,8 @@ class StepCalls:
 
     async def run_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """A plain function as part of a step."""
-        token = scope.set(self._scope(key))
-        watched = None if self._attempt.watched is None else self._attempt.watched.step(name_of(key), key)
+        token = current_scope.set(self._scope(key))
+        watched = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
         tried: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -139,16 +139,16 @@ class StepCalls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def run(self, caller: Caller, step: Step, key: str) -> StepResult:
         """A step with its retries."""
         started = monotonic_ns()
-        token = scope.set(self._scope(key))
+        token = current_scope.set(self._scope(key))
         watched = None if self._attempt.watched is None else self._attempt.watched.step(step.name, key)
         tried: StepResult | None = None
         try:
-            if step.timeout is None and step.callee.awaited:
+            if step.timeout is None and step.function_info.is_async:
                 try:
                     tried = returned(step, await step.fn(*step.args, **step.kwargs), self.payloads)
                 except BaseException as error:
@@ -162,12 +162,12 @@ class StepCalls:
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     async def _try_again(self, caller: Caller, step: Step, key: str, error: BaseException | None = None) -> StepResult:
         """The tries of a step, behind the first where that raised an error."""
         tries = StepRetries(step, step.retry, step.timeout)
-        under_way = None if step.callee.awaited else StepThreads()
+        under_way = None if step.function_info.is_async else StepThreads()
         try:
             while True:
                 if error is None:
@@ -208,7 +208,7 @@ class StepCalls:
             coroutine = step.fn(*step.args, **step.kwargs)
         else:
             coroutine = self._in_thread_or_awaited(partial(step.fn, *step.args, **step.kwargs), under_way)
-        return coroutine if step.timeout is None else _within(step.timeout / SECOND, coroutine)
+        return coroutine if step.timeout is None else _within(step.timeout / MICROS_PER_SECOND, coroutine)
 
     async def _in_thread_or_awaited(self, call: Callable[[], Any], under_way: StepThreads) -> Any:
         value = await self.in_thread(call, under_way)

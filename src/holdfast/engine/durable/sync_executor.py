@@ -29,15 +29,16 @@ from holdfast.engine.durable.plans import (
     WriteEffect,
 )
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, returned
-from holdfast.engine.services import Answer, Ask, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
+from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
 from holdfast.store.waking import recorded_as
-from holdfast.task.current import Scope, scope
 from holdfast.task.operations import Operation
+from holdfast.task.scope import Scope, current_scope
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
@@ -113,12 +114,12 @@ class SyncExecutor(Executor):
         assert isinstance(answer, Wrote)
         return answer.value
 
-    def _ask(self, command: Command) -> Future[Answer]:
-        answer: Future[Answer] = Future()
-        self._services.submit(Ask.of(self.current, command, _pass_on, False, answer))
+    def _ask(self, command: Command) -> Future[WriteResult]:
+        answer: Future[WriteResult] = Future()
+        self._services.submit(PendingWrite.of(self.current, command, _pass_on, False, answer))
         return answer
 
-    def _wait_for(self, future: Future[Answer]) -> Answer:
+    def _wait_for(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for an answer, but not when author code has to end anyway."""
         while not wait([future], LOOK).done:
             if self.current.order == "lost":
@@ -161,7 +162,7 @@ class SyncExecutor(Executor):
         came: Future[Outcome] = Future()
         self._open[key] = (kind, came)
         self._services.watch(self)
-        soon = kind != "sleep" or (due_in is not None and due_in / SECOND < SUSPEND_DELAY_S)
+        soon = kind != "sleep" or (due_in is not None and due_in / MICROS_PER_SECOND < SUSPEND_DELAY_S)
         try:
             outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._services.has_room()))
             self._lingering.resumed()
@@ -196,7 +197,7 @@ class SyncExecutor(Executor):
         step = effect.step
         tries = StepRetries(step, step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
-        token = scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
         tried: StepResult | float | None = None
         watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
@@ -209,14 +210,14 @@ class SyncExecutor(Executor):
                 except BaseException as error:
                     tried = tries.failed(error)
                 if isinstance(tried, StepResult):
-                    tried.took = int((time.monotonic() - started) * SECOND)
+                    tried.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
                     return tried
                 self._pause(real_seconds(self._services.store.clock, tried))
                 self.wait_for_threads()
         finally:
             if watched is not None:
                 watched.end(tried)
-            scope.reset(token)
+            current_scope.reset(token)
 
     def _pause(self, seconds: float) -> None:
         """Between two tries of a step: as long as author code hasn't got to end."""
@@ -239,7 +240,7 @@ class SyncExecutor(Executor):
 
         handle = self._services.run_in_thread(work)
         try:
-            return _no_coroutine(done.result(timeout / SECOND))
+            return _no_coroutine(done.result(timeout / MICROS_PER_SECOND))
         except NotYet as error:
             if done.done():
                 return _no_coroutine(done.result())
@@ -255,7 +256,7 @@ class SyncExecutor(Executor):
         call = effect.operation
         command = Record(*self.plans.run_token, 0, effect.key, "step")
         tries = StepRetries(call, None, None)
-        token = scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
 
         def work(connection: Any) -> str:
@@ -263,7 +264,7 @@ class SyncExecutor(Executor):
             tried = returned(call, value, self._services.store.payloads)
             if tried.exception is not None:
                 raise tried.exception
-            command.took = int((time.monotonic() - started) * SECOND)
+            command.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
             command.n = command.n or self.plans.number()
             return tried.text or "null"
 
@@ -287,14 +288,14 @@ class SyncExecutor(Executor):
         finally:
             if watched is not None:
                 watched.end(ended)
-            scope.reset(token)
+            current_scope.reset(token)
         if text is None:
             raise Unwind
         return ended
 
 
-def _pass_on(ask: Ask, answer: Answer) -> None:
-    ask.about.set_result(answer)
+def _pass_on(write: PendingWrite, answer: WriteResult) -> None:
+    write.context.set_result(answer)
 
 
 def _no_coroutine(value: Any) -> Any:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.telemetry import log
-from holdfast.telemetry.fields import worker_here
+from holdfast.telemetry.log_format import current_worker
 
 NOT_BEFORE_WOKEN = 3600.0
 FIRST_PAUSE = 1.0
@@ -33,7 +33,7 @@ class Loop(ABC):
 
     def start(self) -> None:
         here = contextvars.Context()
-        here.run(worker_here.set, worker_here.get())
+        here.run(current_worker.set, current_worker.get())
         self._thread = threading.Thread(target=here.run, args=(self._run,), name=f"holdfast-{self.name}", daemon=True)
         self._thread.start()
 

@@ -14,9 +14,9 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
-from holdfast.engine.loops.committer import Committer
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Session, WorkerState
+from holdfast.engine.write_queue import WriteQueue
 from holdfast.store import Claim, Store
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
@@ -189,7 +189,7 @@ class Claimer(Loop):
         state: WorkerState,
         lanes: KnownLanes,
         runner: Runner,
-        committer: Committer,
+        queue: WriteQueue,
         monitor: LoopMonitor,
         lease: float,
     ) -> None:
@@ -198,7 +198,7 @@ class Claimer(Loop):
         self._state = state
         self._lanes = lanes
         self._runner = runner
-        self._committer = committer
+        self._queue = queue
         self._monitor = monitor
         self._isolation = IsolatedRuns(store, state, runner, lanes, lease)
         self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
@@ -221,7 +221,7 @@ class Claimer(Loop):
             return POLL
         if self._isolation.reserved and (pause := self._isolation.advance(session)) is not None:
             return pause
-        if free <= 0 or self._committer.backlog > MOST_UNWRITTEN:
+        if free <= 0 or self._queue.backlog > MOST_UNWRITTEN:
             return NOT_BEFORE_WOKEN
         if not self.may_claim():
             return POLL

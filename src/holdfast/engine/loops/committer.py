@@ -1,25 +1,23 @@
-"""Group commit: the only way in which a worker writes about the runs that it has in hand.
+"""Group commit: the committer writes everything about the worker's claimed runs, in batches.
 
-Whatever waits is written in one go, each kind in one transaction; while it is being written, the next group gathers. So
-an idle worker adds no delay, and a busy one shares the cost of a commit among many.
+It takes what the write queue holds and writes it, each kind in one transaction; meanwhile the next batch gathers. So an
+idle worker adds no delay, and a busy one shares the cost of a commit among many runs.
 
-* A command that lost its fence fails alone; its group goes on.
-* A group that the database refuses for its data is tried again in halves, so that one bad value can't hurt others. So
-  is one that raises anything else but a trouble of the store: nothing that a run brings along stops the worker.
-* After a lost connection the whole group is repeated: what was written before the answer got lost is recognised.
-* Commands of a session that is over are dropped: nothing may be written under it.
+* A write that lost its fence fails alone; the rest of its batch is written.
+* If the database rejects a batch because of its data, the committer bisects it: one bad value can't fail others. The
+  same goes for any other exception that isn't a failure of the store: a malformed payload never stops the worker.
+* After a lost connection the committer repeats the whole batch; the store recognizes what was written before.
+* Writes of an earlier session are discarded: its lease has expired.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from logging import DEBUG
 from operator import attrgetter
-from threading import get_ident
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -28,38 +26,44 @@ from holdfast.database import DataFault
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.instrumentation import WorkerTelemetry
 from holdfast.engine.loops.base import Loop
-from holdfast.engine.services import Answer, Ask
 from holdfast.engine.session import WorkerState
-from holdfast.engine.write_queue import Bundle, Over, Task, bundled, loose, sessions_of, take_group
+from holdfast.engine.write_queue import (
+    AttemptEnd,
+    CheckpointBatch,
+    PendingWrite,
+    QueuedWrite,
+    WriteQueue,
+    WriteResult,
+    sessions_of,
+    single_writes,
+)
 from holdfast.errors import ConfigError, StoreError
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
-from holdfast.model.failure import describe, from_json, to_json
+from holdfast.model.failure import describe_exception, error_from_json, error_to_json
 from holdfast.store import End, Store
 from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
 from holdfast.store.rows import Counted
 from holdfast.telemetry import log
 
-ENOUGH = 200
-"""So many commands are written without waiting for more: the loop goes on with the others of its turn meanwhile."""
-LOOK_SECONDS = 1.0
-"""How soon it is written what the loop said in a turn that doesn't end, because author code blocks it."""
+POLL_INTERVAL_S = 1.0
+"""How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
 
 WROTE = Wrote()
 
 Ends: TypeAlias = list[tuple[Attempt, End]]
 
 _is_on_loop = attrgetter("on_loop")
-_number_of = attrgetter("number")
+_count_of = attrgetter("count")
 
 
-def is_of_the_data(error: Exception) -> bool:
-    """Whether what was to be written is to blame for an error, and not the store, where it is said to be, or us."""
+def is_data_error(error: Exception) -> bool:
+    """Return whether the written data caused an error, as opposed to the store or the process."""
     return isinstance(error, DataFault) or not isinstance(error, StoreError | ConfigError | MemoryError)
 
 
 class Committer(Loop):
-    """Writes what attempts say, and their ends."""
+    """Writes the commands and the ends of attempts, and delivers the results."""
 
     name = "committer"
 
@@ -67,307 +71,246 @@ class Committer(Loop):
         self,
         store: Store,
         state: WorkerState,
-        failed: Callable[[str], None],
-        written: Callable[[], None],
-        lost: Callable[[list[Attempt]], None],
+        on_failed: Callable[[str], None],
+        on_commit: Callable[[], None],
+        on_lost: Callable[[list[Attempt]], None],
     ) -> None:
         super().__init__()
         self._store = store
         self._state = state
-        self._failed = failed
-        self._written = written
-        self._lost = lost
-        self._waiting: deque[Task] = deque()  # filled by any thread, emptied by one
-        self._steps: list[Ask] = []  # what gathers on the loop in one turn of it
-        self._ends: list[Over] = []  # of durable functions whose steps may stand there
-        self._announced = False  # the end of the turn is on its way
+        self._on_failed = on_failed
+        self._on_commit = on_commit
+        self._on_lost = on_lost
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread = 0
-        self._writing = 0
-        self._told: set[int] = set()  # of the group under way what is durable: asks, and attempts that ended, by id()
-        self.ended = 0
-        self.handed_back = 0
+        self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
+        self.queue = WriteQueue(self.wake)
+        self.ended_attempts = 0
+        self.released_attempts = 0
         self.telemetry: WorkerTelemetry | None = None
 
-    def use(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Where answers to coroutines are given."""
+    def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the event loop on which coroutines get their results."""
         self._loop = loop
-        loop.call_soon_threadsafe(self._note_thread)
-
-    def _note_thread(self) -> None:
-        self._loop_thread = get_ident()
-
-    def end(self, attempt: Attempt, end: End) -> None:
-        self.submit(Over(attempt, end, len(end.result or "") + len(end.error or "") + len(end.args or "")))
-
-    def let_go(self, attempt: Attempt) -> None:
-        self.submit(Over(attempt, None))
-
-    def submit(self, task: Over | Ask) -> None:
-        """Have something written soon. From any thread."""
-        if get_ident() == self._loop_thread:
-            self.submit_here(task)
-        else:
-            self._waiting.append(task)
-            self.wake()
-
-    def submit_here(self, task: Over | Ask) -> None:
-        """The same on the loop. What its tasks say in one turn of it goes together, up to what is enough for a group:
-        the first of many must not begin one of its own."""
-        if self._steps and isinstance(task, Over) and task.attempt.durable:
-            self._ends.append(task)
-        else:
-            self._waiting.append(task)
-        if not self._announced:
-            self._announce()
-        elif len(self._waiting) == ENOUGH:
-            self.wake()
-
-    def keep(self, ask: Ask) -> None:
-        """The same for the checkpoint of a step that went well and has no undo."""
-        self._steps.append(ask)
-        if not self._announced:
-            self._announce()
-        elif len(self._steps) == ENOUGH:
-            self._hand_over()
-
-    def _announce(self) -> None:
-        assert self._loop is not None
-        self._announced = True
-        self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._announced = False
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        """The steps that have gathered wait to be written: behind all else that was said meanwhile, since author code
-        may have withdrawn a wait before it came to a step; but before the ends of their functions."""
-        if self._steps:
-            self._waiting.extend(bundled(self._steps))
-            self._steps = []
-        if self._ends:
-            self._waiting.extend(self._ends)
-            self._ends = []
-        if self._waiting:
-            self.wake()
-
-    @property
-    def backlog(self) -> int:
-        """Commands that aren't durable yet."""
-        gathering = len(self._steps) + len(self._ends)  # looked at first: from there they go on
-        return gathering + self.handed_over
-
-    @property
-    def handed_over(self) -> int:
-        """The same without what has gathered in a turn of the loop, which must end first."""
-        waiting: int = sum(map(_number_of, tuple(self._waiting)))
-        return waiting + self._writing
+        self.queue.set_event_loop(loop)
 
     def tick(self) -> float:
-        self._writing = 1  # before any is taken out: nobody may take it for written
-        group = take_group(self._waiting)
-        self._writing = sum(map(_number_of, group))
-        if not group:
-            return LOOK_SECONDS
-        self._told.clear()
+        queue = self.queue
+        batch = queue.take()
+        if not batch:
+            return POLL_INTERVAL_S
+        self._durable_ids.clear()
         started = time.time_ns()
         try:
-            self._write(group)
+            self._write(batch)
             if self.telemetry is not None:
-                self.telemetry.committed(self._writing, (task.attempt for task in loose(group)), started)
+                attempts = (write.attempt for write in single_writes(batch))
+                self.telemetry.committed(queue.in_flight, attempts, started)
         except BaseException:
-            self._waiting.extendleft(task for task in reversed(loose(group)) if not self._is_told(task))
+            queue.put_back([write for write in single_writes(batch) if not self._is_durable(write)])
             raise
         finally:
-            self._writing = 0
-            self._written()
-        return 0.0 if self._waiting else LOOK_SECONDS
+            queue.finish()
+            self._on_commit()
+        return 0.0 if queue.has_ready else POLL_INTERVAL_S
 
-    def _is_told(self, task: Ask | Over) -> bool:
-        if isinstance(task, Ask):
-            return id(task) in self._told
-        return task.end is not None and id(task.attempt) in self._told
+    def _is_durable(self, write: PendingWrite | AttemptEnd) -> bool:
+        if isinstance(write, PendingWrite):
+            return id(write) in self._durable_ids
+        return write.end is not None and id(write.attempt) in self._durable_ids
 
-    def _write(self, group: list[Task]) -> None:
+    def _write(self, batch: list[QueuedWrite]) -> None:
         session = self._state.session
         current = session.id if session else None
-        if sessions_of(group) != {current}:
-            overs = [task for task in group if isinstance(task, Over)]
-            self._state.remove([task.attempt for task in overs if task.attempt.session != current])
-            group = [task for task in group if sessions_of([task]) == {current}]
+        if sessions_of(batch) != {current}:
+            ends = [write for write in batch if isinstance(write, AttemptEnd)]
+            self._state.remove([write.attempt for write in ends if write.attempt.session != current])
+            batch = [write for write in batch if sessions_of([write]) == {current}]
         if current is None:
             return
-        bundles = [task for task in group if isinstance(task, Bundle)]
-        self._write_asks(current, bundles, [task for task in group if isinstance(task, Ask)])
-        self._write_overs(current, [task for task in group if isinstance(task, Over)])
+        checkpoints = [write for write in batch if isinstance(write, CheckpointBatch)]
+        self._write_commands(current, checkpoints, [write for write in batch if isinstance(write, PendingWrite)])
+        self._write_attempt_ends(current, [write for write in batch if isinstance(write, AttemptEnd)])
 
-    def _write_asks(self, session: str, bundles: list[Bundle], asks: list[Ask]) -> None:
-        """What attempts say: checkpoints, and others. The outcomes of waits go first: nobody waits for them to be
-        durable, so nothing that came after them may be before them."""
+    # Commands
+
+    def _write_commands(self, session: str, batches: list[CheckpointBatch], writes: list[PendingWrite]) -> None:
+        """Write commands and checkpoints.
+
+        Commands other than checkpoints go first: nobody waits until the outcome of a wait is durable, so no checkpoint
+        that follows it may become durable before it.
+        """
         journal = self._store.journal
-        plain = [ask for ask in asks if ask.plain]
-        alone = [ask for ask in asks if wants_to_be_alone(ask.command)]
-        if others := [ask for ask in asks if not ask.plain and not wants_to_be_alone(ask.command)]:
-            self._write_halved(others, lambda some: journal.write(session, [ask.command for ask in some]))
-        if bundles and not self._write_bundles(session, bundles):
-            plain += chain.from_iterable(bundle.asks for bundle in bundles)
-        if plain:
-            self._write_halved(plain, lambda some: journal.record(session, [ask.record() for ask in some]))
-        for ask in alone:
-            self._write_halved([ask], lambda some: [journal.enqueue(session, some[0].command)])
+        checkpoints = [write for write in writes if write.is_checkpoint]
+        alone = [write for write in writes if wants_to_be_alone(write.command)]
+        if others := [write for write in writes if not write.is_checkpoint and not wants_to_be_alone(write.command)]:
+            self._write_bisecting(others, lambda some: journal.write(session, [write.command for write in some]))
+        if batches and not self._write_checkpoint_batches(session, batches):
+            checkpoints += chain.from_iterable(batch.writes for batch in batches)
+        if checkpoints:
+            self._write_bisecting(checkpoints, lambda some: journal.record(session, [write.record() for write in some]))
+        for write in alone:
+            self._write_bisecting([write], lambda some: [journal.enqueue(session, some[0].command)])
 
-    def _write_bundles(self, session: str, bundles: list[Bundle]) -> bool:
-        """Checkpoints of steps, as one text. False where they don't all count, or not as they are."""
-        rows, number = ",".join([bundle.rows for bundle in bundles]), sum(map(_number_of, bundles))
+    def _write_checkpoint_batches(self, session: str, batches: list[CheckpointBatch]) -> bool:
+        """Write encoded checkpoints with one statement. Return False if they have to be written one by one instead."""
+        rows, count = ",".join([batch.rows for batch in batches]), sum(map(_count_of, batches))
         try:
-            if not self._store.journal.record_steps(session, f"[{rows}]", number):
+            if not self._store.journal.record_steps(session, f"[{rows}]", count):
                 return False
-        except Exception as fault:
-            if not is_of_the_data(fault):
+        except Exception as error:
+            if not is_data_error(error):
                 raise
             return False
-        asks = list(chain.from_iterable(bundle.asks for bundle in bundles))
-        self._told.update(map(id, asks))
-        self._pass_on(zip(asks, repeat(WROTE)))
+        writes = list(chain.from_iterable(batch.writes for batch in batches))
+        self._durable_ids.update(map(id, writes))
+        self._deliver_on_loop(zip(writes, repeat(WROTE)))
         return True
 
-    def _write_halved(self, asks: list[Ask], write: Callable[[Any], Sequence[Answer]]) -> None:
+    def _write_bisecting(self, writes: list[PendingWrite], write: Callable[[Any], Sequence[WriteResult]]) -> None:
         try:
-            answers = write(asks)
-        except Exception as fault:
-            if not is_of_the_data(fault):
+            results = write(writes)
+        except Exception as error:
+            if not is_data_error(error):
                 raise
-            if len(asks) > 1:
-                half = len(asks) // 2
-                self._write_halved(asks[:half], write)
-                self._write_halved(asks[half:], write)
+            if len(writes) > 1:
+                half = len(writes) // 2
+                self._write_bisecting(writes[:half], write)
+                self._write_bisecting(writes[half:], write)
                 return
-            answers = [fault]
-        self._told.update(map(id, asks))
-        self._answer(asks, answers)
+            results = [error]
+        self._durable_ids.update(map(id, writes))
+        self._deliver(writes, results)
 
-    def _answer(self, asks: list[Ask], answers: Sequence[Answer]) -> None:
-        if LOST in answers:
-            lost = {id(ask.attempt): ask.attempt for ask, answer in zip(asks, answers, strict=True) if answer is LOST}
-            self._lost(list(lost.values()))
-        told: Sequence[tuple[Ask, Answer]] = list(zip(asks, answers, strict=True))
-        if not all(map(_is_on_loop, asks)):
-            for ask, answer in told:
-                if not ask.on_loop:
-                    ask.answer(ask, answer)
-            told = [each for each in told if each[0].on_loop]
-        if told:
-            self._pass_on(told)
+    def _deliver(self, writes: list[PendingWrite], results: Sequence[WriteResult]) -> None:
+        pairs = list(zip(writes, results, strict=True))
+        if LOST in results:
+            lost = {id(write.attempt): write.attempt for write, result in pairs if result is LOST}
+            self._on_lost(list(lost.values()))
+        if not all(map(_is_on_loop, writes)):
+            for write, result in pairs:
+                if not write.on_loop:
+                    write.on_result(write, result)
+            pairs = [pair for pair in pairs if pair[0].on_loop]
+        if pairs:
+            self._deliver_on_loop(pairs)
 
-    def _pass_on(self, told: Iterable[tuple[Ask, Answer]]) -> None:
+    def _deliver_on_loop(self, pairs: Iterable[tuple[PendingWrite, WriteResult]]) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._tell_on_loop, told)
+            self._loop.call_soon_threadsafe(self._call_back, pairs)
 
-    def _tell_on_loop(self, told: Iterable[tuple[Ask, Answer]]) -> None:
-        """Give answers. What their receivers say next, in the loop's next turn, belongs together, and goes on at once
-        when the last of them has said it."""
-        for ask, answer in told:
-            ask.answer(ask, answer)
-        if not self._announced:
-            self._announce()
+    def _call_back(self, pairs: Iterable[tuple[PendingWrite, WriteResult]]) -> None:
+        """Call the callbacks on the event loop.
 
-    def _write_overs(self, current: str, ours: list[Over]) -> None:
-        ends = [(attempt, end) for attempt, end, *_ in ours if end is not None and end.kind != "crashed"]
+        The resumed coroutines run in the loop's next turn; whatever they submit is flushed together after that turn.
+        """
+        for write, result in pairs:
+            write.on_result(write, result)
+        self.queue.flush_after_this_turn()
+
+    # Ends of attempts
+
+    def _write_attempt_ends(self, session: str, writes: list[AttemptEnd]) -> None:
+        all_ends = [(write.attempt, write.end) for write in writes if write.end is not None]
+        ends = [each for each in all_ends if each[1].kind != "crashed"]
         if ends:
-            self._write_ends(current, ends)
-        crashed = [(attempt, end) for attempt, end, *_ in ours if end is not None and end.kind == "crashed"]
-        if crashed:
-            self._write_crashes(current, crashed)
-        over = [attempt for attempt, end, *_ in ours if end is None]
-        if over:
-            self._store.attempts.let_go(current, [(attempt.claim.id, attempt.claim.fence) for attempt in over])
-            self._state.remove(over)
+            self._write_ends(session, ends)
+        if len(ends) < len(all_ends):
+            self._write_crashes(session, [each for each in all_ends if each[1].kind == "crashed"])
+        released = [write.attempt for write in writes if write.end is None]
+        if released:
+            self._store.attempts.let_go(session, [(attempt.claim.id, attempt.claim.fence) for attempt in released])
+            self._state.remove(released)
 
     def _write_ends(self, session: str, ends: Ends) -> None:
         try:
             counted = self._store.attempts.end(session, [end for _, end in ends])
-        except Exception as fault:
-            self._write_apart(self._write_ends, session, ends, fault)
+        except Exception as error:
+            self._write_ends_bisecting(self._write_ends, session, ends, error)
             return
-        whole, quiet = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
+        all_accepted, no_debug_log = len(counted) == len(ends), not log.logger.isEnabledFor(DEBUG)
         for attempt, end in ends:
-            self._told.add(id(attempt))
-            if not whole and end.claim not in counted:
-                self._refused(attempt)
-            elif quiet and end.kind == "done" and end.drift is None:
-                self.ended += 1
+            self._durable_ids.add(id(attempt))
+            if not all_accepted and end.claim not in counted:
+                self._rejected(attempt)
+            elif no_debug_log and end.kind == "done" and end.drift is None:
+                self.ended_attempts += 1
             else:
-                self._tell(attempt, end)
+                self._accepted(attempt, end)
         for graph in counted.failed_with:
-            self._failed(graph)
-        self._state.remove([attempt for attempt, end in ends if not end.lingers])  # those stay until they are let go
+            self._on_failed(graph)
+        # An attempt whose code is still running stays claimed until it is released.
+        self._state.remove([attempt for attempt, end in ends if not end.lingers])
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
-        """Processes died, or code was abandoned; the store decides whether the runs are tried again."""
+        """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
         try:
             counted, failed = self._store.attempts.crash(session, [end for _, end in ends])
-        except Exception as fault:
-            self._write_apart(self._write_crashes, session, ends, fault)
+        except Exception as error:
+            self._write_ends_bisecting(self._write_crashes, session, ends, error)
             return
         for run in failed:
-            self._failed(run)
+            self._on_failed(run)
         for attempt, end in ends:
-            self._told.add(id(attempt))
+            self._durable_ids.add(id(attempt))
             if end.claim not in counted:
-                self._refused(attempt)
+                self._rejected(attempt)
                 continue
-            self.ended += 1
-            error = from_json(end.error or "")
-            log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, error, final=end.id in failed)
+            self.ended_attempts += 1
+            info = error_from_json(end.error or "")
+            log.attempt_crashed(end.id, attempt.task.name, attempt.claim.attempt, info, final=end.id in failed)
         self._state.remove(attempt for attempt, _ in ends)
 
-    def _write_apart(self, write: Callable[[str, Ends], None], session: str, ends: Ends, fault: Exception) -> None:
-        """What could not be written, in halves; of a single one that it failed."""
-        if not is_of_the_data(fault):
-            raise fault
+    def _write_ends_bisecting(
+        self, write: Callable[[str, Ends], None], session: str, ends: Ends, error: Exception
+    ) -> None:
+        """Write a rejected batch of ends in halves; a single rejected end is written as a failure of its run."""
+        if not is_data_error(error):
+            raise error
         if len(ends) > 1:
             half = len(ends) // 2
             write(session, ends[:half])
             write(session, ends[half:])
         else:
-            self._write_without_data(session, *ends[0], fault)
+            self._write_as_failed(session, *ends[0], error)
 
-    def _write_without_data(self, session: str, attempt: Attempt, end: End, fault: Exception) -> None:
-        """The database takes everything but this: the run fails, with what was said of it."""
-        error = describe(fault)
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, error)
-        plain = replace(
-            end, kind="failed", state="failed", result=None, error=to_json(error), args=None, delay=None, failed=1
+    def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
+        """Fail the run of an end that the database rejects, with the database's error."""
+        info = describe_exception(error)
+        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
+        failed = replace(
+            end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
         try:
-            counted = self._store.attempts.end(session, [plain])
+            counted = self._store.attempts.end(session, [failed])
         except Exception as again:
-            if not is_of_the_data(again):
+            if not is_data_error(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe(again))
-            # then the heartbeat hands it back
-            counted = Counted()
-        self._told.add(id(attempt))
+            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            counted = Counted()  # the next heartbeat finds the run and releases it
+        self._durable_ids.add(id(attempt))
         self._state.remove([] if end.lingers else [attempt])
         for graph in counted.failed_with:
-            self._failed(graph)
+            self._on_failed(graph)
         if end.claim in counted:
-            self._tell(attempt, plain)
+            self._accepted(attempt, failed)
         else:
-            self._refused(attempt)
+            self._rejected(attempt)
 
-    def _refused(self, attempt: Attempt) -> None:
-        """The run was cancelled or taken over. If it is only that it ended while we were at it, we let go of it now."""
+    def _rejected(self, attempt: Attempt) -> None:
+        """Handle an end that was rejected because the run was cancelled or another worker has it.
+
+        If the run ended in the database while its code was still running here, it is released now.
+        """
         log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if attempt.over:
-            self.let_go(attempt)
+            self.queue.submit(AttemptEnd(attempt, None))
 
-    def _tell(self, attempt: Attempt, end: End) -> None:
+    def _accepted(self, attempt: Attempt, end: End) -> None:
+        """Count and log an end that is durable, and report a failed run."""
         if end.kind == "handed_back":
-            self.handed_back += 1
+            self.released_attempts += 1
         else:
-            self.ended += 1
+            self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
             log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
@@ -376,15 +319,15 @@ class Committer(Loop):
         elif end.kind in ("waiting", "restarted", "moved"):
             log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""))
+            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
             log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
-                self._failed(claim.id)
+                self._on_failed(claim.id)
         elif end.kind == "handed_back":
             log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
         else:
-            retry_in = None if end.delay is None else end.delay / SECOND
-            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, from_json(end.error or ""), retry_in)
+            retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
+            log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)
             if end.kind == "failed":
-                self._failed(claim.id)
+                self._on_failed(claim.id)

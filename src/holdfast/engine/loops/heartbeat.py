@@ -16,7 +16,7 @@ from holdfast.engine.loops.base import Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Session, WorkerState
 from holdfast.errors import StoreUnavailable
-from holdfast.model.clock import SECOND
+from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End, Owned, Store
 from holdfast.telemetry import log
 
@@ -111,14 +111,16 @@ class Heartbeat(Loop):
             self._store.workers.excuse(lost.id)
         session = self._new_session()
         sent_at = time.monotonic()
-        self._store.workers.open(session.id, session.name, int(self._lease * SECOND), session.info, self._status())
+        self._store.workers.open(
+            session.id, session.name, int(self._lease * MICROS_PER_SECOND), session.info, self._status()
+        )
         session.renewed(sent_at, self._lease)
         self._unknown = set()
         self._state.begin(session)
 
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
-        if not self._store.workers.renew(session.id, int(self._lease * SECOND), self._status()):
+        if not self._store.workers.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
             session.excused = sent_at < session.good_until  # sent in time, so the database answered late
             self._lose(session, "its lease expired")
             self.wake()
@@ -181,7 +183,7 @@ class LeaseGuard(Loop):
 
     def tick(self) -> float:
         self._freezes.beat()
-        self._store.database.cut_stuck(self._lease / 3)
+        self._store.database.abort_stuck_calls(self._lease / 3)
         session = self._state.session
         margin = self._lease / 6
         if session is not None and session.seconds_left() < margin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.database import Watch
+from holdfast.database import ChangeListener
 from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
 
@@ -18,7 +18,7 @@ class CommitListener(Loop):
 
     def __init__(self, store: Store, heard: Callable[[], None]) -> None:
         super().__init__()
-        self._watch: Watch = store.database.watch()
+        self._watch: ChangeListener = store.database.change_listener()
         self._heard = heard
 
     def tick(self) -> float:
@@ -28,7 +28,7 @@ class CommitListener(Loop):
 
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
-        self._watch.ring()
+        self._watch.interrupt()
         super().stop(timeout)
         if not self.running:
             self._watch.close()

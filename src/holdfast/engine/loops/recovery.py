@@ -9,8 +9,8 @@ from collections.abc import Callable
 from holdfast.engine.attempt import crash_error
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.loops.heartbeat import FreezeDetector
-from holdfast.model.clock import SECOND
-from holdfast.model.failure import to_json
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.failure import error_to_json
 from holdfast.store import Store
 from holdfast.telemetry import log
 
@@ -35,7 +35,7 @@ class RecoveryLoop(Loop):
         self._last_tick: float | None = None
         self._failed = failed
         self._freezes = freezes
-        self._crashed = to_json(crash_error())
+        self._crashed = error_to_json(crash_error())
         self._ended: deque[str] = deque()
 
     def session_ended(self, session: str) -> None:
@@ -69,7 +69,7 @@ class RecoveryLoop(Loop):
                 return 0.0
         self._last_tick = began
         left = self._store.workers.next_expiry()
-        return LONGEST if left is None else min(max(left / SECOND, SHORTEST), LONGEST)
+        return LONGEST if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), LONGEST)
 
     def _log_crashed(self, run: str) -> None:
         found = self._store.views.run(run)

@@ -8,11 +8,11 @@ from typing import Any
 
 from holdfast.engine.loops.base import Loop
 from holdfast.engine.services import ClientServices
-from holdfast.model.clock import SECOND, to_datetime
-from holdfast.policy.cron import Timing
+from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
+from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun, Store
 from holdfast.store.schedule_rows import Declared, Rules
-from holdfast.task.timetable import Timetable
+from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import log
 
 POLL = 2.0
@@ -25,23 +25,25 @@ class Scheduler(Loop):
 
     name = "scheduler"
 
-    def __init__(self, store: Store, timetable: Timetable, client: ClientServices, made: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, schedule_registry: ScheduleRegistry, client: ClientServices, made: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._store = store
-        self._timetable = timetable
+        self._schedule_registry = schedule_registry
         self._client = client
         self._made = made
         self._unreadable: set[str] = set()
 
     def declare(self) -> None:
         """Let the database know what this code says, also that it says nothing any more."""
-        changes = self._store.schedules.declare(self._timetable.app, self._declared())
+        changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
         named = {"new": changes.added, "changed": changes.changed, "not in the code any more": changes.orphaned}
         for what, names in named.items():
             if names:
-                log.schedules_declared(self._timetable.app, what, names)
+                log.schedules_declared(self._schedule_registry.app, what, names)
         for name, app in changes.taken.items():
-            log.schedule_taken(name, app, self._timetable.app)
+            log.schedule_taken(name, app, self._schedule_registry.app)
 
     def tick(self) -> float:
         left = self._store.schedules.until_next()
@@ -58,7 +60,7 @@ class Scheduler(Loop):
             if fired.made:
                 self._made()
             return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
-        return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
+        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
 
     def _template(self, request: Any) -> NewRun:
         """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
@@ -70,6 +72,8 @@ class Scheduler(Loop):
     def _declared(self) -> list[Declared]:
         schedules = [
             Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._template(it.request))
-            for it in self._timetable.schedules.values()
+            for it in self._schedule_registry.schedules.values()
         ]
-        return schedules + [Declared(it.name, Timing(every=it.every)) for it in self._timetable.triggers.values()]
+        return schedules + [
+            Declared(it.name, Timing(every=it.every)) for it in self._schedule_registry.triggers.values()
+        ]

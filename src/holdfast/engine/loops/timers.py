@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from holdfast.engine.attempt import deadline_error
 from holdfast.engine.loops.base import Loop
-from holdfast.model.clock import SECOND
-from holdfast.model.failure import to_json
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.failure import error_to_json
 from holdfast.store import Store
 from holdfast.store.timers import Due
 from holdfast.telemetry import log
@@ -26,7 +26,7 @@ class TimerLoop(Loop):
         self._store = store
         self._promoted = promoted
         self._failed = failed
-        self._overdue = to_json(deadline_error())
+        self._overdue = error_to_json(deadline_error())
 
     def tick(self) -> float:
         due = self._store.timers.due()
@@ -41,7 +41,7 @@ class TimerLoop(Loop):
         if changed or overdue:
             return 0.0
         left = due.next()
-        return POLL if left is None else min(max(left / SECOND, SHORTEST), POLL)
+        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
 
     def _fail_overdue(self, due: Due) -> list[str]:
         return self._store.timers.fail_overdue(self._overdue) if _now(due.deadlines) else []

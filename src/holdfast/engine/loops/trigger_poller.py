@@ -18,20 +18,20 @@ from holdfast.engine.loops.base import Loop
 from holdfast.engine.services import ClientServices
 from holdfast.engine.session import worker_name
 from holdfast.errors import ConfigError, KeyConflict, StoreError
-from holdfast.model.clock import SECOND
-from holdfast.model.failure import describe, to_json
+from holdfast.model.clock import MICROS_PER_SECOND
+from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.store import Store
 from holdfast.store.rows import NewRun
 from holdfast.store.triggers import Result
+from holdfast.task.schedule_registry import ScheduleRegistry, Trigger
 from holdfast.task.task import Request
-from holdfast.task.timetable import Timetable, Trigger
 from holdfast.telemetry import log
 
 T = TypeVar("T")
 
 LOOK = 1.0
 """How soon it is noticed what others changed, and that a poll takes too long."""
-MARGIN = 15 * SECOND
+MARGIN = 15 * MICROS_PER_SECOND
 """How much longer than its timeout a poll has the right to be the only one."""
 CHUNK = 100
 
@@ -69,7 +69,7 @@ class Polling:
 
     @property
     def left(self) -> float:
-        return self.trigger.timeout / SECOND - self.seconds
+        return self.trigger.timeout / MICROS_PER_SECOND - self.seconds
 
     def take(self) -> list[Any]:
         """What is to be enqueued now."""
@@ -77,7 +77,7 @@ class Polling:
         return given
 
     def too_long(self) -> GivenUp:
-        return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / SECOND:g} s")
+        return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / MICROS_PER_SECOND:g} s")
 
 
 class TriggerPoller(Loop):
@@ -88,7 +88,7 @@ class TriggerPoller(Loop):
     def __init__(
         self,
         store: Store,
-        timetable: Timetable,
+        schedule_registry: ScheduleRegistry,
         client: ClientServices,
         made: Callable[[], None],
         run_in_thread: Callable[[Callable[[], None]], object],
@@ -96,7 +96,7 @@ class TriggerPoller(Loop):
     ) -> None:
         super().__init__()
         self._store = store
-        self._triggers = timetable.triggers
+        self._triggers = schedule_registry.triggers
         self._client = client
         self._made = made
         self._run_in_thread = run_in_thread
@@ -116,7 +116,7 @@ class TriggerPoller(Loop):
         free = {name: it for name, it in self._triggers.items() if name not in self._under_way}
         left = self._store.triggers.until_next(list(free)) if free else None
         if left is None or left > 0:
-            return LOOK if left is None else min(max(left / SECOND, 0.001), LOOK)
+            return LOOK if left is None else min(max(left / MICROS_PER_SECOND, 0.001), LOOK)
         wanted = {name: (it.timeout + MARGIN, it.every) for name, it in free.items()}
         taken = self._store.triggers.take(self._id, wanted)
         for name, number in taken.items():
@@ -163,9 +163,9 @@ class TriggerPoller(Loop):
             error = error or trouble
         error = error or polling.refused
         if error is not None:
-            log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe(error)))
-        said = None if error is None else to_json(describe(error))
-        result = Result(int(polling.seconds * SECOND), polling.found, polling.made, said)
+            log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe_exception(error)))
+        said = None if error is None else error_to_json(describe_exception(error))
+        result = Result(int(polling.seconds * MICROS_PER_SECOND), polling.found, polling.made, said)
         try:
             self._store.triggers.end(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
         except StoreError as trouble:  # then its right ends by itself

@@ -36,7 +36,7 @@ from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
 from holdfast.task.task import Enqueuer, Task
 from holdfast.telemetry import Telemetry
-from holdfast.telemetry.console import show_log
+from holdfast.telemetry.log_format import configure_console_log
 
 UNLIMITED = resource.RLIM_INFINITY
 SERVING_PID = os.getpid()
@@ -168,7 +168,7 @@ def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
 def _tell_of(attempt: Attempt, request: dict[str, Any]) -> None:
     """What author code logs and traces here is shown as the worker's is."""
     if request["log"] is not None and not logging.getLogger().handlers:
-        show_log(**request["log"])
+        configure_console_log(**request["log"])
     attempt.enter()
     if request["trace"] is not None:
         Telemetry("otel").tracing.enter(request["trace"])  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.processes.framing import ForeignFrame, answer_mark, read_frame, write_frame
 from holdfast.errors import ErrorInfo
 from holdfast.store import End
-from holdfast.telemetry.console import log_shown
+from holdfast.telemetry.log_format import console_log_settings
 
 OUT_OF_MEMORY = 37
 """The exit code of a child that hit its memory limit."""
@@ -235,7 +235,7 @@ def _request(attempt: Attempt) -> dict[str, Any]:
         "run": attempt.claim.id,
         "worker": attempt.session,
         "trace": None if attempt.watched is None else attempt.watched.kept(),
-        "log": log_shown(),
+        "log": console_log_settings(),
     }
 
 

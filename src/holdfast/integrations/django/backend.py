@@ -37,7 +37,7 @@ from holdfast.integrations.django.conf import the_app
 from holdfast.integrations.django.results import new_result, result_of
 from holdfast.model.retry import Retry
 from holdfast.model.run import RunInfo
-from holdfast.task.current import scope
+from holdfast.task.scope import current_scope
 
 OPTIONS = ("RETRY", "TIMEOUT", "DEADLINE", "LIMITS")
 """What `OPTIONS` may have, for all that is enqueued through a backend."""
@@ -130,7 +130,7 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as A
     # In a worker
 
     def _begun(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
-        now = scope.get()
+        now = current_scope.get()
         assert now is not None, "a task is run by a worker"
         id, runs = UUID(now.run), self._control.runs
         result = result_of(runs.info(id), runs.history(id), {"args": args, "kwargs": kwargs}, task, self.alias)

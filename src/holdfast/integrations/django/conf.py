@@ -23,7 +23,7 @@ from django.utils.module_loading import module_has_submodule
 from holdfast.app import Holdfast
 from holdfast.cli.connect import load_app
 from holdfast.database import Database
-from holdfast.database.open import sqlite_path
+from holdfast.database.url import sqlite_path
 from holdfast.errors import ConfigError
 from holdfast.integrations.django.connections import fresh_connections, set_up, url_of
 from holdfast.model.run import RunInfo

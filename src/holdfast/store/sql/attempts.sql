@@ -1,6 +1,6 @@
 -- name: session_alive
 -- Holds the session's row and says whether its lease is alive.
-select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 
 -- name: end_attempts
 -- only: postgres
@@ -9,7 +9,7 @@ select 1 from {schema}workers where session = :session and lease_until > {moment
 -- statistics can turn that round (decision 3). A row that changed while this statement began may be passed over: the store asks again.
 -- One statement: two in a transaction reached 50,000 rows/s where this reached 64,000 (bench jobs).
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 given as materialized (
     select each.* from alive cross join {each(:rows, id uuid, seq bigint, fence bigint, state text, kind text, result text, error text, delay bigint, failed int, lingers int)}
@@ -41,7 +41,7 @@ ended as (
 )
 insert into {schema}history (run, n, at, kind, attempt, fence, session, since, data)
 select id, records, {stamp}, kind, attempt, fence, :session, claimed_at, error from ended
-returning run, fence, case when kind in ('done', 'failed') then {end_hint} end
+returning run, fence, case when kind in ('done', 'failed') then {notify_clients} end
 
 -- name: end_attempts
 -- only: sqlite
@@ -62,7 +62,7 @@ set state = each.state,
     finished_at = case when each.state in ('done', 'failed') then {now} end,
     expires_at = case when each.state in ('done', 'failed') then {now} + keep end
 from {each(:rows, seq bigint, fence bigint, state text, result text, error text, delay bigint, failed int, lingers int)}
-where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+where exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 and {schema}runs.seq = each.seq and {schema}runs.fence = each.fence and coalesce({schema}runs.session, '') = :session
 and {schema}runs.state = 'running'
 
@@ -77,7 +77,7 @@ from {each(:rows, seq bigint, kind text, error text)} cross join {schema}runs r 
 -- only: sqlite
 -- Which of these attempts are the session's, so that they can end.
 select r.id, r.fence from {each(:rows, seq bigint, fence bigint)} cross join {schema}runs r
-where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+where exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
 
 -- name: crash_runs
@@ -114,8 +114,8 @@ set state = case when each.together = 1 and crashes >= max_crashes and (undos = 
         when each.together = 1 and crashes >= max_crashes and (undos = 0 or ending is not null) and parent is null then {now} + keep end
 from {each(:rows, id uuid, together int, isolate int, error text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.state = 'running'
-returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, ending, {hint},
-    case when finished_at is not null then {end_hint} end
+returning {schema}runs.id, records, attempt, claimed_at, {schema}runs.state, ending, {notify_workers},
+    case when finished_at is not null then {notify_clients} end
 
 -- name: recorded_ends
 -- Which of these attempts have ended in the history: a repeat after a lost answer must not count as refused.
@@ -130,7 +130,7 @@ set session = null, held = case when held = 'quiescing' then null else held end,
 from {each(:rows, id uuid, fence bigint)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and {schema}runs.fence = each.fence
 and coalesce(session, '') = :session and {schema}runs.state <> 'running'
-returning {schema}runs.id, records, attempt, {schema}runs.fence, {schema}runs.limits, {hint}
+returning {schema}runs.id, records, attempt, {schema}runs.fence, {schema}runs.limits, {notify_workers}
 
 -- name: unhold_successors
 -- Runs that were held until a predecessor of the same unique name was let go, and now have none.
@@ -143,7 +143,7 @@ with free as materialized (
     order by r.seq limit 500 {lock_free}
 )
 update {schema}runs set held = null where id {among(free, id)}
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: add_history
 -- Records of what happened to runs, numbered by `records` of the run's row under its lock.

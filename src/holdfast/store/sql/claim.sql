@@ -26,7 +26,7 @@ where (
 -- statement began is passed over. One statement, because round trips decide; the time is asked for once, not for each row (bench jobs).
 -- Runs with limits aren't claimed so: their lane wasn't known to have any. Limits of rows are literals: a parameter makes the generic plan guess a tenth of the table.
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 candidates as materialized (
     select ready.place
@@ -34,16 +34,16 @@ candidates as materialized (
         (
             select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
             where r.lane = each.lane and r.state = 'ready' and r.held is null and r.priority > each.above
-            order by r.priority desc, r.turn, r.seq limit {reach}
+            order by r.priority desc, r.turn, r.seq limit {double_limit}
         ) union all (
             select r.ctid as place, r.priority, r.turn, r.seq from {schema}runs r
             where r.lane = each.lane and r.state = 'ready' and r.held is null
             and r.priority = each.priority and (r.turn, r.seq) > (each.turn, each.seq)
-            order by r.turn, r.seq limit {reach}
+            order by r.turn, r.seq limit {double_limit}
         )
     ) ready
     where each.lane not in (select id from {schema}paused_lanes)
-    order by ready.priority desc, ready.turn, ready.seq limit {reach}
+    order by ready.priority desc, ready.turn, ready.seq limit {double_limit}
 ),
 locked as materialized (
     select r.* from candidates cross join lateral (
@@ -100,7 +100,7 @@ and :sum = (
     ))
     from {each(:lanes, lane bigint)} where each.lane not in (select id from {schema}paused_lanes)
 )
-and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+and exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 
 -- name: taken
 -- only: sqlite
@@ -121,7 +121,7 @@ limit 1
 -- that makes sense runs alone. Runs that died least often go first: one that keeps dying without being charged must not keep the others
 -- waiting.
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 first as materialized (
     select r.seq, case when r.isolation > 0 then r.isolation else 1 end as bound from {schema}runs r

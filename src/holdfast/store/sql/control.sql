@@ -16,7 +16,7 @@ order by id limit 2
 
 -- name: list_sessions
 -- Worker sessions, alive or dead, with what is left of their lease and how many runs name them.
-select w.session, w.name, w.started_at, w.lease_until - {moment}, w.idle, w.info,
+select w.session, w.name, w.started_at, w.lease_until - {clock}, w.idle, w.info,
     (select count(*) from {schema}runs r where r.session = w.session), w.status
 from {schema}workers w order by w.started_at, w.session
 

@@ -43,7 +43,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, unique_name text, args text, options text, tags text, keep bigint, limits text, turn bigint)}
 where true
 on conflict do nothing
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: add_new_runs
 -- only: postgres
@@ -60,7 +60,7 @@ with added as (
     from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, limits text, turn bigint)}
     returning 1
 )
-select {hint} from added limit 1
+select {notify_workers} from added limit 1
 
 -- name: lock_names
 -- Lets batches with unique names in common go one after the other, so that they can't wait for each other in a circle.

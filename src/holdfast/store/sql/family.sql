@@ -19,7 +19,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, blocked int, root uuid, parent uuid, spawn_key text, place int, limits text, turn bigint)}
 where true
 on conflict do nothing
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: end_family
 -- Ends attempts of locked runs that have a parent, children, or checkpoints; the caller has compared fences. A run that suspends is
@@ -58,7 +58,7 @@ set state = case
     expires_at = case when each.state in ('done', 'failed', 'cancelled') and parent is null then {stamp} + keep end
 from {each(:rows, id uuid, state text, kind text, result text, error text, delay bigint, failed int, lingers int, args text, drift text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, records, claimed_at, {schema}runs.error, {hint}, case when finished_at is not null then {end_hint} end
+returning {schema}runs.id, records, claimed_at, {schema}runs.error, {notify_workers}, case when finished_at is not null then {notify_clients} end
 
 -- name: end_runs
 -- Unfinished runs end cancelled or failed, or only those of them that are overdue, for everyone but the worker that may still be at them:
@@ -80,8 +80,8 @@ set state = case when undos = 1 then 'ready' else cast(:state as text) end,
     expires_at = case when undos = 0 and parent is null then {now} + keep end
 where id {among(:rows, id uuid)} and finished_at is null and ending is null
 and (cast(:overdue as int) = 0 or coalesce(deadline, {now} + 1) <= {now})
-returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {hint},
-    case when finished_at is not null then {end_hint} end
+returning id, records, attempt, session, claimed_at, case when finished_at is null then 0 else 1 end, {notify_workers},
+    case when finished_at is not null then {notify_clients} end
 
 -- name: unfinished_children
 -- The unfinished children of runs, in the order of arrival, locked.
@@ -107,7 +107,7 @@ with next as materialized (
     order by place limit cast(:size as bigint)
 )
 update {schema}runs set state = case when due_at > {now} then 'scheduled' else 'ready' end where id {among(next, id)}
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: children_left
 -- Of the children of one call: how many are unfinished, and the first that didn't end well.

@@ -5,7 +5,7 @@ select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.l
     coalesce(cast(:args as text), r.args), r.options, r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
 from {schema}runs r where r.id = cast(:id as {uuid})
 on conflict do nothing
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: add_past
 -- What a fork takes over of what its original recorded.

@@ -12,7 +12,7 @@ select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
 from {each(:rows, id uuid, lane bigint, tenant text, priority int, state text, run_at bigint, delay bigint, deadline_at bigint, deadline_in bigint, max_crashes int, args text, options text, tags text, keep bigint, root uuid, parent uuid, spawn_key text, kind text, node text, pending int, plan text, cause text, limits text, turn bigint)}
 where true
 on conflict do nothing
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: add_edges
 -- Which nodes can't be decided before which.
@@ -109,7 +109,7 @@ set state = case
     pending = each.pending, cause = null
 from {each(:rows, id uuid, state text, delay bigint, run_at bigint, args text, pending int)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
-returning {schema}runs.id, {hint}
+returning {schema}runs.id, {notify_workers}
 
 -- name: finish_runs
 -- Locked runs that no worker is at end: graphs, gates, and nodes that can't run.
@@ -119,7 +119,7 @@ set state = each.state, result = each.result, error = each.error, cause = null, 
     finished_at = {stamp}, expires_at = case when parent is null then {stamp} + keep end
 from {each(:rows, id uuid, state text, result text, error text, plan text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
-returning {schema}runs.id, records, {hint}, {end_hint}
+returning {schema}runs.id, records, {notify_workers}, {notify_clients}
 
 -- name: bad_nodes
 -- How many nodes of a graph failed or were cancelled, and the first of them.

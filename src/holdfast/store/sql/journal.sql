@@ -4,7 +4,7 @@
 -- worker was in a step with an undo still gets that step's, so that it can be undone. The time of `now` is the database's. One statement:
 -- a round trip less is a third of a lone step (bench steps).
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 given as materialized (
     select each.* from alive cross join {each(:rows, run uuid, seq bigint, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
@@ -32,7 +32,7 @@ select r.id, each.generation, each.n, each.key, each.kind,
     case when each.kind = 'now' then cast({now} as text) else each.value end, r.fence, each.undo, each.took, {now}
 from {each(:rows, seq bigint, fence bigint, generation int, n int, key text, kind text, value text, took bigint, undo smallint)}
 cross join {schema}runs r
-where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+where exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session
 and (r.state = 'running' or (r.ending is not null and each.undo = 1))
 on conflict do nothing
@@ -41,7 +41,7 @@ on conflict do nothing
 -- only: postgres
 -- Checkpoints of steps that went well and have no undo, under the same conditions; how many were written.
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 given as materialized (
     select each.* from alive cross join {each(:rows, run uuid, seq bigint, fence bigint, n int, key text, value text, took bigint)}
@@ -69,7 +69,7 @@ select count(*) from written
 insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
 select r.id, r.generation, each.n, each.key, 'step', each.value, r.fence, 0, each.took, {now}
 from {each(:rows, seq bigint, fence bigint, n int, key text, value text, took bigint)} cross join {schema}runs r
-where exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+where exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
 and r.seq = each.seq and r.fence = each.fence and coalesce(r.session, '') = :session and r.state = 'running'
 on conflict do nothing
 
@@ -213,7 +213,7 @@ where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
 and (
     select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1
 ) = 1
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: mark_undos
 -- The run may have compensations from now on.

@@ -25,7 +25,7 @@ update {schema}lanes set limited = 1 where id {among(:rows, id bigint)} and limi
 -- only: postgres
 -- The first ready runs of limited lanes, locked as far as nobody else has them, for a session whose lease is alive.
 with alive as materialized (
-    select 1 from {schema}workers where session = :session and lease_until > {moment} {lock_shared}
+    select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
 candidates as materialized (
     select ready.id
@@ -51,7 +51,7 @@ select json_group_array(json_array(id, limits)) from (
         select x.seq from {schema}runs x where x.lane = each.lane and x.state = 'ready' and x.held is null
         order by x.priority desc, x.turn, x.seq limit {limit}
     )
-    and exists (select 1 from {schema}workers where session = :session and lease_until > {moment})
+    and exists (select 1 from {schema}workers where session = :session and lease_until > {clock})
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
 
@@ -67,7 +67,7 @@ with held as (
     returning place, name, used, log, look_at
 ),
 locked as materialized (
-    select case when count(*) >= 0 then {moment} end as at from held
+    select case when count(*) >= 0 then {clock} end as at from held
 )
 select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, locked.at
 from held cross join locked left join {schema}limit_settings s on s.name = held.name
@@ -77,7 +77,7 @@ from held cross join locked left join {schema}limit_settings s on s.name = held.
 -- packed
 -- How counters stand, what their limits allow, and the current time. A counter that doesn't exist yet is unused.
 select json_group_array(json_array(each.place, coalesce(l.used, 0), coalesce(l.log, '[]'), l.look_at, s.concurrency, s.rate, s.period,
-    {moment}))
+    {clock}))
 from {each(:rows, place text, name text)} left join {schema}limits l on l.place = each.place
 left join {schema}limit_settings s on s.name = each.name
 
@@ -142,7 +142,7 @@ with next as materialized (
     order by priority desc, turn, seq limit cast(:size as bigint) {lock_free}
 )
 update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: limits_to_look_at
 -- Counters whose time to be looked at has come, locked.
@@ -170,7 +170,7 @@ select name, concurrency, rate, period, declared_at from {schema}limit_settings 
 
 -- name: list_counters
 -- The counters of limits that are in use or waited for, the busiest first, and how many runs wait for each, at most a thousand.
-select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {moment},
+select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {clock},
     (select count(*) from (select 1 from {schema}runs r where r.held = 'full' and r.parked_on = l.place limit 1000) parked)
 from {schema}limits l left join {schema}limit_settings s on s.name = l.name
 where (cast(:name as text) is null or l.name = cast(:name as text)) and (l.used > 0 or l.look_at is not null or l.log <> '[]')
@@ -181,7 +181,7 @@ order by l.used desc, l.place limit cast(:size as bigint)
 with one as materialized (
     select place, name, used, log, look_at from {schema}limits where place = cast(:place as text)
 )
-select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {moment}, 0
+select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {clock}, 0
 from one left join {schema}limit_settings s on s.name = one.name
 
 -- name: holders

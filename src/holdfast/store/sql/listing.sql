@@ -11,7 +11,7 @@ and (cast(:created_from as bigint) is null or r.created_at >= cast(:created_from
 and (cast(:created_to as bigint) is null or r.created_at < cast(:created_to as bigint))
 and (cast(:finished_from as bigint) is null or r.finished_at >= cast(:finished_from as bigint))
 and (cast(:finished_to as bigint) is null or r.finished_at < cast(:finished_to as bigint))
-and (cast(:error as text) is null or r.error is not null and lower({words(r.error)}) like lower(cast(:error as text)) escape '!')
+and (cast(:error as text) is null or r.error is not null and lower({error_text(r.error)}) like lower(cast(:error as text)) escape '!')
 and (cast(:parent as text) is null or cast(r.parent as text) = :parent)
 and (cast(:family as text) is null or cast(r.id as text) = :family
     or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)

@@ -16,7 +16,7 @@ set state = 'ready', held = case when session is not null or (
     started_at = null, finished_at = null, expires_at = null
 where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
 and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
-returning id, records, ending, generation, parent, spawn_key, place, kind, {hint}
+returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
 
 -- name: drop_undone
 -- Steps that were undone are to be run again when their run is: they don't count as finished any more. What says that they were undone

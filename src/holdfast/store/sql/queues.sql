@@ -10,7 +10,7 @@ returning name
 -- Paused queues are open again, and idle workers hear of it. Answers those that were paused.
 update {schema}queues set paused = 0, paused_at = null
 where name {among(:rows, name text)} and paused = 1
-returning name, {hint}
+returning name, {notify_workers}
 
 -- name: list_queues
 -- Every queue that a run was ever put into, or that was paused.

@@ -5,7 +5,7 @@ with due as materialized (
     order by due_at limit 500 {lock_free}
 )
 update {schema}runs set state = 'ready', due_at = null, turn = {next_turn({schema}runs, due_at)} where id {among(due, id)}
-returning id, {hint}
+returning id, {notify_workers}
 
 -- name: due
 -- How many microseconds until a scheduled run is due, until a wait is, and until a deadline passes; whether a run is held that nobody is at

@@ -1,6 +1,6 @@
 -- name: keep_watcher
 -- A client process wants to be told of ends for so long; said again before that is over, for as long once more.
-insert into {schema}watchers (id, expires_at) values (:id, {moment} + cast(:lasts as bigint))
+insert into {schema}watchers (id, expires_at) values (:id, {clock} + cast(:lasts as bigint))
 on conflict (id) do update set expires_at = excluded.expires_at
 
 -- name: drop_watcher

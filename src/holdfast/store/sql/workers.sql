@@ -1,18 +1,18 @@
 -- name: open_session
 -- A worker process has started. A repeat after a lost answer changes nothing.
 insert into {schema}workers (session, name, lease_until, started_at, idle, info, status)
-values (:session, :name, {moment} + cast(:lease as bigint), {moment}, 0, :info, :status)
+values (:session, :name, {clock} + cast(:lease as bigint), {clock}, 0, :info, :status)
 on conflict do nothing
 
 -- name: renew_session
 -- The heartbeat. A lease that has run out can't be renewed, even if nobody has taken its runs yet.
-update {schema}workers set lease_until = {moment} + cast(:lease as bigint), status = :status
-where session = :session and lease_until > {moment}
+update {schema}workers set lease_until = {clock} + cast(:lease as bigint), status = :status
+where session = :session and lease_until > {clock}
 returning lease_until
 
 -- name: expire_sessions
 -- End the leases of sessions whose processes have ended, so that their runs are recovered at once.
-update {schema}workers set lease_until = {moment} where session {among(:rows, session text)} and lease_until > {moment}
+update {schema}workers set lease_until = {clock} where session {among(:rows, session text)} and lease_until > {clock}
 
 -- name: mark_idle
 -- Whether the session wants to be told of new work.
@@ -32,7 +32,7 @@ with recursive held(session) as (
     select (select min(r.session) from {schema}runs r where r.session > held.session) from held where held.session is not null
 )
 select session from (
-    select session from {schema}workers where lease_until <= {moment}
+    select session from {schema}workers where lease_until <= {clock}
     union
     select held.session from held
     where held.session is not null and not exists (select 1 from {schema}workers w where w.session = held.session)
@@ -41,12 +41,12 @@ order by session limit 50
 
 -- name: next_expiry
 -- How many microseconds until the next lease is over.
-select min(lease_until) - {moment} from {schema}workers
+select min(lease_until) - {clock} from {schema}workers
 
 -- name: lock_dead
 -- Locks the rows of dead sessions against their own committers. Those that others hold, or that live after all, are left out.
 select session from {schema}workers
-where session {among(:rows, session text)} and lease_until <= {moment} {lock_whole}
+where session {among(:rows, session text)} and lease_until <= {clock} {lock_whole}
 
 -- name: count_dead
 -- Count the runs that had code in the process of each of these locked dead sessions: those that were running, and those that had timed out or
@@ -81,14 +81,14 @@ order by seq limit 500
 update {schema}runs
 set session = null, held = case when held = 'quiescing' then null else held end, records = records + 1
 where id {among(:rows, id uuid)} and state <> 'running'
-returning id, records, attempt, {hint}
+returning id, records, attempt, {notify_workers}
 
 -- name: forget_sessions
 -- Dead sessions that no run names any more.
 delete from {schema}workers
-where session {among(:rows, session text)} and lease_until <= {moment}
+where session {among(:rows, session text)} and lease_until <= {clock}
 and (select min(r.session) from {schema}runs r where r.session = {schema}workers.session) is null
 
 -- name: live_workers
 -- The sessions whose lease is alive.
-select session, name, started_at, lease_until, info from {schema}workers where lease_until > {moment} order by session
+select session, name, started_at, lease_until, info from {schema}workers where lease_until > {clock} order by session

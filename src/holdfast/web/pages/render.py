@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from holdfast.control.runs import describe_entry, entry_label
-from holdfast.model.run import FINAL, GRAPH_QUEUE, STATES
+from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
 
@@ -76,7 +76,7 @@ _environment.filters.update(
     entry_label=entry_label, entry_details=describe_entry, queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
 _environment.globals.update(
-    SECTIONS=SECTIONS, STATES=STATES, FINAL=FINAL,
+    SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES,
     asset=lambda name: f"/static/{name}?v={STATIC_FILES[name].version}",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from holdfast.control.graphs import GateInfo
 from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import FINAL
+from holdfast.model.run import FINAL_STATES
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.forms import FormField, form_fields
 from holdfast.web.pages.graph_layout import layout_graph
@@ -83,7 +83,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
     info = request.run()
     details = request.control.runs.details(info.id)
     steps = [step for step in details.steps if step.kind != "write"]
-    unfinished = info.state not in FINAL
+    unfinished = info.state not in FINAL_STATES
     return {
         "run": details,
         "info": details.info,

@@ -1,0 +1,274 @@
+"""What a graph means as a whole: checked, and turned into what is kept of each node: its rule, its fills, its needs.
+
+Nothing is carried out here. How nodes are decided later is `policy/graph_rules.py`.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import GraphError
+from holdfast.model.codec import DIGEST_VERSION, canonical, canonical_text, decode
+from holdfast.policy.graph_rules import Rule, rule_nodes
+from holdfast.task.conditions import Node
+from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
+
+
+class CompiledNode(msgspec.Struct):
+    """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
+
+    added: NodeSpec
+    needs: tuple[str, ...]
+    rule: Rule | None
+    graph: CompiledGraph | None = None
+
+    def kept(self) -> dict[str, Any] | None:
+        """What its release needs to know; None where counting suffices."""
+        kept: dict[str, Any] = {}
+        if self.rule is not None:
+            kept["rule"] = self.rule
+        if self.added.fills:
+            assert self.added.request is not None
+            kept["args"] = decode(self.added.request.args)
+            kept["fills"] = [_fill(fill) for fill in self.added.fills]
+        asked = None if self.added.request is None else self.added.request.options
+        for option in ("delay", "run_at"):
+            if (value := getattr(asked, option, None)) is not None:
+                kept[option] = value
+        if self.added.gate is not None:
+            kept["on_timeout"] = self.added.gate.on_timeout
+            kept["schema"] = self.added.gate.schema
+        return kept or None
+
+
+class CompiledGraph(msgspec.Struct):
+    """A graph that can be run. The nodes stand in the order in which they were added."""
+
+    graph: Graph
+    nodes: list[CompiledNode]
+    outside: frozenset[str]
+    """Nodes of the run it is appended to that its own need."""
+
+
+def compile_graph(graph: Graph, *, appended: bool = False) -> CompiledGraph:
+    """Check a graph that is to be submitted, or appended to a run."""
+    return _Planner(appended=appended).plan(graph, ())
+
+
+def result_name(plan: CompiledGraph, result: Any) -> str | None:
+    """The name of the node whose output shall be the result."""
+    if result is None:
+        return None
+    if not isinstance(result, Node):
+        raise GraphError(f"result= takes a node of graph {plan.graph.name}, not {result!r}")
+    if result.graph is not plan.graph or result.name not in plan.graph.added:
+        raise GraphError(f"result= takes a node of graph {plan.graph.name}, but {result.name} is none")
+    return result.name
+
+
+class _Planner:
+    def __init__(self, *, appended: bool) -> None:
+        self._appended = appended
+
+    def plan(self, graph: Graph, above: tuple[Graph, ...]) -> CompiledGraph:
+        if not isinstance(graph, Graph):
+            raise GraphError(f"a Graph is needed, not a {type(graph).__name__}")
+        if graph in above:
+            names = " -> ".join(each.name for each in (*above[above.index(graph) :], graph))
+            raise GraphError(f"graphs contain each other in a circle: {names}")
+        if not graph.added:
+            raise GraphError(f"graph {graph.name} is empty: add nodes to it")
+        outside = self._outside(graph, nested=bool(above))
+        plans = {name: _node_plan(graph, added) for name, added in graph.added.items()}
+        _refuse_missing_outputs(graph, [plans[name] for name in _ordered(graph, plans, outside)])
+        for plan in plans.values():
+            if plan.added.graph is not None:
+                _refuse_own(plan.added)
+                plan.graph = self.plan(plan.added.graph, (*above, graph))
+        return CompiledGraph(graph, list(plans.values()), outside)
+
+    def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
+        """The nodes that aren't the graph's own; only a graph that is appended may have them."""
+        outside = set()
+        for added in graph.added.values():
+            for node in added.nodes():
+                own = node.graph is graph
+                if own and node.name in graph.added:
+                    continue
+                if not self._appended or nested:
+                    whose = "" if own else f", but of graph {node.graph.name}"
+                    raise GraphError(
+                        f"node {added.name} needs {node.name}, which is no node of graph {graph.name}{whose}"
+                    )
+                if node.name in graph.added:
+                    raise GraphError(f"node {node.name} is both a node of the run and one that is appended to it")
+                outside.add(node.name)
+        return frozenset(outside)
+
+
+def _refuse_own(added: NodeSpec) -> None:
+    nested = added.graph
+    assert nested is not None
+    for what, value in (("key", nested.key), ("tenant", nested.tenant)):
+        if value is not None:
+            raise GraphError(
+                f"node {added.name}: graph {nested.name} is part of another one, which has the {what}: leave it out"
+            )
+
+
+def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
+    given = [condition.rule for condition in added.after]
+    named = {node for rule in given for node in rule_nodes(rule)}
+    ensured = set(_ensured(given))
+    rules = list(given)
+    for fill in added.fills:
+        name = fill.reference["node"]
+        if has_default(fill) or name in ensured:
+            continue
+        if name in named:
+            raise GraphError(
+                f"node {added.name} of graph {graph.name} takes the output of {name}, but may run though {name} has "
+                f"none: write {name}.output.default(…)"
+            )
+        ensured.add(name)
+        rules.append(done_rule(name))
+    if added.when is not None:
+        rules += [done_rule(name) for name in _compared(added.when.rule) if name not in named | ensured]
+        rules.append(added.when.rule)
+    needs = dict.fromkeys(node for rule in rules for node in rule_nodes(rule))
+    needs |= dict.fromkeys(fill.reference["node"] for fill in added.fills)
+    if added.name in needs:
+        raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
+    plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
+    return CompiledNode(added, tuple(needs), None if plain else ["all", rules])
+
+
+def _is_plain(rule: Rule) -> bool:
+    return rule[0] == "done" or (rule[0] == "all" and all(map(_is_plain, rule[1])))
+
+
+def _ensured(rules: Iterable[Rule]) -> Iterator[str]:
+    """The nodes that have ended well when all these rules are true."""
+    for rule in rules:
+        if rule[0] == "done":
+            yield rule[1]
+        elif rule[0] == "all":
+            yield from _ensured(rule[1])
+
+
+def _compared(rule: Rule) -> Iterator[str]:
+    """The nodes whose outputs a condition compares, as far as it can't be true without them."""
+    if rule[0] == "all":
+        for each in rule[1]:
+            yield from _compared(each)
+    elif rule[0] not in ("any", "none", "done", "failed", "finished"):
+        yield from (part["node"] for part in rule[1:] if "node" in part and "default" not in part)
+
+
+def _ordered(graph: Graph, plans: Mapping[str, CompiledNode], outside: frozenset[str]) -> list[str]:
+    sorter = graphlib.TopologicalSorter({name: set(plan.needs) - outside for name, plan in plans.items()})
+    try:
+        return list(sorter.static_order())
+    except graphlib.CycleError as error:
+        raise GraphError(
+            f"nodes of graph {graph.name} wait for each other in a circle: {' -> '.join(error.args[1])}"
+        ) from None
+
+
+def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
+    """A node that takes the output of one that a condition may skip must say what then."""
+    skippable: set[str] = set()
+    for plan in ordered:
+        added = plan.added
+        explicit = set(_ensured(condition.rule for condition in added.after))
+        for fill in added.fills:
+            name = fill.reference["node"]
+            if name in skippable and name not in explicit and not has_default(fill):
+                raise GraphError(
+                    f"node {added.name} of graph {graph.name} takes the output of {name}, which may be skipped: write "
+                    f"{name}.output.default(…), or after=[{name}] to skip {added.name} with it"
+                )
+        if _may_be_skipped(plan, skippable):
+            skippable.add(added.name)
+
+
+def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
+    """By a condition, not by a failure; alone, or with one that it comes after."""
+    if plan.added.gate is not None and plan.added.gate.on_timeout == "skip":
+        return True
+    if plan.rule is None:
+        return not skippable.isdisjoint(plan.needs)
+    return not _never_false(plan.rule) or not skippable.isdisjoint(_ensured([plan.rule]))
+
+
+def _never_false(rule: Rule) -> bool:
+    """Whether only a failure can make a rule false."""
+    return rule[0] in ("done", "finished") or (rule[0] == "all" and all(map(_never_false, rule[1])))
+
+
+def _fill(fill: Fill) -> dict[str, Any]:
+    return {"at": fill.at, **fill.reference}
+
+
+# Identity
+
+
+def graph_digest(plan: CompiledGraph, result: str | None, *, with_options: bool = True) -> str:
+    """Return a digest that is equal for equal graphs, in whatever order their nodes and conditions were added.
+
+    It is computed node by node because a graph may be larger than a payload.
+    """
+    return DIGEST_VERSION + _hashed(plan, result, with_options)
+
+
+def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | None]:
+    """Return the digest that a graph's key is compared by, and the one that 0.1 stored if that differs.
+
+    As for a task's key, the options of nodes don't count, except the tenant.
+    """
+    plain = graph_digest(plan, result, with_options=False)
+    return plain, graph_digest(plan, result) if _has_options(plan) else None
+
+
+def _has_options(plan: CompiledGraph) -> bool:
+    return any(
+        (node.added.request is not None and node.added.request.options.canonical())
+        or (node.graph is not None and _has_options(node.graph))
+        for node in plan.nodes
+    )
+
+
+def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
+    whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
+    for node in sorted(plan.nodes, key=lambda each: each.added.name):
+        whole.update(b"\n")
+        whole.update(canonical(_described(node, with_options), f"node {node.added.name}").encode())
+    return whole.hexdigest()
+
+
+def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
+    added = node.added
+    told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
+    if added.request is not None:
+        args = added.request.signature.with_defaults(added.request.args)
+        told |= {"task": added.request.task, "args": decode(canonical_text(args))}
+        options = added.request.options
+        told["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
+        told["fills"] = sorted((_fill(fill) for fill in added.fills), key=lambda fill: canonical(fill["at"]))
+    if added.gate is not None:
+        told |= {"timeout": added.gate.timeout, "on_timeout": added.gate.on_timeout, "schema": added.gate.schema}
+    if node.graph is not None:
+        told["graph"] = _hashed(node.graph, None, with_options)
+    return told
+
+
+def _in_order(rule: Rule | None) -> Any:
+    if rule is None or rule[0] not in ("all", "any", "none"):
+        return rule
+    parts = {canonical(part): part for part in map(_in_order, rule[1])}  # said twice is said once
+    return [rule[0], [parts[text] for text in sorted(parts)]]

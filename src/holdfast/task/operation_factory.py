@@ -1,0 +1,398 @@
+"""From what an author gives to a context's method to the operation it means, checked. Nothing is carried out here.
+
+`Context` and `SyncContext` share all of it; what differs between them is that functions of the latter can't be awaited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import ConfigError, GraphError, HoldfastError, NotSerializable, TaskError
+from holdfast.model.clock import Duration, time_to_micros, to_micros
+from holdfast.model.codec import DIGEST_VERSION, canonical, decode, digest, encode
+from holdfast.model.names import check_name
+from holdfast.model.retry import Retry
+from holdfast.task import functions, operations
+from holdfast.task.annotations import Unresolved, check
+from holdfast.task.functions import (
+    STEP_OPTIONS,
+    FunctionInfo,
+    cached_info,
+    given_name,
+    inspect_function,
+    own_name,
+    plain_function,
+    refuse_async,
+    shown,
+)
+from holdfast.task.graph_compiler import compile_graph, graph_digest, result_name
+from holdfast.task.options import Options, check_retry, positive_micros
+from holdfast.task.task import Request, Task
+
+MOST_ITEMS = 100_000
+
+_USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
+
+
+class StepSettings(msgspec.Struct):
+    """What can be said about a step beside its function. `timeout` is microseconds."""
+
+    name: str | None = None
+    retry: Retry | None = None
+    timeout: int | None = None
+    undo: Callable[[Any], Any] | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+
+NO_SETTINGS = StepSettings()
+NOTHING: Mapping[str, Any] = {}
+
+
+# Identity
+
+LENGTH = len(DIGEST_VERSION) + 16
+"""The version, and 64 bits in hexadecimal: enough to tell apart calls of one function in one run."""
+
+_HINT = "pass plain values; or let the function find the object by itself, or capture it and give the step a name=…"
+
+
+def _short(text: str) -> str:
+    return digest(text)[:LENGTH]
+
+
+NO_ARGUMENTS = _short(canonical([[], {}]))
+
+
+def arguments_digest(step: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The digest of the arguments of a step."""
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    try:
+        return _short(canonical([args, kwargs], f"the arguments of step {step}"))
+    except NotSerializable as error:
+        raise NotSerializable(f"{error}; {_HINT}") from error
+
+
+def child_digest(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
+    """The digest of a child's arguments by name, defaults included, and of the options asked for.
+
+    It is made of the values, not of the kept text: in that the members of a set stand in any order.
+    """
+    bound = canonical(task.signature.bound(args, kwargs), f"the arguments of task {task.name}")
+    named = decode(task.signature.with_defaults(bound))
+    return _short(canonical([named, options.canonical()]))
+
+
+def items_digest(task: Task[..., Any], items: Iterable[Any], options: Options) -> str:
+    """The digest of many children of one task. Piece by piece: together they may be larger than a payload."""
+    whole = hashlib.sha256(canonical(options.canonical()).encode())
+    for item in items:
+        whole.update(b"\n")
+        whole.update(canonical(item, f"the arguments of task {task.name}").encode())
+    return (DIGEST_VERSION + whole.hexdigest())[:LENGTH]
+
+
+# Functions
+
+
+def step_settings(
+    *,
+    name: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    undo: Callable[[Any], object] | None = None,
+    raises: type[Exception] | tuple[type[Exception], ...] = (),
+) -> StepSettings:
+    return StepSettings(
+        name=None if name is None else given_name(name),
+        retry=None if retry is None else check_retry(retry, "the retry of a step"),
+        timeout=None if timeout is None else positive_micros(timeout, "the timeout of a step"),
+        undo=None if undo is None else plain_function("step: undo", undo),
+        raises=_exceptions(raises),
+    )
+
+
+def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
+    """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
+    if not given:
+        return step_with(NO_SETTINGS, fn, args, NOTHING, blocking=blocking)
+    if len(given) == 1 and type(name := given.get("name")) is str:
+        made = step_with(_named(name), fn, args, NOTHING, blocking=blocking)
+    elif STEP_OPTIONS.isdisjoint(given):
+        return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
+    else:
+        options = {name: value for name, value in given.items() if name in STEP_OPTIONS}
+        kwargs = {name: value for name, value in given.items() if name not in STEP_OPTIONS}
+        made = step_with(step_settings(**options), fn, args, kwargs, blocking=blocking)
+    if made.function_info.option_like_names:
+        _refuse_unfilled(made, made.function_info.option_like_names.intersection(given))
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str) -> StepSettings:
+    """The settings of steps that were given a name and nothing else, which are many: made once."""
+    return step_settings(name=name)
+
+
+def step_with(
+    settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
+) -> operations.Step:
+    """`ctx.options(…).step(…)`."""
+    info = None if functions.active_fakes else cached_info(fn)
+    name = settings.name or (None if info is None else info.name)
+    if info is None or name is None:
+        name, fn, info = _called("step", fn, settings.name)
+    digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
+    made = operations.Step(
+        name, f"{name}-{digest}", fn, info, args, kwargs,
+        settings.retry, settings.timeout, settings.undo, settings.raises,
+    )  # fmt: skip
+    if blocking:
+        refuse_async("step", made.fn, _USE_CONTEXT)
+        if made.undo is not None:
+            refuse_async("step: undo", made.undo, _USE_CONTEXT)
+    return made
+
+
+def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
+    name, function, info = _called("undo", fn)
+    made = operations.Undo(name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
+    if blocking:
+        refuse_async("undo", made.fn, _USE_CONTEXT)
+    return made
+
+
+def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
+    name, function, info = _called("transaction", fn)
+    made = operations.Transaction(name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
+    refuse_async("transaction", made.fn, "a transaction is held open by a thread: write it as a plain def")
+    return made
+
+
+# Waiting
+
+
+def sleep(duration: Duration, name: str | None) -> operations.Sleep:
+    return operations.Sleep(name=_wait_name(name), delay=to_micros(duration, "the duration of ctx.sleep"))
+
+
+def sleep_until(time: datetime, name: str | None) -> operations.Sleep:
+    return operations.Sleep(name=_wait_name(name), until=time_to_micros(time, "the time of ctx.sleep_until"))
+
+
+def wait_for(event: str, timeout: Duration | None, type: Any) -> operations.WaitFor:
+    check_name(event, "the event of ctx.wait_for")
+    return operations.WaitFor(event, _wait_timeout(timeout, "wait_for"), _readable(type, "wait_for"))
+
+
+def receive(topic: str, timeout: Duration | None, type: Any) -> operations.Receive:
+    check_name(topic, "the topic of ctx.receive")
+    return operations.Receive(topic, _wait_timeout(timeout, "receive"), _readable(type, "receive"))
+
+
+def emit(event: str, payload: Any) -> operations.Emit:
+    check_name(event, "the event of ctx.emit")
+    return operations.Emit(event, encode(payload, f"the payload of event {event}"))
+
+
+# Other runs
+
+
+def spawn(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Spawn:
+    """A child, for `ctx.spawn` and `ctx.call`."""
+    request = _request(verb, task, args, kwargs)
+    _refuse_once(verb, request)
+    return operations.Spawn(request, child_digest(task, args, kwargs, request.options))
+
+
+def submit(graph: Any, result: Any) -> operations.Submit:
+    """A graph as a child."""
+    plan = compile_graph(graph)
+    if plan.graph.key is not None:
+        raise GraphError(
+            f"ctx.submit: graph {plan.graph.name} has a key, but a child is made once anyway: leave it out"
+        )
+    named = result_name(plan, result)
+    return operations.Submit(plan, named, graph_digest(plan, named)[:LENGTH])
+
+
+def enqueue(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Enqueue:
+    request = _request("enqueue", task, args, kwargs)
+    return operations.Enqueue(request, child_digest(task, args, kwargs, request.options))
+
+
+def join(run: Any) -> operations.Join:
+    id, task = getattr(run, "id", None), getattr(run, "task", None)
+    if not isinstance(id, UUID) or not isinstance(task, str):
+        if inspect.iscoroutine(run):
+            run.close()
+            raise TaskError("ctx.join takes a run, not the call that makes it: write `run = await ctx.spawn(…)` first")
+        raise TaskError(f"ctx.join takes the run that ctx.spawn gave, not a {type(run).__name__}")
+    return operations.Join(id, task)
+
+
+def fan_out(task: Any, items: Any, concurrency: int | None, errors: Any) -> operations.Map:
+    """`ctx.map(…)`."""
+    _refuse_no_task("map", task)
+    if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int)):
+        raise ConfigError(f"the concurrency of ctx.map must be an int or None, not {type(concurrency).__name__}")
+    if concurrency is not None and concurrency < 1:
+        raise ConfigError(f"the concurrency of ctx.map must be at least 1, but is {concurrency}")
+    if errors not in ("raise", "return"):
+        raise ConfigError(f'the errors of ctx.map must be "raise" or "return", but are {errors!r}')
+    given = _items(items)
+    requests = [_item_request(task, at, item) for at, item in enumerate(given)]
+    if requests:
+        _refuse_connection("map", requests[0])
+        _refuse_once("map", requests[0])
+        digest = items_digest(task, given, requests[0].options)
+    else:
+        digest = arguments_digest(task.name, (), {})
+    return operations.Map(task.name, requests, digest, concurrency, errors)
+
+
+# About the run itself
+
+NOW = operations.Value("now")
+RANDOM = operations.Value("random")
+NEW_UUID = operations.Value("uuid")
+
+
+def progress(done: float, total: float | None, note: str | None) -> operations.Progress:
+    for what, number in (("done", done), ("total", total)):
+        if what == "total" and number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(f"{what} of ctx.progress must be a finite number, but is {number!r}")
+    if note is not None and not isinstance(note, str):
+        raise ConfigError(f"note of ctx.progress must be a str, not {type(note).__name__}")
+    return operations.Progress(encode({"done": done, "total": total, "note": note}, "the progress"))
+
+
+def write(chunk: Any) -> operations.Write:
+    return operations.Write(encode(chunk, "the chunk of ctx.write"))
+
+
+def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
+    return operations.Restart(task.signature.encode(args, {}))
+
+
+# Checks
+
+
+def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable[..., Any], FunctionInfo]:
+    """What an author gave to be called: its name, the function itself, and what is known of it."""
+    function = plain_function(verb, fn)
+    name = own_name(verb, function) if given is None else given
+    if functions.active_fakes:
+        function = functions.faked(name, function)
+    return name, function, inspect_function(function)
+
+
+def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
+    classes = raises if isinstance(raises, tuple | list) else (raises,)
+    for kind in classes:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise ConfigError(f"raises of a step takes classes of exceptions, but got {kind!r}")
+    return tuple(classes)
+
+
+def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
+    """A function may need an argument that is named like an option that was given: it wouldn't get it, and fail at
+    every try."""
+    fn = step.fn
+    try:
+        if given:
+            inspect.signature(fn).bind(*step.args, **step.kwargs)
+    except TypeError:
+        name = min(given)
+        raise TaskError(
+            f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
+            f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"
+        ) from None
+
+
+def _wait_name(name: str | None) -> str | None:
+    return None if name is None else check_name(name, "the name of a sleep")
+
+
+def _wait_timeout(timeout: Duration | None, verb: str) -> int | None:
+    return None if timeout is None else to_micros(timeout, f"the timeout of ctx.{verb}")
+
+
+def _readable(type: Any, verb: str) -> Any:
+    if type is None or type is Any:
+        return None
+    if isinstance(type, str):
+        raise ConfigError(f"the type of ctx.{verb} must be a type, not a str: leave out the quotes")
+    try:
+        _check_readable(type, verb)
+    except TypeError:  # not hashable, so not cached
+        _check_readable.__wrapped__(type, verb)
+    return type
+
+
+@lru_cache(maxsize=512)
+def _check_readable(type: Any, verb: str) -> None:
+    try:
+        check(f"ctx.{verb}: type= is", type, type)
+    except Unresolved as error:
+        raise TaskError(f"ctx.{verb}: the type {type!r} can't be resolved: {error}") from error
+
+
+def _refuse_no_task(verb: str, task: Any) -> None:
+    if not isinstance(task, Task):
+        hint = "decorate it with @app.task, or run it with ctx.step" if callable(task) else "one made by @app.task"
+        raise TaskError(f"ctx.{verb} takes a task, but got {shown(task)}: {hint}")
+
+
+def _request(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request[Any]:
+    _refuse_no_task(verb, task)
+    request: Request[Any] = task.request(*args, **kwargs)
+    _refuse_connection(verb, request)
+    return request
+
+
+def _refuse_connection(verb: str, request: Request[Any]) -> None:
+    if request.options.connection is not None:
+        raise ConfigError(f"ctx.{verb}: leave out connection=: the context makes runs in a transaction of its own")
+
+
+def _refuse_once(verb: str, request: Request[Any]) -> None:
+    for option in ("key", "unique"):
+        if getattr(request.options, option) is not None:
+            raise TaskError(
+                f"ctx.{verb}: option {option} isn't for children: a child is made once anyway; "
+                f"for an independent run with {option}= use ctx.enqueue"
+            )
+
+
+def _items(items: Any) -> list[Any]:
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise ConfigError(f"ctx.map takes a list of items, not a {type(items).__name__}")
+    if isinstance(items, set | frozenset):
+        raise ConfigError("ctx.map: a set has another order at each replay; give its items in one order: sorted(…)")
+    given = list(islice(items, MOST_ITEMS + 1))
+    if len(given) > MOST_ITEMS:
+        raise ConfigError(
+            f"ctx.map takes at most {MOST_ITEMS:,} items; give each child a batch of them, or map in several parts"
+        )
+    return given
+
+
+def _item_request(task: Task[..., Any], at: int, item: Any) -> Request[Any]:
+    try:
+        return task.request(item)
+    except HoldfastError as error:
+        raise type(error)(f"item {at} of ctx.map: {error}") from error

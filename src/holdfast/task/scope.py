@@ -1,0 +1,71 @@
+"""What the code that runs just now is part of: a job, the body of a durable function, or one of its steps.
+
+A context variable, so that it follows author code into coroutines, tasks and the threads that we start for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextvars import ContextVar
+
+import msgspec
+
+from holdfast.errors import TaskError
+
+
+class StopSignal:
+    """The stop flag of one attempt. A separate object, so that a reference to it doesn't keep the attempt alive."""
+
+    __slots__ = ("requested",)
+
+    def __init__(self) -> None:
+        self.requested = False
+
+
+class Scope(msgspec.Struct, frozen=True, gc=False):
+    """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
+
+    run: str
+    durable: bool = False
+    generation: int = 0
+    step: str | None = None
+    stop: StopSignal | None = None
+
+    @property
+    def in_body(self) -> bool:
+        return self.durable and self.step is None
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+def idempotency_key() -> str:
+    """A key for calls to outside systems, stable for this step of this run however often it is tried; in a job, for
+    the run."""
+    now = current_scope.get()
+    if now is None:
+        raise TaskError("idempotency_key() was called outside a run: it is for the functions of steps, and for jobs")
+    if now.in_body:
+        raise TaskError("idempotency_key() was called outside a step: call it in the function given to ctx.step(…)")
+    if now.step is None:
+        return now.run
+    return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
+
+
+def stop_requested() -> bool:
+    """Return whether the calling code should stop.
+
+    True once its run was cancelled, timed out or was lost to another worker, or when the worker stops and its grace
+    period has passed. Call it in long loops of `def` tasks and steps, which nothing can interrupt. It also works in a
+    thread that was started with a copy of the context (`asyncio.to_thread`). Always False outside a run, and in
+    processes of `run_in="process"`, which are killed instead.
+    """
+    now = current_scope.get()
+    return now is not None and now.stop is not None and now.stop.requested
+
+
+def refuse_in_body(verb: str, instead: str) -> None:
+    """Raise in the body of a durable function, where a replay would repeat the call."""
+    now = current_scope.get()
+    if now is not None and now.in_body:
+        raise TaskError(f"{verb}() in the body of a durable function would be repeated by each replay: {instead}")

@@ -1,0 +1,289 @@
+"""Crashes of workers in tests: at each point where a worker writes, it can die, in this process, as if killed.
+
+The store of a kit says what is about to be written; `CrashInjector` notes it, or kills the worker there, right before
+(what was done isn't on record) or right after (it is, and nobody has heard of it). Another session of the worker then
+takes over, as another worker would.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import dropwhile, takewhile
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar, overload
+
+from holdfast.database import Database
+from holdfast.errors import KeyConflict
+from holdfast.model.payloads import Payloads
+from holdfast.model.step_keys import key_label
+from holdfast.model.virtual_clock import ClockFollower, VirtualClock
+from holdfast.store import End, Store
+from holdfast.store.attempts import Attempts
+from holdfast.store.commands import LOST, Command, Enqueue, Record, Reply
+from holdfast.store.journal import Journal
+from holdfast.store.lanes import Lanes
+from holdfast.store.part import Ground
+from holdfast.store.rows import Counted
+from holdfast.store.transactions import Transactions
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "crash_at_every_step"
+PACKAGE_PREFIX = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+USER_CODE_RECORDS = ("step", "failed", "undone")
+"""Records of what author code has done by then, that would be done again."""
+USER_CODE_ENDS = {"done": "the end", "failed": "the failure", "retrying": "a failed attempt", "timed_out": "a timeout"}
+USER_CODE_ENDS |= {"moved": "the move to another state", "restarted": "the restart"}
+OTHER_ENDS = {
+    "waiting": "the suspension",
+    "undoing": "the failure that is to be undone",
+    "undone": "the end of undoing",
+}
+
+
+class CrashPoint(NamedTuple):
+    """Where a worker can die. `recorded`: right after that was written, else right before. `nth`: at which time."""
+
+    what: str
+    nth: int
+    recorded: bool
+
+    def __str__(self) -> str:
+        times = f", for the {_ordinal(self.nth)} time" if self.nth > 1 else ""
+        when = "was on record" if self.recorded else "was done, but not on record"
+        return f"a crash when {self.what} {when}{times}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+class ObservedWrite(NamedTuple):
+    """Something that is about to be written about a run. `done`: author code has done it."""
+
+    run: str
+    what: str
+    done: bool
+
+
+class CrashInjector:
+    """Notes where workers write; and lets one die at the point `at`, if there is one."""
+
+    def __init__(self, at: CrashPoint | None = None) -> None:
+        self.at = at
+        self.points: list[CrashPoint] = []
+        self.where: str | None = None
+        """The line of author code at which it stood, when it has died."""
+        self._times: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def guard(
+        self, worker: ClockFollower | None, writes: Iterable[ObservedWrite], write: Callable[[], T], lost: T
+    ) -> T:
+        """Write, or don't; `lost` is what a dead worker is answered."""
+        if worker is None:
+            return write()
+        points = self._record(worker, writes)
+        if (run := points.get(self._at(recorded=False))) is not None:
+            self._crash(worker, run)
+            return lost
+        written = write()
+        if (run := points.get(self._at(recorded=True))) is not None:
+            self._crash(worker, run)
+            return lost
+        return written
+
+    def _at(self, *, recorded: bool) -> CrashPoint | None:
+        return self.at if self.at is not None and self.at.recorded is recorded and self.where is None else None
+
+    def _record(self, worker: ClockFollower, writes: Iterable[ObservedWrite]) -> dict[CrashPoint | None, str]:
+        """The points that this is, with their runs."""
+        found: dict[CrashPoint | None, str] = {}
+        with self._lock:
+            for run, what, done in writes:
+                attempt = worker.attempt(run)
+                if attempt is None:
+                    continue
+                named = f"{what} of {attempt.task.name}"
+                self._times[named] += 1
+                moments = (False, True) if done else (True,)
+                points = [CrashPoint(named, self._times[named], recorded) for recorded in moments]
+                self.points += points
+                found.update((point, run) for point in points)
+        return found
+
+    def _crash(self, worker: ClockFollower, run: str) -> None:
+        self.where = line_of(worker.attempt(run))
+        worker.die()
+
+
+active_injectors: list[CrashInjector] = []
+"""What the test under way is to go through; the last one counts."""
+
+
+# What is written
+
+
+def writes_of(commands: Sequence[Command]) -> list[ObservedWrite]:
+    return [_write_of(command) for command in commands]
+
+
+def _write_of(command: Command) -> ObservedWrite:
+    if isinstance(command, Record):
+        done = command.kind in USER_CODE_RECORDS
+        what = key_label(command.key)
+        return ObservedWrite(command.run, f"step {what}" if command.kind in USER_CODE_RECORDS[:2] else what, done)
+    key = getattr(command, "key", None)
+    what = type(command).__name__.lower() if key is None else key_label(key)
+    return ObservedWrite(command.held.run, what, False)
+
+
+def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
+    """Attempts that are handed back are nobody's doing."""
+    named = USER_CODE_ENDS | OTHER_ENDS
+    return [ObservedWrite(end.id, named[end.kind], end.kind in USER_CODE_ENDS) for end in ends if end.kind in named]
+
+
+class CrashingJournal(Journal):
+    """What durable functions record."""
+
+    def __init__(self, ground: Ground, lanes: Lanes, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(ground, lanes)
+        self._crashes = crashes
+        self._clock = clock
+
+    def record_steps(self, session: str, rows: str, number: int) -> bool:  # noqa: ARG002 - nothing of them is written
+        """Never as one: a crash is at one step."""
+        return False
+
+    def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
+        write = partial(super().record, session, records)
+        lost: list[Reply] = [LOST] * len(records)
+        return self._crashes.guard(self._clock.worker(session), writes_of(records), write, lost)
+
+    def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
+        write = partial(super().write, session, commands)
+        lost: list[Reply] = [LOST] * len(commands)
+        return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
+
+    def enqueue(self, session: str, command: Enqueue) -> Reply | KeyConflict:
+        write = partial(super().enqueue, session, command)
+        lost: Reply | KeyConflict = LOST
+        return self._crashes.guard(self._clock.worker(session), writes_of([command]), write, lost)
+
+
+class CrashingAttempts(Attempts):
+    """The ends of attempts."""
+
+    def __init__(self, ground: Ground, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(ground)
+        self._crashes = crashes
+        self._clock = clock
+
+    def end(self, session: str, ends: Sequence[End]) -> Counted:
+        write = partial(super().end, session, ends)
+        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, Counted())
+
+
+class CrashingTransactions(Transactions):
+    """Transactions of author code, which happen with their record or not at all: there is no point in between."""
+
+    def __init__(self, ground: Ground, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(ground, journal)
+        self._crashes = crashes
+        self._clock = clock
+
+    def run(
+        self,
+        session: str,
+        record: Record,
+        work: Callable[[Any], str],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> str | None:
+        write = partial(super().run, session, record, work, is_stopped)
+        writes = [ObservedWrite(record.run, f"transaction {key_label(record.key)}", False)]
+        return self._crashes.guard(self._clock.worker(session), writes, write, None)
+
+
+class CrashingStore(Store):
+    """A store whose workers can die where they write."""
+
+    def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: CrashInjector) -> None:
+        super().__init__(database, clock=clock, payloads=payloads)
+        ground, plain = self._ground, self.journal
+        self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
+        self.attempts = CrashingAttempts(ground, crashes, clock)
+        self.transactions = CrashingTransactions(ground, plain, crashes, clock)
+
+
+# Where author code stands
+
+
+def line_of(attempt: Any) -> str:
+    """The line of the task's function, or of what it has called, at which it stands; else where that function is."""
+    code = None if attempt is None else getattr(inspect.unwrap(attempt.signature.fn), "__code__", None)
+    if code is None:
+        return "a line that is not known"
+    frames = _in_threads(code) if attempt.handle is None else _awaiting(attempt.handle.get_coro())
+    beside = dropwhile(lambda frame: frame.f_code is not code, frames)
+    stands = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), beside))
+    if stands:
+        return f"{_shown(stands[-1].f_code.co_filename)}:{stands[-1].f_lineno}"
+    return f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _awaiting(coroutine: Any) -> list[FrameType]:
+    """The frames of a coroutine and of what it awaits, outermost first."""
+    found: list[FrameType] = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None)
+        found += [] if frame is None else [frame]
+        coroutine = getattr(coroutine, "cr_await", None)
+    return found
+
+
+def _in_threads(code: CodeType) -> list[FrameType]:
+    """The frames of a thread that is in this code, outermost first."""
+    for top in sys._current_frames().values():
+        frames = [frame for frame, _ in traceback.walk_stack(top)]
+        if any(frame.f_code is code for frame in frames):
+            return frames[::-1]
+    return []
+
+
+def _shown(path: str) -> str:
+    """A path as people in this folder would write it."""
+    with suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return path
+
+
+# The marker
+
+
+@overload
+def crash_at_every_step(test: F, /) -> F: ...
+@overload
+def crash_at_every_step(*, unrecorded: bool = True) -> Callable[[F], F]: ...
+def crash_at_every_step(test: Any = None, /, *, unrecorded: bool = True) -> Any:
+    """Run a test once as it is, and then once for each place where a worker wrote something in it, with the worker
+    crashing right after that; and where that was the record of something that author code had done, like a step, once
+    more, with a crash right before: done, but not on record. `unrecorded=False` leaves those out.
+
+    The test must use the fixture `kit`, or a `Kit` of its own. Its fixtures are set up anew each time.
+    """
+    import pytest
+
+    mark = getattr(pytest.mark, MARK)(unrecorded=unrecorded)
+    return mark if test is None else mark(test)
