@@ -81,14 +81,14 @@ def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed()
 def test_what_the_dead_worker_sent_off_before_the_kill_is_not_waited_for():
     """The database may take it in after the demo has looked at what the dead worker held."""
     play = Scenario.__new__(Scenario)
-    play._scene = DemoState(2, "", figures=[WorkerView(1, 77)])
+    play._scene = DemoState(2, "", workers=[WorkerView(1, 77)])
     play._children = [SimpleNamespace(number=1, pid=77)]
     play._ledger = SimpleNamespace(done_last_by={1: 77, 2: 78})
     play._numbers = {"a": 1, "b": 2}
     play._infos = [SimpleNamespace(id=i, state="done", worker=None, attempt=n) for i, n in (("a", 1), ("b", 2))]
     play._wait_for = lambda reached: None if reached() else pytest.fail("it waits")
-    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1}), frozenset())) is None
-    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
+    assert play._watch_recovery_s(WorkerKill(1, 0.0, frozenset({1}), frozenset())) is None
+    assert play._watch_recovery_s(WorkerKill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
     assert [event for _, event in play._scene.events] == ["its lease is over: 2 ready again", "2 done by others"]
 
 
@@ -189,25 +189,25 @@ def verdict(**more):
     kill = WorkerKill(worker=2, at=0.0, held=frozenset({3, 4}), finished=frozenset({1, 2}))
     everything = frozenset(range(1, 6))
     settings = {"done_by_database": everything, "done_by_ledger": everything, "begun_again": frozenset({3})}
-    return DemoResult(jobs=5, kill=kill, lease=2.0, takeover=1.5, **{**settings, **more})
+    return DemoResult(jobs=5, kill=kill, lease=2.0, recovery_s=1.5, **{**settings, **more})
 
 
 def test_what_the_dead_worker_held_may_run_again():
-    assert verdict().good
+    assert verdict().passed
     assert verdict().again == [3]
 
 
 def test_a_job_that_only_one_account_knows_is_lost():
     assert verdict(done_by_ledger=frozenset({1, 2, 3, 4})).lost == [5]
     assert verdict(done_by_database=frozenset({1, 2, 3, 5})).lost == [4]
-    assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).good
+    assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).passed
 
 
 def test_a_finished_job_that_ran_again_is_a_fault():
     assert verdict(begun_again=frozenset({1})).finished_again == [1]
-    assert not verdict(begun_again=frozenset({1})).good
+    assert not verdict(begun_again=frozenset({1})).passed
 
 
 def test_a_job_that_ran_again_for_another_reason_is_told_apart():
     assert verdict(begun_again=frozenset({5})).others_again == [5]
-    assert verdict(begun_again=frozenset({5})).good
+    assert verdict(begun_again=frozenset({5})).passed

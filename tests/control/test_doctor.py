@@ -223,7 +223,7 @@ def test_connections_are_counted(on_postgres, monkeypatch):
     ],
 )
 def test_what_servers_are_like(facts, workers, code):
-    assert [finding.code for finding in health_checks.of_server(facts, workers)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.check_server(facts, workers)] == ([] if code is None else [code])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_servers_are_like(facts, workers, code):
     ],
 )
 def test_what_files_are_like(facts, code):
-    assert [finding.code for finding in health_checks.of_file(facts)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.check_file(facts)] == ([] if code is None else [code])
 
 
 def test_facts_of_a_real_file(tmp_path):
@@ -303,17 +303,17 @@ def test_prepared_transactions_and_slots_hold_snapshots_too():
         Holder("slot", None, "standby1", None, None, "inactive", None),
         Holder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
     ]
-    prepared, slot = health_checks.of_holders(holders)
+    prepared, slot = health_checks.check_holders(holders)
     assert "gid-7" in prepared.do
     assert "standby1" in slot.do
 
 
 def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
     tables = [Bloat("runs", 10, 200_000, None), Bloat("history", 300_000, 200_000, 5 * SECOND)]
-    assert [finding.data["table"] for finding in health_checks.of_bloat(tables)] == ["runs"]
+    assert [finding.data["table"] for finding in health_checks.check_bloat(tables)] == ["runs"]
 
 
 def test_settings_of_tasks_that_contradict_each_other_are_told():
     task = TaskInfo("shop.charge", (), "default", 0, "loop", 3, 30.0, 3600.0, None)
     wrong = replace(task, name="shop.refund", timeout=60.0, deadline=60.0)
-    assert [finding.data["task"] for finding in health_checks.of_tasks([task, wrong])] == ["shop.refund"]
+    assert [finding.data["task"] for finding in health_checks.check_tasks([task, wrong])] == ["shop.refund"]

@@ -127,7 +127,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
     """Give a site an address, until the test is over. It looks for changes more often than it would."""
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(live, "POLL_INTERVAL_S", 0.1)
     served: list[Served] = []
 
     def serve(site: Any) -> str:

@@ -36,9 +36,8 @@ def open_control(
         if path != ":memory:" and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"the folder of {path} does not exist: create it, or pass another --url")
         if path != ":memory:" and not Path(path).exists():
-            raise ConfigError(
-                f"SQLite file {path} does not exist: pass another --url, or create it with `holdfast migrate --url {url}`"
-            )
+            create = f"`holdfast migrate --url {url}`"
+            raise ConfigError(f"SQLite file {path} does not exist: pass another --url, or create it with {create}")
     return Control(Store(database, migrate=False, payloads=payloads), registry)
 
 

@@ -18,7 +18,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.model.ids import parse_run_id
 from holdfast.web.auth import Principal, SiteContext, authorize
 from holdfast.web.responses import RequestError, error_response
 
@@ -43,7 +42,7 @@ class LiveUpdates:
         """Stream changes of one run until it ends."""
 
         def poll(principal: Principal) -> tuple[Any, bool]:
-            info = principal.run(self._context.control, parse_run_id(request.path_params["id"]))
+            info = principal.run(self._context.control, self._context.control.runs.parse_id(request.path_params["id"]))
             version = self._context.control.runs.pulse(info.id)
             return {"id": info.id, "state": info.state, "progress": info.progress, "version": version}, info.final
 

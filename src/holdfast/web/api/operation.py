@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from holdfast.control import Control
 from holdfast.control.tokens import Permission
-from holdfast.model.ids import parse_run_id
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize
@@ -45,7 +44,7 @@ class ApiRequest:
 
     def run(self) -> RunInfo[Any]:
         """Read the run that the path names, if the principal may see it."""
-        return self.principal.run(self.control, parse_run_id(self.path["id"]))
+        return self.principal.run(self.control, self.control.runs.parse_id(self.path["id"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

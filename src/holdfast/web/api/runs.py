@@ -258,9 +258,7 @@ def _bulk_preview(call: ApiRequest) -> BulkPreview:
 
 def _bulk_cancel(call: ApiRequest) -> dict[str, BulkProgress]:
     body: BulkRequest = call.body
-    batches = call.control.bulk.cancel(
-        _bulk_filter(call), reason=body.reason, by=call.principal.by, after=body.after
-    )
+    batches = call.control.bulk.cancel(_bulk_filter(call), reason=body.reason, by=call.principal.by, after=body.after)
     return {"progress": run_batches(batches)}
 
 
@@ -272,11 +270,12 @@ def _bulk_retry(call: ApiRequest) -> dict[str, BulkProgress]:
 def run_batches(batches: Iterator[BulkProgress]) -> BulkProgress:
     """Run batches until it is time to respond."""
     deadline = time.monotonic() + BULK_RESPONSE_S
-    progress = BulkProgress(0, 0, None)
+    latest = BulkProgress(0, 0, None)
     for progress in batches:
+        latest = progress
         if time.monotonic() > deadline:
             break
-    return progress
+    return latest
 
 
 OPERATIONS = (

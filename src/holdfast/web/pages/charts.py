@@ -65,7 +65,9 @@ def build_charts(stats: Sequence[Stats]) -> OverviewCharts:
         ChartLine("wait", _points([each.wait.p95 for each in stats], width, max_duration)),
         ChartLine("run", _points([each.run.p95 for each in stats], width, max_duration)),
     ]
-    return OverviewCharts(columns, number(max_runs), lines, duration(max_duration), not any(each.runs for each in stats))
+    return OverviewCharts(
+        columns, number(max_runs), lines, duration(max_duration), not any(each.runs for each in stats)
+    )
 
 
 def _points(values: Sequence[float | None], width: float, max_value: float) -> str:

@@ -19,7 +19,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.control import Control
-from holdfast.model.ids import parse_run_id
 from holdfast.model.run import RunInfo
 from holdfast.telemetry import log
 from holdfast.web.auth import Principal, SiteContext, authorize, same_secret
@@ -46,7 +45,7 @@ class PageRequest:
 
     @property
     def id(self) -> UUID:
-        return parse_run_id(self.path["id"])
+        return self.control.runs.parse_id(self.path["id"])
 
     def run(self) -> RunInfo[Any]:
         """Read the run that the path names, if the principal may see it."""
