@@ -132,7 +132,7 @@ def test_clocks_that_differ_are_told(postgres):
 
 
 def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "OLD_SNAPSHOT", 0.0)
+    monkeypatch.setattr(health_checks, "MAX_SNAPSHOT_AGE_S", 0.0)
     with psycopg.connect(postgres.url, application_name="nightly report") as report:
         report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         report.execute("select count(*) from holdfast.runs")
@@ -192,7 +192,7 @@ def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_post
 
 
 def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "MANY_DEAD", 10)
+    monkeypatch.setattr(health_checks, "MAX_DEAD_ROWS", 10)
     postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
     postgres.add_many(30)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
 
 
 def test_connections_are_counted(on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "FULL", 0.0)
+    monkeypatch.setattr(health_checks, "MAX_CONNECTION_SHARE", 0.0)
     assert the(on_postgres.examine(), "connections").data["connections"] >= 1
 
 
@@ -288,7 +288,7 @@ def test_a_real_file_that_others_may_read_is_told(tmp_path):
 
 
 def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(health_checks, "LARGE_WAL", 0)
+    monkeypatch.setattr(health_checks, "MAX_WAL_BYTES", 0)
     world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
     world.add()
     examination = Doctor(world.store, Registry()).examine()

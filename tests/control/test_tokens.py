@@ -35,5 +35,5 @@ def test_what_can_not_be_a_token_is_refused(control):
         control.tokens.create("everything")
     with pytest.raises(ConfigError, match="tenant must not be empty"):
         control.tokens.create("read", "")
-    with pytest.raises(ConfigError, match="there is no token 'nobody'"):
+    with pytest.raises(ConfigError, match="token 'nobody' does not exist"):
         control.tokens.revoke("nobody")

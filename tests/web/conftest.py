@@ -52,11 +52,14 @@ class Shop:
         self._sites: list[Any] = []
 
     def graph(self, **more: Any) -> Any:
+        return self.app.submit(self.make_graph(**more))
+
+    def make_graph(self, **more: Any) -> Graph:
         graph = Graph("etl", **more)
         first = graph.add(self.add, 1, 2, name="extract")
         gate = graph.gate("approve", after=[first], type=Approval)
         graph.add(self.add, first.output, 1, after=[gate], name="load")
-        return self.app.submit(graph)
+        return graph
 
     def drain(self) -> None:
         self.app.worker(concurrency=4).drain()

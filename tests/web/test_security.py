@@ -213,7 +213,7 @@ def test_two_hosts_are_none(open_visitor):
     assert answer.status == 421
 
 
-@pytest.mark.parametrize("next", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
+@pytest.mark.parametrize("following", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
 def test_a_login_leads_nowhere_else(shop, following):
     token = shop.control.tokens.create("read").token
     answer = Visitor(shop.site()).submit("/login", {"token": token, "next": following})
