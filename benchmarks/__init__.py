@@ -1,5 +1,5 @@
-"""Measurements: how fast Holdfast is, what it costs, whether that lasts, and how others compare.
+"""Benchmarks: how fast Holdfast is, what it costs, whether its speed lasts, and how other libraries compare.
 
-Run by `./dev bench`. A measure is one small module with a `Measure` in it, listed in
-`options.py`; `peers` has the others; the rest here is what measures share.
+Run them with `./dev bench`. Each benchmark is a module in `suite/`, `peers/` measures other libraries, and the other
+modules are shared.
 """

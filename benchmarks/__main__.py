@@ -1,7 +1,7 @@
-"""`python -m benchmarks`."""
+"""Run the benchmarks: `python -m benchmarks`."""
 
 import sys
 
-from benchmarks.command import main
+from benchmarks.cli import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""The tasks that are measured, and the marks that they leave in a folder for the process that watches the clock."""
+"""The tasks that are measured, and the marker files by which workers report when jobs start."""
 
 from __future__ import annotations
 
@@ -14,88 +14,87 @@ NOOP = "bench.noop"
 STEPS = "bench.steps"
 ONE_LIMIT = "bench.one_limit"
 BY_KEY = "bench.by_key"
+TOTAL = "bench.total"
 TASKS = (NOOP, STEPS, ONE_LIMIT, BY_KEY)
 STEPS_PER_RUN = 10
-TOTAL = "bench.total"
-KEYS = 1000
+LIMIT_KEYS = 1000
 QUEUE = "default"
-TEXT = "hello world"
+PAYLOAD_TEXT = "hello world"
 
 
-class Marks:
-    """Files that tell when jobs started."""
+class StartMarkers:
+    """Writes files that tell the benchmark when jobs started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._started = False
+        self._has_started = False
 
-    def started(self) -> None:
-        """Note the time at which this process started its first job."""
-        if self._started:
+    def mark_start(self) -> None:
+        """Record when this process started its first job."""
+        if self._has_started:
             return
-        self._started = True
-        mark = self._folder / f"first-{os.getpid()}"
-        unfinished = mark.with_suffix(".part")
-        unfinished.write_text(repr(time.time()))
-        unfinished.rename(mark)
+        self._has_started = True
+        marker = self._folder / f"first-{os.getpid()}"
+        incomplete = marker.with_suffix(".part")
+        incomplete.write_text(repr(time.time()))
+        incomplete.rename(marker)
 
-    def arrived(self, sent_at: float) -> None:
-        """Note how long a job was on its way."""
-        taken = time.time() - sent_at
-        with (self._folder / "latency").open("a") as log:
-            log.write(f"{taken}\n")
+    def record_latency(self, sent_at: float) -> None:
+        latency = time.time() - sent_at
+        with (self._folder / "latency").open("a") as file:
+            file.write(f"{latency}\n")
 
 
-def first_start(folder: Path) -> float | None:
-    """When the first job of any worker started; None if none did yet."""
-    times = [float(mark.read_text()) for mark in folder.glob("first-*") if not mark.suffix]
+def first_start_time(folder: Path) -> float | None:
+    """Return when the first job of any worker started, or None if none has."""
+    times = [float(marker.read_text()) for marker in folder.glob("first-*") if not marker.suffix]
     return min(times, default=None)
 
 
-def latencies(folder: Path) -> list[float]:
-    """Seconds from enqueue to start, in the order of starting."""
-    log = folder / "latency"
-    return [float(line) for line in log.read_text().split()] if log.exists() else []
+def read_latencies(folder: Path) -> list[float]:
+    """Return the seconds from enqueue to start of each job, in order of their starts."""
+    file = folder / "latency"
+    return [float(line) for line in file.read_text().split()] if file.exists() else []
 
 
 async def trivial() -> dict[str, int]:
     return {"ok": 1}
 
 
-def make_app(url: str, marks: Marks | None = None) -> tuple[Holdfast, Task[..., int]]:
-    """The app of every process of a measurement, and its no-op task; the others are known by their names."""
+def make_app(url: str, markers: StartMarkers | None = None) -> tuple[Holdfast, Task[..., int]]:
+    """Return the app that every process uses, and its no-op task."""
     app = Holdfast(url)
     app.limit("one", concurrency=10_000)
-    app.limit("keys", concurrency=10, by=lambda number, text: number % KEYS)  # noqa: ARG005 - all arguments are given
+    app.limit("keys", concurrency=10, by=lambda number, text: number % LIMIT_KEYS)  # noqa: ARG005 - named like the task's
 
-    def begin() -> None:
-        if marks is not None:
-            marks.started()
+    def mark_start() -> None:
+        if markers is not None:
+            markers.mark_start()
 
     @app.task(name=NOOP, queue=QUEUE)
-    async def noop(number: int, text: str, sent_at: float | None = None) -> int:  # noqa: ARG001 - a payload like any
-        begin()
-        if marks is not None and sent_at is not None:
-            marks.arrived(sent_at)
+    async def noop(number: int, text: str, sent_at: float | None = None) -> int:  # noqa: ARG001 - a realistic payload
+        mark_start()
+        if markers is not None and sent_at is not None:
+            markers.record_latency(sent_at)
         return number
 
-    async def limited(number: int, text: str) -> int:  # noqa: ARG001 - a payload like any
-        begin()
+    async def limited(number: int, text: str) -> int:  # noqa: ARG001 - a realistic payload
+        mark_start()
         return number
 
     app.task(name=ONE_LIMIT, queue=QUEUE, limits=["one"])(limited)
     app.task(name=BY_KEY, queue=QUEUE, limits=["keys"])(limited)
 
     @app.task(name=STEPS, queue=QUEUE)
-    async def steps(ctx: Context, number: int, text: str) -> int:  # noqa: ARG001 - a payload like any
-        begin()
-        for at in range(STEPS_PER_RUN):
-            await ctx.step(trivial, name=f"step-{at}")
+    async def steps(ctx: Context, number: int, text: str) -> int:  # noqa: ARG001 - a realistic payload
+        mark_start()
+        for step in range(STEPS_PER_RUN):
+            await ctx.step(trivial, name=f"step-{step}")
         return number
 
     @app.task(name=TOTAL, queue=QUEUE)
     async def total(numbers: list[int]) -> int:
-        begin()
+        mark_start()
         return sum(numbers) % 1000
 
     return app, noop

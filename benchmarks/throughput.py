@@ -1,64 +1,55 @@
-"""Times workers on a database full of runs: from the first one's start until nothing unfinished is left in it."""
+"""Measure the rate at which workers finish the runs in a database."""
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.children import Command, Workers, WorkerSetting, working
-from benchmarks.measure import Failed, check
-from benchmarks.tables import Tables
-from benchmarks.tasks import NOOP, first_start
+from benchmarks.benchmark import MeasurementFailed, check_count
+from benchmarks.databases import BenchmarkDatabase
+from benchmarks.processes import Command, WorkerConfig, Workers, running_workers, scratch_folder
+from benchmarks.tasks import NOOP, first_start_time
 
-LONGEST_SECONDS = 600.0
-LOOK_SECONDS = 0.02
-
-
-class Watched(Protocol):
-    """A database in which work gets done."""
-
-    def unfinished(self) -> bool: ...
-
-    def done(self) -> int: ...
+TIMEOUT_S = 600.0
+POLL_INTERVAL_S = 0.02
 
 
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Where the processes of one repetition leave their marks."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+class MeasuredDatabase(Protocol):
+    """A database of Holdfast or of a peer."""
+
+    def has_unfinished(self) -> bool: ...
+
+    def count_done(self) -> int: ...
 
 
-def runs_per_second(tables: Tables, count: int, setting: WorkerSetting, task: str = NOOP) -> float:
-    """Fill, work, time, and check that everything was done, once, and recorded."""
-    tables.refill(count, task)
-    rate = rate_of(tables, count, lambda scratch: setting.commands(tables.url, scratch))
-    check("runs done", tables.done(), count)
-    check("ends in the history", tables.recorded(), count)
-    check("sum of the results", tables.sum_of_results(), count * (count - 1) // 2)
+def measure_runs_per_second(db: BenchmarkDatabase, count: int, config: WorkerConfig, task: str = NOOP) -> float:
+    """Enqueue `count` runs, let workers finish them, and check that each ran and was recorded once."""
+    db.replace_runs(count, task)
+    rate = measure_rate(db, count, lambda scratch: config.commands(db.url, scratch))
+    check_count("runs done", db.count_done(), count)
+    check_count("completions in the history", db.count_recorded(), count)
+    check_count("sum of the results", db.sum_results(), count * (count - 1) // 2)
     return rate
 
 
-def rate_of(watched: Watched, count: int, workers: Callable[[Path], Sequence[Command]]) -> float:
-    """What these workers get done in a second."""
-    with scratch_folder() as scratch, working(workers(scratch), scratch) as running:
-        started, finished = _wait_until_finished(watched, scratch, count, running)
+def measure_rate(db: MeasuredDatabase, count: int, commands: Callable[[Path], Sequence[Command]]) -> float:
+    """Return the runs per second from the start of the first run until no run is unfinished."""
+    with scratch_folder() as scratch, running_workers(commands(scratch), scratch) as workers:
+        started, finished = _wait_until_finished(db, scratch, count, workers)
     return count / (finished - started)
 
 
-def _wait_until_finished(watched: Watched, scratch: Path, count: int, workers: Workers) -> tuple[float, float]:
-    """When the first run started, and when nothing unfinished was left."""
-    deadline = time.monotonic() + LONGEST_SECONDS
+def _wait_until_finished(db: MeasuredDatabase, scratch: Path, count: int, workers: Workers) -> tuple[float, float]:
+    deadline = time.monotonic() + TIMEOUT_S
     started: float | None = None
     while True:
-        started = started or first_start(scratch)
-        if started and not watched.unfinished():
+        started = started or first_start_time(scratch)
+        if started and not db.has_unfinished():
             return started, time.time()
         workers.check_alive()
         if time.monotonic() > deadline:
-            raise Failed(f"{watched.done():,} of {count:,} done after {LONGEST_SECONDS:.0f} s: {workers.said()}")
-        time.sleep(LOOK_SECONDS)
+            done = db.count_done()
+            raise MeasurementFailed(f"{done:,} of {count:,} done after {TIMEOUT_S:.0f} s: {workers.last_output()}")
+        time.sleep(POLL_INTERVAL_S)

@@ -54,8 +54,13 @@ def site_link(match: re.Match[str]) -> str:
     return text
 
 
-def on_page_markdown(markdown: str, **_page: Any) -> str:
-    """Remove the `notest` marker, which MkDocs does not know, and point links to examples at the published files."""
+def on_page_markdown(markdown: str, page: Any, **_site: Any) -> str:
+    """Remove the `notest` marker, which MkDocs does not know, and point links to examples at the published files.
+
+    Rank guides above decision records and the changelog in the search.
+    """
+    if page.file.src_uri.startswith(("decisions/", "changelog")):
+        page.meta["search"] = {"boost": 0.5}
     return EXAMPLE_LINK.sub(r"](\1)", NOTEST.sub(r"\1", markdown))
 
 

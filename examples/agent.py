@@ -1,11 +1,11 @@
-"""An agent: a language model that calls tools until it has an answer, which streams to whoever listens.
+"""An agent: a language model that calls tools until it has an answer, and streams the answer to readers.
 
     python agent.py
     python agent.py "What is 12 * 12?"
 
-The model is faked, so it needs no key and no network; `ask_model` is the one place to change for a real one. Each turn
-of the model and each call of a tool is a step: kill it in the middle (`kill -9`), ask the same again, and the
-conversation goes on with what was said and looked up so far. Asked once more, it shows the kept answer.
+The model is faked, so you need no API key and no network; replace `ask_model` to use a real one. Each turn of the model
+and each tool call is a step. Kill the program (`kill -9`) and ask the same question again: the conversation resumes
+after the last finished step. Ask once more, and it prints the stored answer.
 """
 
 import ast
@@ -30,7 +30,7 @@ class Call(TypedDict):
 
 
 class Turn(TypedDict):
-    """What the model said: an answer, or tools to call first."""
+    """The model's reply: an answer, or tools to call first."""
 
     text: str
     calls: list[Call]
@@ -46,7 +46,7 @@ async def agent(ctx: Context, question: str) -> str:
     messages: list[Message] = [{"role": "user", "text": question}]
 
     async def think(said: list[Message]) -> Turn:
-        """A turn of the model. What comes in is written at once, so that readers see it grow."""
+        """Run one turn of the model and stream its output as it arrives."""
         turn: Turn = {"text": "", "calls": []}
         async for part in ask_model(said):
             if isinstance(part, str):
@@ -60,14 +60,14 @@ async def agent(ctx: Context, question: str) -> str:
         turn = await ctx.options(name="think", timeout=120).step(think, messages)
         if not turn["calls"]:
             return turn["text"].strip()
-        async with asyncio.TaskGroup() as group:  # tools that the model asked for together run together
+        async with asyncio.TaskGroup() as group:  # tool calls of one turn run concurrently
             used = [group.create_task(ctx.step(use_tool, call)) for call in turn["calls"]]
         messages = [*messages, {"role": "assistant", "text": str(turn["calls"])}]
         messages += [{"role": "tool", "text": each.result()} for each in used]
     raise Fatal(f"no answer after {MOST_TURNS} turns")
 
 
-# Tools: ordinary functions. What goes wrong in one is told to the model, which may try something else.
+# Tools are ordinary functions. The model receives their errors and may try something else.
 
 
 async def weather(town: str) -> str:
@@ -80,7 +80,7 @@ async def calculate(expression: str) -> str:
 
 
 def evaluate(node: ast.expr) -> float:
-    """Arithmetic and nothing else: what a model writes is not to be trusted with eval."""
+    """Evaluate arithmetic only: never pass a model's output to `eval`."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return value
@@ -106,7 +106,7 @@ async def use_tool(call: Call) -> str:
         return f"{call['tool']} failed: {error}"
 
 
-# The model, faked: it asks for tools first, then makes a sentence of what they said, word by word.
+# The fake model asks for tools first, then builds its answer from their output, word by word.
 
 
 async def ask_model(messages: list[Message]) -> AsyncIterator[str | Call]:
@@ -124,7 +124,7 @@ async def ask_model(messages: list[Message]) -> AsyncIterator[str | Call]:
 
 
 def show(run: Run[Any]) -> None:
-    """Print the answer as it comes. A turn that a killed worker had begun comes again, by another attempt."""
+    """Print the answer as it streams in. After a crash, the next attempt streams the interrupted turn again."""
     attempt = 0
     for chunk in run.stream():
         if attempt and chunk.attempt != attempt:
@@ -146,4 +146,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nstopped; the same question goes on from here")
+        sys.exit("\nstopped; ask the same question to continue")

@@ -1,10 +1,10 @@
-"""A checkout that leaves nothing half done: stock is taken, the card charged, the parcel sent, or all of it taken back.
+"""A checkout that never stops halfway: it reserves stock, charges the card and ships, or undoes all of it.
 
     python checkout.py
 
-Three orders: one goes through, one has an empty card, one can't be delivered. What was done for the last two is undone.
-Kill it at any moment (`kill -9`), start it again, and it goes on where it was: nobody pays twice. Once all orders are
-over, another start only tells how they ended.
+There are three orders. One succeeds, one has an empty card, one can't be delivered; the effects of the last two are
+undone. Kill the program at any time (`kill -9`) and start it again: it resumes where it stopped, and no customer pays
+twice. When all orders are finished, another start only prints the results.
 """
 
 import sys
@@ -31,12 +31,12 @@ class CardDeclined(Exception):
     pass
 
 
-# The durable function. Compensations run in reverse order when it fails for good, or is cancelled.
+# The durable function. If it fails for good or is cancelled, its compensations run in reverse order.
 
 
 @app.task
 async def checkout(ctx: Context, order: Order) -> str:
-    await ctx.undo(release, order.number)  # before the effect: it copes with stock that was never taken
+    await ctx.undo(release, order.number)  # before the effect, so it must handle stock that was never reserved
     left = await ctx.transaction(reserve, order.number, order.item)
 
     paying = ctx.options(
@@ -51,10 +51,10 @@ async def checkout(ctx: Context, order: Order) -> str:
     return f"{parcel}, paid with {payment}, {left} left in stock"
 
 
-# Stock: tables of our own in the same file, changed exactly once.
+# Stock: your own tables in the same file, changed exactly once.
 
 
-def make_tables() -> None:
+def create_tables() -> None:
     with app.transaction() as connection:
         connection.execute("create table if not exists stock (item text primary key, left integer not null)")
         connection.execute("create table if not exists taken (number integer primary key, item text not null)")
@@ -71,25 +71,25 @@ def reserve(connection: Any, number: int, item: str) -> int:
 
 
 def release(number: int) -> None:
-    with app.transaction() as connection:  # what is put back is what was taken, so that doing it twice is harmless
+    with app.transaction() as connection:  # idempotent: it returns only what was reserved
         for (item,) in list(connection.execute("delete from taken where number = ? returning item", (number,))):
             connection.execute("update stock set left = left + 1 where item = ?", (item,))
             say(f"order {number}: {item} is back in stock")
 
 
-# The bank: stands for any payment service that takes idempotency keys. Its memory is a file.
+# The bank stands for a payment service that accepts idempotency keys. It stores them in a file.
 
 BANK = Path("bank.txt")
 
 
 def charge(number: int, cents: int, card: str) -> str:
-    time.sleep(0.3)  # so that there is time to kill it
+    time.sleep(0.3)  # leaves time to kill the program
     if card == "empty":
         raise CardDeclined(f"the bank declined {cents / 100:.2f}")
-    key = idempotency_key()  # the same for all tries of this step
+    key = idempotency_key()  # the same in every try of this step
     payment = f"payment-{number}"
     if key in bank():
-        say(f"order {number}: the bank knows this payment already")
+        say(f"order {number}: the bank has this payment already")
     else:
         note(f"{key} {payment}")
         say(f"order {number}: {cents / 100:.2f} charged")
@@ -99,7 +99,7 @@ def charge(number: int, cents: int, card: str) -> str:
 def refund(payment: str) -> None:
     if f"refund {payment}" not in bank():
         note(f"refund {payment}")
-        say(f"{payment} is paid back")
+        say(f"{payment} was refunded")
 
 
 def bank() -> str:
@@ -117,7 +117,7 @@ def note(line: str) -> None:
 def ship(number: int, town: str) -> str:
     time.sleep(0.3)
     if town == "Atlantis":
-        raise Fatal(f"nobody delivers to {town}")
+        raise Fatal(f"no courier delivers to {town}")
     say(f"order {number}: on its way to {town}")
     return f"parcel-{number}"
 
@@ -130,18 +130,18 @@ ORDERS = [
 
 
 def say(text: str) -> None:
-    sys.stdout.write(text + "\n")  # in one piece: several threads do so
+    sys.stdout.write(text + "\n")  # one write, because several threads print
 
 
 def main() -> None:
-    make_tables()
+    create_tables()
     runs = {order.number: checkout.options(key=f"order-{order.number}").enqueue(order) for order in ORDERS}
-    with app.worker(lease=5, grace=1):  # seconds until a killed one's work is taken up: 60 is right for most
+    with app.worker(lease=5, grace=1):  # a short lease, so that a killed run resumes within 5 s; the default is 60
         for number, run in runs.items():
             try:
                 print(f"order {number}: {run.result()}")
             except RunFailed as failed:
-                print(f"order {number}: {failed.error.message}; nothing was kept")
+                print(f"order {number}: {failed.error.message}; everything was undone")
     with app.transaction() as connection:
         print("stock:", dict(connection.execute("select item, left from stock order by item")))
 
@@ -150,4 +150,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; run the same command to continue")

@@ -1,10 +1,10 @@
-"""CPU work in processes: rows of a picture on all cores, with a limit of time and memory that kills what goes too far.
+"""CPU-bound work in processes: compute an image on all cores, with a timeout and a memory limit.
 
     python cpu_work.py
 
-Draws the Mandelbrot set. Each band of rows is a job with `run_in="process"`: real parallel work, which can be killed
-without harm to anyone else. One job that never ends shows it: its time runs out, and its process is killed.
-A finished picture is only shown; delete `cpu.db` to compute anew.
+The program draws the Mandelbrot set. Each band of rows is a job with `run_in="process"`, so bands run in parallel and a
+job can be killed without affecting others. One job never ends: after its timeout, its process is killed.
+When the image is finished, another start only prints it; delete `cpu.db` to compute it again.
 """
 
 import os
@@ -20,7 +20,7 @@ SHADES = " .:-=+*%#@"
 
 @app.task(run_in="process", timeout=60, memory=512 * 1024 * 1024)
 def draw_band(first: int) -> list[str]:
-    """Some rows. It runs in a process of its own, which imports this file: what it needs is defined at the top."""
+    """Compute a band of rows. The process imports this file, so everything it needs is defined at module level."""
     return ["".join(shade(column, row) for column in range(WIDTH)) for row in range(first, min(first + BAND, HEIGHT))]
 
 
@@ -61,4 +61,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; run the same command to continue")

@@ -1,11 +1,11 @@
-"""A polite crawler: each host is asked at most twice at once and five times a second, by however many workers.
+"""A polite crawler: at most two concurrent requests and five requests per second for each host, across all workers.
 
     python crawler.py
     python crawler.py https://example.org/
 
-Without an address it crawls three made-up hosts that live in this file, so it needs no network. Kill it in the middle
-(`kill -9`) and start it again: pages that were read aren't read again. A finished crawl is only shown; delete
-`crawler.db` to crawl anew.
+Without a URL it crawls three fake hosts defined in this file, so you need no network. Kill it (`kill -9`) and start it
+again: pages that were read aren't read again. When the crawl is finished, another start only prints the result; delete
+`crawler.db` to crawl again.
 """
 
 import re
@@ -27,7 +27,7 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-app.limit("host", concurrency=2, rate="5/s", by=host_of)  # a counter for each host
+app.limit("host", concurrency=2, rate="5/s", by=host_of)  # one counter per host
 
 
 class Page(TypedDict):
@@ -38,8 +38,8 @@ class Page(TypedDict):
 
 @app.task(limits=["host"], retry=Retry(max_attempts=4, delay=1), timeout=30)
 def read_page(url: str) -> Page:
-    """A run of its own for each page: with retries, and held back by the limit without holding up other hosts."""
-    sys.stdout.write(f"reading {url}\n")  # in one piece: several threads do so
+    """Read one page. Each page is a run with its own retries; a full limit of one host doesn't delay other hosts."""
+    sys.stdout.write(f"reading {url}\n")  # one write, because several threads print
     parser = PageParser()
     parser.feed(fetch(url))
     links = [urldefrag(urljoin(url, link)).url for link in parser.links]
@@ -49,9 +49,9 @@ def read_page(url: str) -> Page:
 
 @app.task
 async def crawl(ctx: Context, start: str, depth: int = 5) -> list[Page | str]:
-    """Goes outwards in rounds: all pages that the last round found are read before the next."""
+    """Crawl breadth first: each round reads all pages that the previous round found."""
     seen, pages = {start}, list[Page | str]()
-    hosts = {host_of(start)} if not is_made_up(start) else set(SITES)  # a real crawl stays on its host
+    hosts = {host_of(start)} if not is_fake(start) else set(SITES)  # a real crawl stays on its host
     frontier = [start]
     for _ in range(depth):
         read = await ctx.map(read_page, frontier, errors="return")
@@ -84,28 +84,28 @@ class PageParser(HTMLParser):
 
 
 def fetch(url: str) -> str:
-    if is_made_up(url):
-        return made_up(url)
+    if is_fake(url):
+        return fake_page(url)
     request = urllib.request.Request(url, headers={"User-Agent": "holdfast-example"})
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return str(answer.read(1_000_000).decode("utf-8", "replace"))
     except HTTPError as error:
         if error.code in (429, 500, 502, 503, 504):
-            raise  # may go better next time
+            raise  # temporary: retry
         raise Fatal(f"{url}: {error.code} {error.reason}") from error
 
 
-# Three hosts that nobody has: .test is kept free for such things. Page n links to the next ones, and to other hosts.
+# Three fake hosts in the reserved domain .test. Page n links to the next pages and to the other hosts.
 
 SITES = {"rope.test": 8, "anchor.test": 6, "lamp.test": 4}
 
 
-def is_made_up(url: str) -> bool:
+def is_fake(url: str) -> bool:
     return host_of(url) in SITES
 
 
-def made_up(url: str) -> str:
+def fake_page(url: str) -> str:
     host, number = host_of(url), int(re.sub(r"\D", "", urlsplit(url).path) or 0)
     if number == 3 and host == "rope.test":
         raise Fatal(f"{url}: 404 Not Found")
@@ -130,4 +130,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; run the same command to continue")

@@ -1,15 +1,15 @@
-"""A web service with its worker inside: orders by HTTP, their progress as a stream, the dashboard beside them.
+"""A web service with an embedded worker: orders by HTTP, their progress as a stream, and the dashboard.
 
     python fastapi_orders.py
 
-Needs `pip install fastapi 'holdfast[dashboard]'`. It listens on port 8000, or on the one given as `--port 8001`.
+Needs `pip install fastapi 'holdfast[dashboard]'`. It listens on port 8000; pass `--port 8001` for another one.
 
     curl -s localhost:8000/orders -H "Content-Type: application/json" -d '{"item": "rope", "pieces": 3}'
     curl -sN localhost:8000/orders/RUN/events
     curl -s localhost:8000/orders/RUN
 
-An order with a header `Idempotency-Key` is taken once, however often it is sent. Kill the service while it packs
-(`kill -9`), start it again, and the order goes on. The dashboard is at http://localhost:8000/holdfast/.
+An order with an `Idempotency-Key` header is accepted once, however often it is sent. Kill the service while it packs
+(`kill -9`) and start it again: the order resumes. The dashboard is at http://localhost:8000/holdfast/.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from holdfast.model.run import RunState
 from holdfast.web import dashboard
 
 app = Holdfast("sqlite:///orders.db")
-board = dashboard(app, unlocked=True)  # for this machine only; a real one has a token
+board = dashboard(app, unlocked=True)  # for local use only; in production, set a token
 
 
 class Order(BaseModel):
@@ -106,7 +106,7 @@ async def find(id: UUID) -> Run[Receipt]:
     try:
         return await app.aget_run(id)
     except RunNotFound:
-        raise HTTPException(404, f"there is no order {id}") from None
+        raise HTTPException(404, f"order {id} does not exist") from None
 
 
 async def status_of(run: Run[Receipt]) -> Status:

@@ -1,11 +1,11 @@
-"""A large CSV file into a table, with progress to look at: each row once, whatever dies in between.
+"""Import a large CSV file into a table, with progress: each row exactly once, despite crashes.
 
     python file_import.py
     python file_import.py customers.csv
 
-Without a file it makes one of 20,000 rows, some of them bad. It is read in parts, and each part's rows commit together
-with the note that they are in: kill it (`kill -9`) and start it again, and it goes on with the next part. A file that
-was imported is not imported again; a changed one is.
+Without a file it creates one with 20,000 rows, some of them invalid. The file is read in parts, and the rows of a part
+commit together with the checkpoint. Kill the program (`kill -9`) and start it again: it resumes with the next part. A
+file is imported once; a changed file is imported again.
 """
 
 import csv
@@ -29,7 +29,7 @@ class Outcome(TypedDict):
 
 class Part(Outcome):
     next: int
-    """Where in the file the part after this one begins."""
+    """The offset of the next part in the file."""
 
 
 @app.task(timeout=3600)
@@ -48,12 +48,12 @@ def size_of(path: str) -> int:
 
 
 def import_part(connection: Any, path: str, digest: str, at: int, first: int) -> Part:
-    """Some rows: good ones into `customers`, bad ones with their number and what is wrong into `rejected`."""
-    time.sleep(0.02)  # so that there is something to watch
+    """Insert valid rows into `customers` and invalid ones, with row number and reason, into `rejected`."""
+    time.sleep(0.02)  # leaves time to watch the progress
     rejected = []
     number = first - 1
     with Path(path).open(newline="", encoding="utf-8") as file:
-        lines = iter(file.readline, "")  # not the file itself: so it can tell where it is
+        lines = iter(file.readline, "")  # iterating over the file itself would disable tell()
         rows = csv.DictReader(lines, fieldnames=next(csv.reader(lines)))
         if at:
             file.seek(at)
@@ -70,19 +70,19 @@ def import_part(connection: Any, path: str, digest: str, at: int, first: int) ->
 
 def flaw_of(row: dict[str, str | None]) -> str | None:
     if not (row.get("id") or "").isdigit():
-        return "the id is no number"
+        return "the id is not a number"
     if "@" not in (row.get("email") or ""):
         return "the email has no @"
     return None if row.get("name") else "the name is missing"
 
 
-def make_tables() -> None:
+def create_tables() -> None:
     with app.transaction() as connection:
         connection.execute("create table if not exists customers (id integer primary key, name text, email text)")
         connection.execute("create table if not exists rejected (file text, number integer, wrong text)")
 
 
-def make_file(path: Path) -> None:
+def create_file(path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "name", "email"])
@@ -92,7 +92,7 @@ def make_file(path: Path) -> None:
 
 
 def watch(run: Run[Outcome]) -> None:
-    """Any process may look, by the run's id; the dashboard shows the same."""
+    """Print the progress until the run ends. Any process can do this with the run's id."""
     while run.info().finished_at is None:
         if (seen := run.info().progress) and seen.total:
             show_progress(f"{seen.done / seen.total:.0%}, {seen.note}")
@@ -108,9 +108,9 @@ def main() -> None:
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "customers.csv")
     if not path.exists():
         if len(sys.argv) > 1:
-            sys.exit(f"there is no file {path}")
-        make_file(path)
-    make_tables()
+            sys.exit(f"{path} does not exist")
+        create_file(path)
+    create_tables()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     run = import_file.options(key=digest).enqueue(str(path.resolve()), digest)
     with app.worker(lease=5, grace=1):
@@ -123,4 +123,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nstopped; the same command goes on from here")
+        sys.exit("\nstopped; run the same command to continue")

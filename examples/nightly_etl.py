@@ -1,12 +1,12 @@
-"""A nightly import as a graph: two sources at the same time, a check, somebody's approval, then the load.
+"""A nightly import as a graph: extract two sources in parallel, join them, wait for an approval, load.
 
     python nightly_etl.py
 
-It runs last night's graph and asks you before it loads. Whoever is asked may take days: leave with Ctrl-C, and the same
-command asks again. The answer may also come from elsewhere: `holdfast gate RUN approve complete --url
-sqlite:///etl.db`, or the dashboard. A night is imported once; delete `etl.db` to begin anew.
+It runs last night's graph and asks you before it loads. You can take days to answer: leave with Ctrl-C, and the same
+command asks again. You can also answer from elsewhere, with `holdfast gate RUN approve complete --url sqlite:///etl.db`
+or in the dashboard. Each night is imported once; delete `etl.db` to start over.
 
-In production nobody starts it: `holdfast worker --app nightly_etl:app`, and the schedule does.
+In production, run `holdfast worker --app nightly_etl:app`; the schedule submits the graph.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Report(TypedDict):
 
 @app.task(retry=Retry(max_attempts=5, delay=10))
 async def extract(name: str, day: date) -> Table:
-    """Stands for a download; what is large belongs into a file, and its path into the result."""
+    """Stands for a download. Store large data in a file and return its path."""
     await asyncio.sleep(0.2)
     print(f"extracting {name} of {day}")
     if name == "customers":
@@ -49,7 +49,7 @@ def join_tables(orders: Table, customers: Table) -> Report:
 
 @app.task
 def load(report: Report, day: date) -> int:
-    """Delete and insert in one transaction: a night that is loaded again is there once."""
+    """Replace the rows of a night in one transaction, so that loading it twice has no second effect."""
     with app.transaction() as connection:
         connection.execute("create table if not exists sales (day text, number integer, town text, cents integer)")
         connection.execute("delete from sales where day = ?", (day.isoformat(),))
@@ -62,16 +62,16 @@ def load(report: Report, day: date) -> int:
 
 @app.task
 async def warn(day: date) -> None:
-    print(f"{day} was not loaded")  # or a message to whoever is on duty
+    print(f"{day} was not loaded")  # or notify whoever is on call
 
 
 @app.task
 async def clean_up(day: date) -> None:
-    print(f"temporary files of {day} are deleted")
+    print(f"temporary files of {day} deleted")
 
 
 def graph_of(day: date) -> Graph:
-    g = Graph("nightly-etl", key=day.isoformat())  # the key: one graph for each night, however often it is submitted
+    g = Graph("nightly-etl", key=day.isoformat())  # the key: one graph per night
     orders = g.add(extract, "orders", day, name="orders")
     customers = g.add(extract, "customers", day, name="customers")
     joined = g.add(join_tables, orders.output, customers.output, name="join")
@@ -84,7 +84,7 @@ def graph_of(day: date) -> Graph:
 
 @app.task
 def nightly(ctx: SyncContext) -> None:
-    assert ctx.scheduled_for is not None  # the slot: the same when it is made up for, hours later
+    assert ctx.scheduled_for is not None  # the slot, even if the run starts hours later
     ctx.step(submit, ctx.scheduled_for.date() - timedelta(days=1))
 
 
@@ -98,26 +98,26 @@ app.schedule("nightly-etl", nightly, cron="0 3 * * *", tz="Europe/London", catch
 def main() -> None:
     day = datetime.now(UTC).date() - timedelta(days=1)
     run = app.submit(graph_of(day))
-    with app.worker(lease=5, grace=1):  # seconds until a killed one's work is taken up: 60 is right for most
+    with app.worker(lease=5, grace=1):  # a short lease, so that a killed run resumes within 5 s; the default is 60
         while not (info := run.info()).final and info.state != "waiting":
             time.sleep(0.05)
-        if info.state == "waiting":  # only the gate is left
+        if info.state == "waiting":  # only the gate is open
             ask(run)
         try:
-            print(f"{day}: {run.result()['load']} rows are in the table sales")
+            print(f"{day}: {run.result()['load']} rows are in the sales table")
         except RunFailed as failed:
             print(f"{day}: {failed.error.message}")
 
 
 def ask(run: Run[Any]) -> None:
-    """Let whoever sits here decide; anyone else may, from anywhere."""
+    """Ask at the terminal. Another process can answer as well."""
     report = run.nodes()["join"].result
     assert report is not None
     print(f"{len(report['good'])} rows are good, {report['bad']} have no customer")
     try:
         answer = input("load them? [y/n] ").strip().lower()
     except EOFError:
-        sys.exit(f"\nnobody answered; later: holdfast gate {run.id} approve complete --url {app.url}")
+        sys.exit(f"\nno answer; to approve later: holdfast gate {run.id} approve complete --url {app.url}")
     if answer.startswith("y"):
         run.gate("approve").complete()
     else:
@@ -128,4 +128,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nstopped; the same command goes on from here")
+        sys.exit("\nstopped; run the same command to continue")

@@ -1,9 +1,9 @@
-"""SQLAlchemy models and runs together: rows that a run writes exactly once, and a run that is made with a row.
+"""SQLAlchemy models in a durable function: each row is written exactly once.
 
     python sqlalchemy_orders.py
 
-Needs `pip install sqlalchemy`. Invoices are written in `ctx.transaction`, through a session: kill it anywhere
-(`kill -9`), start it again, and each order has one invoice. Started again when all is done, it takes two orders more.
+Needs `pip install sqlalchemy`. Invoices are written through a session in `ctx.transaction`. Kill the program anywhere
+(`kill -9`) and start it again: each order has one invoice. When all orders are done, another start adds two more.
 """
 
 import sys
@@ -39,10 +39,10 @@ class Invoice(Base):
     order: Mapped[Order] = relationship(back_populates="invoices")
 
 
-# What runs in one transaction: functions of a session. They return plain values, which are kept.
+# Each function runs in one transaction. It takes a session and returns a plain value, which is stored.
 
 
-def make_tables(session: Session) -> None:
+def create_tables(session: Session) -> None:
     Base.metadata.create_all(session.connection())
 
 
@@ -67,7 +67,7 @@ def count(session: Session) -> tuple[int, int]:
 
 @app.task
 def order_something(ctx: SyncContext, item: str, cents: int) -> str:
-    ctx.transaction(with_session(make_tables))
+    ctx.transaction(with_session(create_tables))
     order_id = ctx.transaction(with_session(take_order), item, cents)
     ctx.step(wait_for_payment, order_id)
     invoice = ctx.transaction(with_session(write_invoice), order_id, ctx.now().astimezone(UTC))
@@ -98,4 +98,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; run the same command to continue")

@@ -1,10 +1,11 @@
-"""Subscriptions as a state machine: a trial, then a payment each month, reminders when a card fails, an end by notice.
+"""Subscriptions as a state machine: a trial, monthly payments, reminders after a failed payment, and cancellation.
 
     python subscription.py
 
-Three customers: one pays and later gives notice, one's card fails and is replaced, one never pays. A month takes half a
-second here. Only a subscription's current state is kept, so it may run for years. Kill it (`kill -9`) and start it
-again: each subscription goes on in the state that it was in. Once all are over, another start only tells how.
+There are three customers. One pays and later cancels, one replaces a card that failed, one never pays. A month takes
+half a second here. Holdfast stores only the current state of a subscription, so it can run for years. Kill the program
+(`kill -9`) and start it again: each subscription resumes in its current state. When all have ended, another start only
+prints the results.
 """
 
 import sys
@@ -36,7 +37,7 @@ class Paying(State):
     customer: str
     card: str
     month: int
-    retry = Retry(max_attempts=10, delay=60)  # for a bank that doesn't answer; each state has its own budget
+    retry = Retry(max_attempts=10, delay=60)  # in case the bank doesn't answer; attempts are counted per state
 
     async def run(self, ctx: Context) -> "Paying | Overdue | Done[str]":
         if not await ctx.step(charge, self.customer, self.card, self.month):
@@ -67,7 +68,7 @@ subscription = app.machine("subscription", Trial, Paying, Overdue)
 
 
 async def gave_notice(ctx: Context, within: timedelta) -> bool:
-    """Waits for a notice; meanwhile the run holds no worker."""
+    """Wait for a notice. A waiting run holds no worker."""
     try:
         await ctx.receive("notice", timeout=within)
     except WaitTimeout:
@@ -75,7 +76,7 @@ async def gave_notice(ctx: Context, within: timedelta) -> bool:
     return True
 
 
-# The world outside
+# External systems
 
 
 async def mail(customer: str, text: str) -> None:
@@ -83,25 +84,25 @@ async def mail(customer: str, text: str) -> None:
 
 
 async def charge(customer: str, card: str, month: int) -> bool:
-    """Stands for a payment service, which would get the key: the same for all tries of this step."""
+    """Stands for a payment service. Pass it the idempotency key, which is the same in every try of this step."""
     assert idempotency_key()
     paid = card == "good"
     print(f"{customer}: month {month} {'paid' if paid else 'not paid'}")
     return paid
 
 
-# What customers do. In an application these are the handlers of web pages; a run is found again by its key.
+# What customers do. In an application, web handlers do this; they find the run by its key.
 
 
 def customers_act(runs: dict[str, Run[Any]]) -> None:
-    wait_until_it_was(runs["Bob"], "Overdue")
+    wait_for_state(runs["Bob"], "Overdue")
     tell(runs["Bob"], "new card", "good")
-    wait_until_it_was(runs["Ada"], "Paying")
+    wait_for_state(runs["Ada"], "Paying")
     tell(runs["Ada"], "notice")
     tell(runs["Bob"], "notice")
 
 
-def wait_until_it_was(run: Run[Any], state: str) -> None:
+def wait_for_state(run: Run[Any], state: str) -> None:
     while run.info().finished_at is None:
         if state in [entry.data["to"] for entry in run.history() if entry.kind == "moved"]:
             return
@@ -128,4 +129,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; run the same command to continue")

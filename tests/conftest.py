@@ -1,8 +1,8 @@
-"""Fixtures for every test: a private database without runs, on SQLite and on PostgreSQL.
+"""Fixtures for all tests: a private, empty database on SQLite and on PostgreSQL.
 
-A test that takes `database_url` runs once per database. There is one PostgreSQL server for the whole run, started when
-the first test asks for it; with several test processes the one that spreads the tests holds it, and the others ask
-through a socket. `HOLDFAST_TEST_PG_DSN` names a server to use instead.
+A test with the fixture `database_url` runs once per database. The first test that needs PostgreSQL starts a server for
+the whole run. With several test processes, the controller holds the server; the others get its URL through a socket.
+`HOLDFAST_TEST_PG_DSN` names a server to use instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DSN = "HOLDFAST_TEST_PG_DSN"
 
 
 class SharedServer:
-    """The one server of a test run, started by the first who asks."""
+    """The PostgreSQL server of a test run, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class SharedServer:
             return self._server.start().url
 
     def address(self) -> str:
-        """Where other test processes ask for the URL."""
+        """Return the socket at which other test processes get the URL."""
         if self._listener is None:
             self._folder = tempfile.mkdtemp(prefix="holdfast-tests-")
             self._listener = Listener(str(Path(self._folder) / "ask"))
@@ -64,19 +64,19 @@ class SharedServer:
     def _answer(self, listener: Listener) -> None:
         while True:
             try:
-                asker = listener.accept()
+                client = listener.accept()
             except OSError:
-                return  # the run is over
-            with asker:
+                return  # The run has ended.
+            with client:
                 try:
                     answer = "url " + self.url()
                 except Exception as error:
                     answer = f"error {error}"
-                asker.send_bytes(answer.encode())
+                client.send_bytes(answer.encode())
 
 
 def ask(address: str) -> str:
-    """The URL of the server that another process holds."""
+    """Get the URL of the server that another process holds."""
     with Client(address) as connection:
         kind, _, answer = connection.recv_bytes().decode().partition(" ")
     if kind == "error":
@@ -107,7 +107,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the slow ones, visibly: the summary counts them, also when several processes test."""
+    """Skip slow tests with a reason, so that the summary counts them."""
     if config.getoption("--slow"):
         return
     for item in items:
@@ -121,8 +121,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def claims_from_the_front() -> Iterator[None]:
-    """A machine that is busy with other tests doesn't change where claims begin."""
+def claims_scan_from_the_head() -> Iterator[None]:
+    """Keep a busy machine from changing where claims start their scan."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "SCAN_POLICY", replace(claims.SCAN_POLICY, slow_scan_s=math.inf))
         yield
@@ -139,7 +139,7 @@ def postgres_server_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def databases(postgres_server_url: str) -> Iterator[DatabaseFactory]:
-    """Makes databases on the server, as copies of one: a quarter of the time that making the tables takes."""
+    """Creates databases as copies of a template, which takes a quarter of the time of creating the tables."""
     databases = DatabaseFactory(postgres_server_url)
     yield databases
     databases.close()
@@ -147,7 +147,7 @@ def databases(postgres_server_url: str) -> Iterator[DatabaseFactory]:
 
 @pytest.fixture
 def postgres_url(databases: DatabaseFactory, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A new PostgreSQL database with our tables, dropped after the test; without them for tests marked `no_tables`."""
+    """A new PostgreSQL database with tables, or without for tests marked `no_tables`; dropped after the test."""
     url = databases.create_empty() if request.node.get_closest_marker("no_tables") else databases.create("holdfast")
     yield url
     databases.drop(url)
@@ -155,7 +155,7 @@ def postgres_url(databases: DatabaseFactory, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with our tables to be copied."""
+    """A SQLite file with tables, to be copied."""
     file = tmp_path_factory.mktemp("template") / "holdfast.db"
     with Holdfast(f"sqlite:///{file}") as app:
         app.store.prepare()
@@ -164,7 +164,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A SQLite file of the test's own with our tables; not yet made for tests marked `no_tables`."""
+    """A new SQLite file with tables; for tests marked `no_tables`, the file does not exist yet."""
     file = tmp_path / "holdfast.db"
     if not request.node.get_closest_marker("no_tables"):
         shutil.copyfile(request.getfixturevalue("sqlite_template"), file)
@@ -173,13 +173,13 @@ def sqlite_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A new database without runs; the test runs once on SQLite, once on PostgreSQL."""
+    """A new database without runs, once on SQLite and once on PostgreSQL."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
 def world(database_url: str) -> Iterator[World]:
-    """A store on an empty database with a clock of the test's own, once per database."""
+    """A store on an empty database with a manual clock, once per database."""
     world = World(database_url)
     yield world
     world.close()

@@ -126,7 +126,7 @@ def test_the_durable_guide_mentions_every_context_method():
 
 
 def test_links_point_to_existing_pages_and_headings():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         for target in LINK.findall(FENCED.sub("", page.read_text())):
             path, _, heading = target.partition("#")
             found = page.parent / path if path else page

@@ -9,7 +9,7 @@ from holdfast import Holdfast
 from holdfast.testing import postgres_binaries
 from holdfast.testing.server import PostgresServer
 from tests.chaos.effects import TABLE
-from tests.chaos.facts import gather
+from tests.chaos.facts import collect_facts
 from tests.chaos.verdict import judge
 from tests.chaos.workload import EXPECTED, Workload
 from tests.support.charges import record_charges
@@ -41,5 +41,5 @@ def test_all_kinds_of_tasks_run_on_every_version_at_hand(version, tmp_path):
                         run.send("note", "sent")
                 runs["graph-0"].gate("ok").complete("yes")
                 wait_until(lambda: not ask(app, "select 1 from {}runs where finished_at is null limit 1"), 60)
-            verdict = judge(gather(app, ledger, {mark: run.id for mark, run in runs.items()}))
+            verdict = judge(collect_facts(app, ledger, {mark: run.id for mark, run in runs.items()}))
     assert verdict.good, verdict.findings

@@ -1,5 +1,6 @@
-"""Others who do the same work, measured beside us: libraries, each with its best known settings, and `raw`, SQL written
-by hand that is about the limit of what Python and the database allow.
+"""Peers: other libraries, each with its fastest known settings, and `raw`, which is handwritten SQL.
 
-Each has an environment of its own, made on demand (`environments.py`), and a small script that runs in it (`scripts/`).
+`raw` shows roughly what Python and the database can do at most.
+
+Each peer has a virtual environment, created on demand (`environments.py`), and a script that runs in it (`scripts/`).
 """

@@ -86,7 +86,7 @@ class Holdfast:
             refuse_above=refuse_above,
             compress_above=compress_above,
             codec=codec,
-            tell=log.payload_large,
+            on_large=log.payload_large,
         )
         self.telemetry = Telemetry(telemetry)
         self.registry = Registry(include)

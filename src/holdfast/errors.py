@@ -1,33 +1,33 @@
-"""Every error that Holdfast raises on purpose. A message says what happened, to what, and what to do next.
+"""The exceptions that Holdfast raises. A message says what happened, where, and what to do.
 
 HoldfastError
-├── ConfigError                   a setting, URL or name that can't work
+├── ConfigError                   an invalid setting, URL or name
 ├── TaskError
-│   ├── UnknownTask               no task of that name in this app
-│   ├── DuplicateTask             two tasks with one name
-│   ├── BadArguments              arguments that don't fit the task
-│   ├── BadState                  a machine's state that can't be read or kept
-│   ├── GraphError                a graph that can't be run, or a run that is no graph
-│   └── BlockingCall              a blocking verb where an event loop runs
+│   ├── UnknownTask               the app has no task of that name
+│   ├── DuplicateTask             two tasks have the same name
+│   ├── BadArguments              arguments that don't match the task
+│   ├── BadState                  a state of a state machine that can't be decoded or stored
+│   ├── GraphError                an invalid graph, or a run that isn't a graph
+│   └── BlockingCall              a blocking call in a thread with a running event loop
 ├── PayloadError
-│   ├── TooLarge                  a payload over the limit
-│   └── NotSerializable           a value that can't be kept as JSON
+│   ├── TooLarge                  a payload above the size limit
+│   └── NotSerializable           a value that can't be stored as JSON
 ├── StoreError
 │   ├── StoreUnavailable          the database can't be reached
-│   ├── StoreReplaced             the SQLite file was removed or replaced while it was in use
+│   ├── StoreReplaced             the SQLite file was removed or replaced while it was open
 │   ├── SchemaBehind              the tables are older than this code
-│   └── SchemaAhead               the tables need newer code
-├── KeyConflict                   the key was used for another request
-├── LeaseLost                     a worker lost its right to a run
-├── RunNotFound                   no run with that id (any more)
-├── RunFinished                   the run has ended; the verb needs an unfinished one
+│   └── SchemaAhead               the tables require newer code
+├── KeyConflict                   the idempotency key was used for another request
+├── LeaseLost                     a worker lost its claim on a run
+├── RunNotFound                   the run doesn't exist or has been pruned
+├── RunFinished                   the run has finished; the operation needs an unfinished one
 ├── RunFailed                     the awaited run failed
 ├── RunCancelled                  the awaited run was cancelled
-├── StepFailed                    a step failed for good
-├── ResultTimeout                 the result didn't come in time (also TimeoutError)
-├── WaitTimeout                   what was waited for didn't come in time (also TimeoutError)
-├── Fatal                         raised by authors: fail now, no retry
-└── RetryAfter                    raised by authors: retry after this delay
+├── StepFailed                    a step failed permanently
+├── ResultTimeout                 the run didn't finish in time (also TimeoutError)
+├── WaitTimeout                   a durable wait timed out (also TimeoutError)
+├── Fatal                         raised by tasks: fail now, without a retry
+└── RetryAfter                    raised by tasks: retry after this delay
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """What went wrong, as it is kept with a run.
+    """The error that is stored with a run.
 
-    `code` is for programs: `error` (the author's exception), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
-    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`, `undo` (a compensation failed). In graphs also `node`
-    (a graph: one of its nodes failed or was cancelled), `gate` (somebody let it fail), `bad_output` (a condition or an
-    argument can't be had of an output), and for skipped nodes `failure` (one before it failed) or `condition` (its own,
-    or that of one before it, wasn't true).
+    `code` is for programs: `error` (an exception of the task), `timeout`, `deadline`, `crashed`, `cancelled`, `fatal`,
+    `bad_arguments`, `bad_state`, `not_serializable`, `too_large`, `undo` (a compensation failed). Graphs add `node` (a
+    node of the graph failed or was cancelled), `gate` (a gate was rejected), `bad_output` (an output has no value for a
+    condition or an argument), and for skipped nodes `failure` (a dependency failed) or `condition` (its own condition,
+    or one of a dependency, was false).
     """
 
     code: str
@@ -59,59 +59,59 @@ class ErrorInfo:
 
 
 class HoldfastError(Exception):
-    """The root of all errors of this library."""
+    """Base class of all errors of this library."""
 
 
 class ConfigError(HoldfastError):
-    """A setting, a URL or a name that can't work."""
+    """An invalid setting, URL or name."""
 
 
 class TaskError(HoldfastError):
-    """Something is wrong with a task or a call of it."""
+    """An invalid task, or an invalid call of one."""
 
 
 class UnknownTask(TaskError):
-    """No task of that name is registered in this app."""
+    """The app has no task of that name."""
 
 
 class DuplicateTask(TaskError):
-    """Two tasks would have the same name."""
+    """Two tasks have the same name."""
 
 
 class BadArguments(TaskError):
-    """Arguments or options that don't fit the task."""
+    """Arguments or options that don't match the task."""
 
 
 class BadState(TaskError):
-    """A kept state of a machine can't be read by this code, or code gave one that can't be kept."""
+    """A stored state of a state machine can't be decoded by this code, or a new one can't be stored."""
 
 
 class GraphError(TaskError):
-    """A graph that can't be run, or a graph's verb on a run that is no graph."""
+    """An invalid graph, or a graph operation on a run that isn't a graph."""
 
 
 class BlockingCall(TaskError):
-    """A blocking verb was called in a thread with a running event loop."""
+    """A blocking method was called in a thread with a running event loop."""
 
 
 class PayloadError(HoldfastError):
-    """A value that can't be kept."""
+    """A value that can't be stored."""
 
 
 class TooLarge(PayloadError):
-    """A payload over the size limit."""
+    """A payload above the size limit."""
 
 
 class NotSerializable(PayloadError):
-    """A value that can't be written as JSON, or wouldn't come back as it was."""
+    """A value that can't be encoded as JSON, or that would change when decoded."""
 
 
 class StoreError(HoldfastError):
-    """Something is wrong with the database."""
+    """A database error."""
 
 
 class StoreUnavailable(StoreError):
-    """The database can't be reached, or can't write just now."""
+    """The database can't be reached or can't write at the moment."""
 
 
 class StoreReplaced(StoreError):
@@ -126,11 +126,11 @@ class SchemaBehind(StoreError):
 
 
 class SchemaAhead(StoreError):
-    """The tables were made by newer code that this code can't work beside."""
+    """The tables were migrated by newer code and require it."""
 
 
 class KeyConflict(HoldfastError):
-    """The idempotency key was used before, for another request."""
+    """The idempotency key was used before for another request."""
 
     def __init__(self, message: str, run_id: UUID) -> None:
         super().__init__(message)
@@ -138,19 +138,19 @@ class KeyConflict(HoldfastError):
 
 
 class LeaseLost(HoldfastError):
-    """This worker no longer has the right to work on a run. Never reaches author code."""
+    """This worker lost its claim on a run. Never raised in task code."""
 
 
 class RunNotFound(HoldfastError):
-    """There is no run with that id; it may have been pruned."""
+    """The run does not exist or has been pruned."""
 
     @classmethod
     def of(cls, id: UUID | str) -> Self:
-        return cls(f"there is no run {id}; it may have been pruned")
+        return cls(f"run {id} does not exist or has been pruned")
 
 
 class RunFinished(HoldfastError):
-    """The run has ended, and the verb needs an unfinished one."""
+    """The run has finished, but the operation needs an unfinished one."""
 
 
 class RunFailed(HoldfastError):
@@ -161,7 +161,7 @@ class RunFailed(HoldfastError):
     """
 
     def __init__(self, run_id: UUID, error: ErrorInfo, *, child: str | None = None) -> None:
-        super().__init__(f"{_named(run_id, child)} failed ({error.code}): {error}")
+        super().__init__(f"{_run_text(run_id, child)} failed ({error.code}): {error}")
         self.run_id = run_id
         self.error = error
         self.child = child
@@ -171,18 +171,18 @@ class RunCancelled(HoldfastError):
     """The awaited run was cancelled. `child` as in `RunFailed`."""
 
     def __init__(self, run_id: UUID, reason: str | None = None, *, child: str | None = None) -> None:
-        super().__init__(f"{_named(run_id, child)} was cancelled" + (f": {reason}" if reason else ""))
+        super().__init__(f"{_run_text(run_id, child)} was cancelled" + (f": {reason}" if reason else ""))
         self.run_id = run_id
         self.reason = reason
         self.child = child
 
 
-def _named(run_id: UUID, child: str | None) -> str:
+def _run_text(run_id: UUID, child: str | None) -> str:
     return f"run {run_id}" if child is None else f"child {child} (run {run_id})"
 
 
 class StepFailed(HoldfastError):
-    """A step failed for good."""
+    """A step failed permanently."""
 
     def __init__(self, step: str, error: ErrorInfo) -> None:
         super().__init__(f"step {step} failed ({error.code}): {error}")
@@ -191,19 +191,19 @@ class StepFailed(HoldfastError):
 
 
 class ResultTimeout(HoldfastError, TimeoutError):
-    """The run didn't end within the given time; it goes on."""
+    """The run didn't finish within the given time. It continues."""
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
-    """What a durable function waited for didn't come in time."""
+    """A durable wait timed out."""
 
 
 class Fatal(HoldfastError):
-    """Raise it in a task to fail the run at once, without a retry."""
+    """Raise it in a task to fail the run immediately, without a retry."""
 
 
 class RetryAfter(HoldfastError):
-    """Raise it in a task to choose the delay before the next try. It counts as a failed try."""
+    """Raise it in a task to choose the delay before the next attempt. It counts as a failed attempt."""
 
     def __init__(self, delay: timedelta | float, message: str = "") -> None:
         super().__init__(message or f"retry after {delay}")

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.chaos.cluster import ClusterHouse
-from tests.chaos.houses import House, PostgresHouse, SqliteHouse
+from tests.chaos.chaos_run import ChaosConfig, ChaosRun
+from tests.chaos.cluster import FailoverDatabase
+from tests.chaos.databases import ChaosDatabase, PostgresDatabase, SqliteDatabase
 from tests.chaos.report import Report
 from tests.chaos.soak import soak
-from tests.chaos.trial import Setting, Trial
 
 EPILOG = """\
-Ctrl-C ends the faults early: what was begun comes to rest, and the verdict is on that; once more ends the wait.
-The seed chooses faults and victims; how processes race is never the same twice.
+Ctrl-C stops the faults early, waits for all runs to finish and judges the result; a second Ctrl-C stops waiting.
+The seed determines faults and victims, but not how processes race.
 
-exit code: 0 when the verdict is good, 1 when it isn't, 130 when there is none
+exit code: 0 if the verdict is good, 1 if it is bad, 130 if there is none
 
 examples:
   ./dev chaos --minutes 10 --postgres
@@ -37,107 +37,108 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     try:
         if options.soak:
-            with folder(options.keep) as place:
-                return soak(not options.sqlite, options.minutes * 60, place, options.json, note)
-        return trial(options, seed)
+            with folder(options.keep) as path:
+                return soak(not options.sqlite, options.minutes * 60, path, options.json, log)
+        return run_chaos(options, seed)
     except KeyboardInterrupt:
-        note("stopped without a verdict")
+        log("interrupted without a verdict")
         return 130
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev chaos",
-        description="Kill, stop and cut off workers and their database while tasks of all kinds run, some of which harm"
-        " their worker; then report what was lost, duplicated, stuck, written by workers that had been given up, or"
-        " failed for what another run did.",
+        description="Kill, freeze and disconnect workers and their database under load, with tasks that harm their"
+        " worker among others. Then report lost, duplicated and stuck work, stale writes, and wrongly failed runs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own (default)")
-    where.add_argument("--sqlite", action="store_true", help="a SQLite file")
+    where.add_argument("--postgres", action="store_true", help="use a temporary PostgreSQL server (default)")
+    where.add_argument("--sqlite", action="store_true", help="use a SQLite file")
     where.add_argument(
         "--failover",
         type=_count,
         nargs="?",
         const=20,
         metavar="N",
-        help="a PostgreSQL server with a synchronous standby; N times (default: 20) the primary is killed and the"
-        " standby promoted, and nothing else happens",
+        help="use PostgreSQL with a synchronous standby; kill the primary and promote the standby N times (default:"
+        " 20), without other faults",
     )
     parser.add_argument(
         "--soak",
         action="store_true",
-        help="no faults: one worker at half of its speed, and whether memory, latency and tables stay what they are",
+        help="inject no faults; run one worker at half of its throughput and check that memory, latency and tables"
+        " don't grow",
     )
-    parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long (default: 1)")
-    parser.add_argument("--seed", type=int, help="for the choice of faults (default: another one each time, and told)")
+    parser.add_argument("--minutes", type=_minutes, default=1.0, help="duration (default: 1)")
+    parser.add_argument("--seed", type=int, help="seed of the faults (default: random; it is printed)")
     parser.add_argument("--workers", type=int, default=4, help="worker processes (default: 4)")
-    parser.add_argument("--lease", type=float, default=3.0, help="seconds (default: 3)")
-    parser.add_argument("--version", type=int, help="of PostgreSQL, where there are several (default: the newest)")
-    parser.add_argument("--json", metavar="FILE", help="write the result there too; - prints it instead of the text")
-    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep ledger and logs there, in a new folder")
+    parser.add_argument("--lease", type=float, default=3.0, help="lease in seconds (default: 3)")
+    parser.add_argument("--version", type=int, help="version of PostgreSQL (default: the newest installed)")
+    parser.add_argument("--json", metavar="FILE", help="also write the result to a file; - prints JSON instead of text")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep ledger and logs in this new folder")
     options = parser.parse_args(arguments)
     if options.soak and options.failover is not None:
         parser.error("--soak has no faults: leave --failover out")
     if options.workers < 2:
-        parser.error("--workers must be at least 2: somebody has to take over")
+        parser.error("--workers must be at least 2, so that one can take over")
     return options
 
 
 def _count(text: str) -> int:
     number = int(text)
     if not 0 < number <= 1000:
-        raise argparse.ArgumentTypeError("give a number from 1 to 1000")
+        raise argparse.ArgumentTypeError("must be from 1 to 1000")
     return number
 
 
 def _minutes(text: str) -> float:
     minutes = float(text)
     if not 0 < minutes <= 24 * 60:
-        raise argparse.ArgumentTypeError("give more than 0 and at most a day")
+        raise argparse.ArgumentTypeError("must be more than 0 and at most a day")
     return minutes
 
 
-def trial(options: argparse.Namespace, seed: int) -> int:
+def run_chaos(options: argparse.Namespace, seed: int) -> int:
     seconds = options.minutes * 60 if options.failover is None else 60.0 * options.failover
-    calm = options.failover is not None
-    setting = Setting(seconds, seed, workers=options.workers, lease=options.lease, worker_faults=not calm)
-    with folder(options.keep) as place:
-        note(f"seed {seed}, in {place}")
-        with closing(open_house(options, place)) as house:
-            outcome = Trial(house, place, setting, note).run()
-            report = Report(house.about(), setting, outcome)
-    tell(report, options.json)
+    config = ChaosConfig(
+        seconds, seed, workers=options.workers, lease=options.lease, worker_faults=options.failover is None
+    )
+    with folder(options.keep) as path:
+        log(f"seed {seed}, in {path}")
+        with closing(open_database(options, path)) as database:
+            outcome = ChaosRun(database, path, config, log).run()
+            report = Report(database.describe(), config, outcome)
+    print_report(report, options.json)
     return 0 if report.good else 1
 
 
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
-    """Reachable for the user who runs PostgreSQL; gone at the end unless it is to be kept."""
+    """Create a folder that the PostgreSQL user can access; delete it at the end unless it is kept."""
     if keep is not None:
         keep.mkdir(parents=True)
         yield keep.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-chaos-", ignore_cleanup_errors=True) as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="holdfast-chaos-", ignore_cleanup_errors=True) as temporary:
+        Path(temporary).chmod(0o755)
+        yield Path(temporary)
 
 
-def open_house(options: argparse.Namespace, place: Path) -> House:
+def open_database(options: argparse.Namespace, path: Path) -> ChaosDatabase:
     if options.failover is not None:
-        return ClusterHouse(place, options.failover)
-    return SqliteHouse(place) if options.sqlite else PostgresHouse(place, options.version)
+        return FailoverDatabase(path, options.failover)
+    return SqliteDatabase(path) if options.sqlite else PostgresDatabase(path, options.version)
 
 
-def tell(report: Report, json: str | None) -> None:
+def print_report(report: Report, json: str | None) -> None:
     if json not in (None, "-"):
         Path(str(json)).write_text(report.as_json() + "\n")
     print(report.as_json() if json == "-" else report.as_text())  # noqa: T201
 
 
-def note(text: str) -> None:
+def log(text: str) -> None:
     print(f"chaos: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server with a synchronous standby, which takes over again and again."""
+"""A PostgreSQL server with a synchronous standby, and failovers between them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import psycopg
 
 from holdfast import Holdfast
 from holdfast.testing.server import PostgresServer
+from tests.chaos.databases import ChaosDatabase
 from tests.chaos.effects import TABLE
 from tests.chaos.faults import Fault
-from tests.chaos.houses import House
 from tests.support.charges import record_charges
 from tests.support.waiting import wait_until
 
 SETTINGS = {"wal_keep_size": "128MB", "wal_retrieve_retry_interval": "200ms", "max_connections": 100}
-IN_STEP = "select 1 from pg_stat_replication where sync_state in ('sync', 'quorum') and state = 'streaming'"
+HAS_SYNC_STANDBY = "select 1 from pg_stat_replication where sync_state in ('sync', 'quorum') and state = 'streaming'"
 DATABASE = "chaos"
 
 
 class Cluster:
-    """Two servers: one that takes writes, and acknowledges them when the other has them too."""
+    """A primary and a synchronous standby."""
 
     def __init__(self, folder: Path) -> None:
-        folder.chmod(0o777)  # whoever runs PostgreSQL makes its data there
+        folder.chmod(0o777)  # PostgreSQL runs as another user.
         self._servers = [PostgresServer(folder / name, port=0, settings=SETTINGS) for name in ("a", "b")]
         self.primary, self.standby = self._servers
         self.primary.start()
@@ -36,25 +36,25 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """For clients, who find the one that takes writes."""
+        """The URL for clients; libpq finds the server that accepts writes."""
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
         return f"postgresql://postgres@{hosts}/{DATABASE}?target_session_attrs=read-write"
 
     def add_standby(self) -> None:
-        """Copy the primary to the other's place, let that follow, and acknowledge nothing that it doesn't have."""
+        """Create a new standby from a copy of the primary and make replication synchronous."""
         if self.standby.running:
             self.standby.stop()
         shutil.rmtree(self.standby.data, ignore_errors=True)
         self.primary.copy_to(self.standby.data)
         self.standby.start()
-        _order(self.standby, "alter system set synchronous_standby_names = ''")  # for when it takes over, alone
-        _order(self.primary, "alter system set synchronous_standby_names = '*'")
-        wait_until(lambda: _order(self.primary, IN_STEP), what="a standby in step")
+        _execute(self.standby, "alter system set synchronous_standby_names = ''")  # for the time after its promotion
+        _execute(self.primary, "alter system set synchronous_standby_names = '*'")
+        wait_until(lambda: _execute(self.primary, HAS_SYNC_STANDBY), what="a synchronous standby")
 
     def fail_over(self) -> None:
-        """The primary dies as by a power cut, and the standby takes over."""
+        """Kill the primary as a power cut would, and promote the standby."""
         self.primary.kill()
-        _order(self.standby, "select pg_promote(true, 60)")
+        _execute(self.standby, "select pg_promote(true, 60)")
         self.primary, self.standby = self.standby, self.primary
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Cluster:
             server.close()
 
 
-def _order(server: PostgresServer, statement: str) -> list[Any]:
+def _execute(server: PostgresServer, statement: str) -> list[Any]:
     with psycopg.connect(server.url, autocommit=True) as connection:
         rows = connection.execute(statement.encode())
         found = rows.fetchall() if rows.description else []
@@ -70,8 +70,8 @@ def _order(server: PostgresServer, statement: str) -> list[Any]:
         return found
 
 
-class ClusterHouse(House):
-    """Fails over so many times, each time with a standby in step."""
+class FailoverDatabase(ChaosDatabase):
+    """Fails over so many times, each time with a synchronous standby."""
 
     name = "PostgreSQL with a standby"
 
@@ -79,22 +79,22 @@ class ClusterHouse(House):
         self._cluster = Cluster(folder)
         self._failovers = failovers
         self._fault: PrimaryKilled | None = None
-        self.url = self.direct = self._cluster.url
-        with psycopg.connect(self.direct) as own:
+        self.url = self.direct_url = self._cluster.url
+        with psycopg.connect(self.direct_url) as own:
             own.execute(TABLE)
             self._version = str(own.info.parameter_status("server_version"))
-        with Holdfast(self.direct) as app:
+        with Holdfast(self.direct_url) as app:
             app.store.prepare()
-        record_charges(self.direct)
+        record_charges(self.direct_url)
 
     def faults(self, source: random.Random, lease: float) -> Sequence[Fault]:
         self._fault = PrimaryKilled(source, self._cluster, self._failovers)
         return [self._fault]
 
-    def enough(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self._fault is not None and self._fault.fired >= self._failovers
 
-    def about(self) -> str:
+    def describe(self) -> str:
         return f"PostgreSQL {self._version} with a synchronous standby"
 
     def close(self) -> None:
@@ -102,20 +102,20 @@ class ClusterHouse(House):
 
 
 class PrimaryKilled(Fault):
-    """The primary killed, the standby promoted; then there is a new standby."""
+    """Kills the primary, promotes the standby and creates a new one."""
 
     name = "primary killed (SIGKILL), standby promoted"
-    every = 6.0
-    outage = True
-    taken_over = True
+    mean_interval_s = 6.0
+    is_outage = True
+    is_failover = True
 
-    def __init__(self, source: random.Random, cluster: Cluster, most: int) -> None:
+    def __init__(self, source: random.Random, cluster: Cluster, max_failovers: int) -> None:
         super().__init__(source)
         self._cluster = cluster
-        self._most = most
+        self._max_failovers = max_failovers
 
-    def once(self) -> bool:
-        if self.fired >= self._most:
+    def inject(self) -> bool:
+        if self.fired >= self._max_failovers:
             return False
         self._cluster.fail_over()
         return True

@@ -1,12 +1,12 @@
-"""What the tasks of a chaos run do to the world outside: lines of an append-only ledger, and rows of a table.
+"""The external effects of a chaos run's tasks: lines of an append-only ledger, and rows of a table.
 
-    began MARK -    -      ATTEMPT PID TIME    a function was called: at first, and at each replay
-    did   MARK STEP KEY    ATTEMPT PID TIME    the effect itself, with its idempotency key
-    kept  MARK STEP RESULT ATTEMPT PID TIME    the function has got the step's result, which is durable then
+    began MARK -    -      ATTEMPT PID TIME    a function was called, for the first time or to replay
+    did   MARK STEP KEY    ATTEMPT PID TIME    the effect, with its idempotency key
+    kept  MARK STEP RESULT ATTEMPT PID TIME    the function received the step's result, which is durable
     harm  MARK KIND -      0       PID TIME    a culprit is about to harm its worker
 
-A mark names one run of the workload. Where code can't know the number of its attempt, it is 0. The time is the
-system's monotonic one, the same for all processes, whatever their clocks say.
+A mark identifies one run of the workload. Code that can't know the number of its attempt writes 0. The time is the
+monotonic clock, which is the same for all processes even if their wall clocks are skewed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast import Context, SyncContext, idempotency_key
 from tests.support.ledger import Ledger
 
 TABLE = "create table if not exists effects (mark text, name text)"
-LONGEST = 0.2
+MAX_PAUSE_S = 0.2
 
 
 class Line(NamedTuple):
@@ -42,13 +42,13 @@ class Line(NamedTuple):
         return cls(kind, mark, step, word, int(attempt), int(pid), float(at))
 
 
-def lines_of(ledger: Ledger) -> list[Line]:
-    """All lines, in the order in which they were written."""
+def read_lines(ledger: Ledger) -> list[Line]:
+    """Return all lines in the order of writing."""
     return [Line.read(text) for text in ledger.lines()]
 
 
 class Effects:
-    """Writes the lines. What an effect gives back tells who had it: attempt and process."""
+    """Writes the lines. The result of an effect names its attempt and process."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -60,32 +60,32 @@ class Effects:
         self._write("harm", mark, kind, "-", 0)
 
     def do(self, mark: str, step: str, attempt: int = 0) -> str:
-        """An effect, with time before and after it to die in."""
-        time.sleep(random.uniform(0, LONGEST))
+        """Write an effect, with pauses before and after in which the worker can die."""
+        time.sleep(random.uniform(0, MAX_PAUSE_S))
         self._write("did", mark, step, idempotency_key(), attempt)
-        time.sleep(random.uniform(0, LONGEST))
+        time.sleep(random.uniform(0, MAX_PAUSE_S))
         return f"{attempt}:{os.getpid()}"
 
     async def ado(self, mark: str, step: str, attempt: int = 0) -> str:
-        await asyncio.sleep(random.uniform(0, LONGEST))
+        await asyncio.sleep(random.uniform(0, MAX_PAUSE_S))
         self._write("did", mark, step, idempotency_key(), attempt)
-        await asyncio.sleep(random.uniform(0, LONGEST))
+        await asyncio.sleep(random.uniform(0, MAX_PAUSE_S))
         return f"{attempt}:{os.getpid()}"
 
     async def step(self, ctx: Context, mark: str, name: str, **options: Any) -> str:
-        """A step with an effect, and the note that it is kept."""
+        """Run a step with an effect and record that its result was received."""
         does = random.choice([self.do, self.ado])
         kept = await ctx.step(partial(does, mark, name, ctx.attempt), name=name, **options)
         self._write("kept", mark, name, kept, ctx.attempt)
         return str(kept)
 
-    def plain_step(self, ctx: SyncContext, mark: str, name: str, **options: Any) -> str:
+    def sync_step(self, ctx: SyncContext, mark: str, name: str, **options: Any) -> str:
         kept = ctx.step(partial(self.do, mark, name, ctx.attempt), name=name, **options)
         self._write("kept", mark, name, kept, ctx.attempt)
         return str(kept)
 
     def insert(self, connection: Any, mark: str, name: str) -> str:
-        """A row of the user's own, in the same database."""
+        """Insert a row into a table of the application."""
         place = "?, ?" if "Sqlite" in type(connection).__name__ else "%s, %s"
         connection.execute(f"insert into effects (mark, name) values ({place})", (mark, name))
         return name

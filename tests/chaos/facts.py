@@ -1,4 +1,4 @@
-"""What a chaos run has left behind: the ledger, and what the database says. Plain data, for the verdict."""
+"""The evidence for the verdict: the ledger and the rows of the database, as plain data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast import Holdfast
-from tests.chaos.effects import Line, lines_of
-from tests.chaos.pool import Attack, Kill
+from tests.chaos.effects import Line, read_lines
+from tests.chaos.worker_pool import Attack, Kill
 from tests.chaos.workload import MARK
 from tests.support.charges import Charge, read_charges
 from tests.support.counting import ask
@@ -21,7 +21,7 @@ FINAL = ("done", "failed", "cancelled", "skipped")
 
 
 class RunRow(NamedTuple):
-    """A run. Only what has code of its own, and graphs by their roots, have a mark."""
+    """A run. Runs with code of their own and the roots of graphs have a mark."""
 
     id: str
     mark: str | None
@@ -32,7 +32,7 @@ class RunRow(NamedTuple):
 
     @property
     def code(self) -> str | None:
-        """The code of its error."""
+        """The error code."""
         return None if self.error is None else str(json.loads(self.error)["code"])
 
 
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A row of what functions have recorded."""
+    """A row of the checkpoints."""
 
     run: str
     generation: int
@@ -59,8 +59,11 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class Facts:
-    """All of it. `windows`: from when to when something was wrong with the database. `charges`: the crashes that count,
-    by the monotonic clock. `attacks`: what the storm did to workers."""
+    """All facts. Times are by the monotonic clock.
+
+    `windows` are the periods with a faulty database, `charges` the crashes that count against a run, and `attacks` the
+    faults of workers.
+    """
 
     lines: Sequence[Line]
     runs: Sequence[RunRow]
@@ -70,21 +73,21 @@ class Facts:
     acknowledged: Mapping[str, str]
     kills: Sequence[Kill] = ()
     windows: Sequence[tuple[float, float]] = ()
-    ended_by_themselves: Sequence[str] = field(default_factory=list)
+    unexpected_exits: Sequence[str] = field(default_factory=list)
     charges: Sequence[Charge] = ()
     attacks: Sequence[Attack] = ()
     lease: float = 3.0
 
 
-def gather(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID]) -> Facts:
-    """Read it, when all is quiet."""
+def collect_facts(app: Holdfast, ledger: Ledger, acknowledged: Mapping[str, UUID]) -> Facts:
+    """Read the facts after all runs have finished."""
     marks = {str(run): mark for mark, run in acknowledged.items()}
     offset = time.time() - time.monotonic()
     runs = ask(app, "select id, args, state, fence, session, error from {}runs order by seq")
     history = ask(app, "select run, n, at, kind, fence, session from {}history order by run, n")
     kept = ask(app, "select run, generation, n, key, fence from {}checkpoints order by run, generation, n")
     return Facts(
-        lines_of(ledger),
+        read_lines(ledger),
         [RunRow(str(id), marks.get(str(id)) or _mark(args), *more) for id, args, *more in runs],
         [Entry(str(run), n, at / 1e6 - offset, *more) for run, n, at, *more in history],
         [Checkpoint(str(run), *more) for run, *more in kept],

@@ -1,4 +1,4 @@
-"""How long it took until a killed worker's runs went on elsewhere."""
+"""How long it took until a killed worker's runs continued on another worker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from tests.chaos.effects import Line
 from tests.chaos.facts import Entry, Facts
 from tests.support.charges import LOST
 
-AFTERMATH = 2.0  # seconds in which workers find back to a database
+RECONNECT_S = 2.0  # time in which workers reconnect to a database
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds from the kill to the next sign of a run. Undisturbed: with the database well all the while, and no other
-    worker lost that had taken it over. Isolated: undisturbed too, of runs that had just lost another worker, and so had
-    to wait for a process of their own."""
+    """Seconds from a kill to the next line of each run in the ledger.
+
+    `undisturbed` are those with a healthy database and no second lost worker. `isolated` are undisturbed too, but of
+    runs that had just lost another worker and therefore waited for a process of their own.
+    """
 
     everything: Sequence[float]
     undisturbed: Sequence[float]
     slowest: str = ""
-    """The longest of the undisturbed ones, in words."""
+    """A description of the slowest undisturbed one."""
     isolated: Sequence[float] = ()
 
 
@@ -43,7 +45,7 @@ def measure(facts: Facts) -> Recovery:
         pid = int(str(entry.session).split(":")[1])
         since = killed.get(pid)
         if since is None or entry.at < since:
-            continue  # not killed, or its lease had been over before
+            continue  # not killed, or its lease had expired before
         after = (line for line in signs[marks[entry.run]] if line.at > since and line.pid != pid)
         sign = next(after, None)
         if sign is None:
@@ -51,14 +53,14 @@ def measure(facts: Facts) -> Recovery:
         resumed = sign.at
         everything.append(resumed - since)
         lost_again = sum(since < at < resumed for at in lost[entry.run]) > 1
-        unwell = any(start < resumed and end + AFTERMATH > since for start, end in facts.windows)
-        if lost_again or unwell:
+        outages = any(start < resumed and end + RECONNECT_S > since for start, end in facts.windows)
+        if lost_again or outages:
             continue
         if (entry.run, entry.n) in again:
             isolated.append(resumed - since)
         else:
-            given_back = f"{sign.mark}, of process {pid}, given back after {entry.at - since:.2f} s"
-            undisturbed.append((resumed - since, f"{given_back}, resumed by {sign.pid} at {resumed:.2f}"))
+            returned = f"{sign.mark}, of process {pid}, returned after {entry.at - since:.2f} s"
+            undisturbed.append((resumed - since, f"{returned}, resumed by {sign.pid} at {resumed:.2f}"))
     undisturbed.sort()
     slowest = undisturbed[-1][1] if undisturbed else ""
     return Recovery(sorted(everything), [seconds for seconds, _ in undisturbed], slowest, sorted(isolated))
@@ -69,8 +71,10 @@ def _lost_in_a_row(before: Entry, after: Entry) -> bool:
 
 
 def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[float]:
-    """How long after the beginning of each outage each worker had something durable again. The kept result of a step
-    tells, after the end of the outage. Workers that had nothing to do until the next one are left out."""
+    """Return the seconds from the start of each outage to each worker's next durable step.
+
+    Workers without a step before the next outage are left out.
+    """
     kept: dict[int, list[float]] = defaultdict(list)
     for line in facts.lines:
         if line.kind == "kept":
@@ -85,6 +89,6 @@ def returns(facts: Facts, outages: Sequence[tuple[float, float]]) -> Sequence[fl
     return sorted(found)
 
 
-def percentile(times: Sequence[float], part: float) -> float | None:
-    """Of sorted ones; None of none."""
-    return times[min(len(times) - 1, int(part * len(times)))] if times else None
+def percentile(times: Sequence[float], fraction: float) -> float | None:
+    """Return a percentile of sorted times, or None if there are none."""
+    return times[min(len(times) - 1, int(fraction * len(times)))] if times else None

@@ -1,5 +1,4 @@
-"""A long run at half of what a worker can do: whether its memory, the latency of a claim and the tables stay what they
-are, with retention on."""
+"""A long run at half of a worker's throughput, to check that memory, claim latency and tables don't grow."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ from tests.support.counting import ask
 from tests.support.waiting import wait_until
 
 WORKER = Path(__file__).with_name("soak_worker.py")
-FIRST = 10_000
-"""Jobs for the measurement of what a worker can do."""
-MIX = 20
-"""One run in so many is a durable function with steps and a child."""
-EVERY = 0.1
-SAMPLE = 5.0
-LONGEST_KEEP = 60.0
-MOST_MEMORY = 1.05
-MOST_LATENCY = 1.5
-LEAST_MILLISECONDS = 20.0
-MOST_ROWS = 1.25
+WARM_UP_JOBS = 10_000
+"""Jobs to measure the maximum throughput of a worker."""
+STEPS_EVERY = 20
+"""One run in this many is a durable function with steps and a child."""
+FEED_INTERVAL_S = 0.1
+SAMPLE_INTERVAL_S = 5.0
+MAX_RETENTION_S = 60.0
+MAX_MEMORY_GROWTH = 1.05
+MAX_LATENCY_GROWTH = 1.5
+IGNORED_LATENCY_MS = 20.0
+MAX_TABLE_GROWTH = 1.25
 PROBES = """
 select started_at - created_at from {}runs r join {}lanes l on l.id = r.lane
 where l.task = 'probe' and r.created_at > %d and r.started_at is not null
@@ -41,7 +40,7 @@ where l.task = 'probe' and r.created_at > %d and r.started_at is not null
 
 @dataclass(frozen=True)
 class Sample:
-    """One look. Memory in MB, latency in milliseconds."""
+    """One sample. Memory in MB, latency in milliseconds."""
 
     at: float
     memory: float
@@ -55,17 +54,17 @@ class Sample:
 class Soak:
     """One worker process, fed by this one."""
 
-    def __init__(self, url: str, size: Callable[[Holdfast], float], folder: Path, note: Callable[[str], None]) -> None:
+    def __init__(self, url: str, size: Callable[[Holdfast], float], folder: Path, log: Callable[[str], None]) -> None:
         self._url = url
         self._size = size
         self._folder = folder
-        self._note = note
+        self._log = log
         self.samples: list[Sample] = []
         self.rate = 0.0
         self.most = 0.0
 
     def run(self, seconds: float) -> None:
-        keep = min(LONGEST_KEEP, seconds / 10)
+        keep = min(MAX_RETENTION_S, seconds / 10)
         app = make_app(self._url, keep)
         with closing(app):
             app.store.prepare()
@@ -73,7 +72,7 @@ class Soak:
             try:
                 self.most = self._measure(app)
                 self.rate = self.most / 2
-                self._note(f"a worker does {self.most:,.0f} runs/s here; {self.rate:,.0f}/s for {seconds:.0f} s")
+                self._log(f"a worker runs {self.most:,.0f} runs/s here; feeding {self.rate:,.0f}/s for {seconds:.0f} s")
                 self._feed(app, worker.pid, seconds)
             finally:
                 worker.terminate()
@@ -85,12 +84,12 @@ class Soak:
             return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
     def _measure(self, app: Holdfast) -> float:
-        """What it does at full speed: the second of two equal loads, when all is warm."""
+        """Measure the maximum throughput with the second of two equal loads, on a warm worker."""
         for _ in range(2):
-            _enqueue(app, FIRST)
+            _enqueue(app, WARM_UP_JOBS)
             since = time.monotonic()
             wait_until(lambda: _unfinished(app) == 0, 600)
-        return FIRST / (time.monotonic() - since)
+        return WARM_UP_JOBS / (time.monotonic() - since)
 
     def _feed(self, app: Holdfast, pid: int, seconds: float) -> None:
         over = threading.Event()
@@ -103,24 +102,24 @@ class Soak:
                 if due > 0:
                     _enqueue(app, due)
                     fed += due
-                time.sleep(EVERY)
+                time.sleep(FEED_INTERVAL_S)
         finally:
             over.set()
             watching.join()
 
     def _watch(self, app: Holdfast, pid: int, over: threading.Event) -> None:
-        """Through a connection of its own."""
+        """Sample through a separate connection."""
         with closing(make_app(self._url, 60)) as own:
             since = time.monotonic()
             while not over.is_set():
                 began = int(time.time() * 1e6)
                 probes = own.registry.get("probe")
-                for number in range(int(SAMPLE / 0.25)):
+                for number in range(int(SAMPLE_INTERVAL_S / 0.25)):
                     probes.enqueue(number)
                     if over.wait(0.25):
                         return
                 self.samples.append(self._look(own, pid, began, time.monotonic() - since))
-                self._tell(self.samples[-1])
+                self._log_progress(self.samples[-1])
 
     def _look(self, app: Holdfast, pid: int, began: int, at: float) -> Sample:
         waits = sorted(row[0] / 1000 for row in ask(app, PROBES % began)) or [0.0]
@@ -135,16 +134,16 @@ class Soak:
             round(self._size(app), 1),
         )
 
-    def _tell(self, sample: Sample) -> None:
+    def _log_progress(self, sample: Sample) -> None:
         if len(self.samples) % 6 == 1:
-            self._note(", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in asdict(sample).items()))
+            self._log(", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in asdict(sample).items()))
 
 
 def _enqueue(app: Holdfast, count: int) -> None:
     noop, steps = app.registry.get("noop"), app.registry.get("steps")
     for first in range(0, count, 1000):
         numbers = range(first, min(count, first + 1000))
-        app.enqueue_many([(steps if number % MIX == 0 else noop).request(number) for number in numbers])
+        app.enqueue_many([(steps if number % STEPS_EVERY == 0 else noop).request(number) for number in numbers])
 
 
 def _unfinished(app: Holdfast) -> int:
@@ -157,21 +156,23 @@ def _memory(pid: int) -> float:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What became of each figure: early (after the first fifth) and at the end, and whether that is allowed."""
+class SoakResult:
+    """Each metric early (after the first fifth) and at the end, and those that grew too much."""
 
     figures: dict[str, tuple[float, float]]
     wrong: list[str]
 
 
-def judge(samples: Sequence[Sample]) -> Judgement:
-    """Compare the last third with what came after the first fifth, in which all gets warm; tables, which the database
-    clears up at its own pace, with the third before."""
+def judge(samples: Sequence[Sample]) -> SoakResult:
+    """Compare the last third with the third after the warm-up, which is the first fifth.
+
+    Tables, which the database vacuums at its own pace, are compared with the third before the last.
+    """
     settled = list(samples[len(samples) // 5 :])
     third = max(len(samples) // 3, 1)
     early, before, late = settled[:third], samples[-2 * third : -third], samples[-third:]
     if len(samples) < 6:
-        return Judgement({}, ["too short to judge: give more minutes"])
+        return SoakResult({}, ["too short to judge: use more --minutes"])
 
     def both(read: Callable[[Sample], float], fold: Callable[[list[float]], float]) -> tuple[float, float]:
         base = before if fold is max else early
@@ -186,47 +187,47 @@ def judge(samples: Sequence[Sample]) -> Judgement:
         "size of the database, MB": both(lambda sample: sample.megabytes, max),
     }
     allowed = {
-        "memory of the worker, MB": figures["memory of the worker, MB"][0] * MOST_MEMORY,
+        "memory of the worker, MB": figures["memory of the worker, MB"][0] * MAX_MEMORY_GROWTH,
         "latency of a claim, ms, median": max(
-            figures["latency of a claim, ms, median"][0] * MOST_LATENCY, LEAST_MILLISECONDS
+            figures["latency of a claim, ms, median"][0] * MAX_LATENCY_GROWTH, IGNORED_LATENCY_MS
         ),
-        "rows": figures["rows"][0] * MOST_ROWS,
-        "size of the database, MB": figures["size of the database, MB"][0] * MOST_ROWS,
+        "rows": figures["rows"][0] * MAX_TABLE_GROWTH,
+        "size of the database, MB": figures["size of the database, MB"][0] * MAX_TABLE_GROWTH,
     }
     wrong = [
         f"{name} grew from {figures[name][0]:,.1f} to {figures[name][1]:,.1f}, more than {most:,.1f}"
         for name, most in allowed.items()
         if figures[name][1] > most
     ]
-    return Judgement(figures, wrong)
+    return SoakResult(figures, wrong)
 
 
-def soak(postgres: bool, seconds: float, folder: Path, json_to: str | None, note: Callable[[str], None]) -> int:
-    """The whole of it; the exit code."""
+def soak(postgres: bool, seconds: float, folder: Path, json_to: str | None, log: Callable[[str], None]) -> int:
+    """Run the soak test, print its result and return the exit code."""
     if postgres:
         with PostgresServer(fsync=True, shared_buffers="256MB") as server:
-            taken = Soak(server.create_database("soak"), _size_of_postgres, folder, note)
+            taken = Soak(server.create_database("soak"), _size_of_postgres, folder, log)
             taken.run(seconds)
     else:
         file = folder / "soak.db"
-        taken = Soak(f"sqlite:///{file}", lambda _: file.stat().st_size / 2**20, folder, note)
+        taken = Soak(f"sqlite:///{file}", lambda _: file.stat().st_size / 2**20, folder, log)
         taken.run(seconds)
-    judgement = judge(taken.samples)
-    _tell(taken, judgement, "PostgreSQL" if postgres else "SQLite", json_to)
-    return 1 if judgement.wrong else 0
+    result = judge(taken.samples)
+    _log_progress(taken, result, "PostgreSQL" if postgres else "SQLite", json_to)
+    return 1 if result.wrong else 0
 
 
 def _size_of_postgres(app: Holdfast) -> float:
     return float(ask(app, "select pg_database_size(current_database())")[0][0]) / 2**20
 
 
-def _tell(taken: Soak, judgement: Judgement, database: str, json_to: str | None) -> None:
+def _log_progress(taken: Soak, result: SoakResult, database: str, json_to: str | None) -> None:
     data: dict[str, Any] = {
         "database": database,
         "runs a second": round(taken.rate),
         "of at most": round(taken.most),
-        "figures": judgement.figures,
-        "wrong": judgement.wrong,
+        "figures": result.figures,
+        "wrong": result.wrong,
         "samples": [asdict(sample) for sample in taken.samples],
     }
     if json_to not in (None, "-"):
@@ -234,9 +235,9 @@ def _tell(taken: Soak, judgement: Judgement, database: str, json_to: str | None)
     if json_to == "-":
         print(json.dumps(data, indent=2))  # noqa: T201
         return
-    print(f"{database}: {taken.rate:,.0f} runs/s, half of what a worker does here")  # noqa: T201
-    for name, (early, late) in judgement.figures.items():
+    print(f"{database}: {taken.rate:,.0f} runs/s, half of a worker's maximum here")  # noqa: T201
+    for name, (early, late) in result.figures.items():
         print(f"  {name:<34} {early:>12,.1f} -> {late:>12,.1f}")  # noqa: T201
-    for what in judgement.wrong:
+    for what in result.wrong:
         print(f"  wrong: {what}")  # noqa: T201
-    print("verdict: " + ("BAD" if judgement.wrong else "good"))  # noqa: T201
+    print("verdict: " + ("BAD" if result.wrong else "good"))  # noqa: T201

@@ -1,4 +1,4 @@
-"""The worker of a soak run: soak_worker.py URL KEEP. Ends with its starter."""
+"""The worker of a soak test: soak_worker.py URL KEEP. Exits with its parent process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from holdfast import Context, Holdfast
-from tests.chaos.worker import end_with_starter
+from tests.chaos.worker import exit_with_parent
 
 STEPS = 3
 
 
 def make_app(url: str, keep: float) -> Holdfast:
-    """What runs is kept for so many seconds when it has ended."""
+    """Return the app; finished runs are kept for `keep` seconds."""
     app = Holdfast(url, keep=keep)
 
     @app.task(name="noop")
@@ -40,5 +40,5 @@ async def plus(number: int, more: int) -> int:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_with_starter, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     make_app(sys.argv[1], float(sys.argv[2])).worker(concurrency=200, lease=10).run()

@@ -1,4 +1,4 @@
-"""What is a soak's good and bad end."""
+"""The verdict of a soak test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLAT = [Sample(5.0 * n, 60.0, 5.0, 20.0, 10_000, 10, 30.0) for n in range(30)]
 
 
 def growing(**ends):
-    """The same, growing evenly to so much."""
+    """Return samples that grow evenly to these values."""
     first = dataclasses.asdict(FLAT[0])
     return [
         dataclasses.replace(sample, **{name: first[name] + (end - first[name]) * n / 29 for name, end in ends.items()})
@@ -20,7 +20,7 @@ def growing(**ends):
     ]
 
 
-def test_what_stays_the_same_is_good():
+def test_constant_metrics_pass():
     assert judge(FLAT).wrong == []
     assert judge(growing(memory=61.0, latency=6.0, rows=10_500, megabytes=31.0)).wrong == []
 
@@ -34,10 +34,10 @@ def test_what_stays_the_same_is_good():
         ({"megabytes": 150.0}, "size"),
     ],
 )
-def test_what_grows_is_named(ends, named):
+def test_a_growing_metric_is_reported(ends, named):
     [wrong] = judge(growing(**ends)).wrong
     assert named in wrong
 
 
-def test_what_is_too_short_is_not_called_good():
-    assert judge(FLAT[:2]).wrong == ["too short to judge: give more minutes"]
+def test_a_short_run_does_not_pass():
+    assert judge(FLAT[:2]).wrong == ["too short to judge: use more --minutes"]

@@ -1,4 +1,4 @@
-"""The verdict of a chaos run is good where all went well, and names what is lost, doubled, stuck or stale."""
+"""The verdict of a chaos run: good without violations, and otherwise with lost, duplicated, stuck or stale work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from holdfast import Holdfast
 from tests.chaos.effects import TABLE, Line
-from tests.chaos.facts import Checkpoint, Entry, Facts, RunRow, gather
-from tests.chaos.pool import Attack, Kill
+from tests.chaos.facts import Checkpoint, Entry, Facts, RunRow, collect_facts
 from tests.chaos.recovery import measure, percentile
 from tests.chaos.verdict import Verdict, judge
+from tests.chaos.worker_pool import Attack, Kill
 from tests.chaos.workload import EXPECTED, Workload
 from tests.support.charges import Charge, record_charges
 from tests.support.counting import ask
@@ -56,7 +56,7 @@ class Scene:
         wait_until(lambda: not ask(self.app, "select 1 from {}runs where finished_at is null limit 1"))
 
     def facts(self):
-        return gather(self.app, self.ledger, {mark: run.id for mark, run in self.runs.items()})
+        return collect_facts(self.app, self.ledger, {mark: run.id for mark, run in self.runs.items()})
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def play(scene):
         scene.finish()
 
 
-def test_without_faults_the_verdict_is_good_and_no_effect_came_twice(scene):
+def test_without_faults_the_verdict_is_good_and_no_effect_is_repeated(scene):
     play(scene)
     verdict = judge(scene.facts())
     assert list(verdict.findings) == ["lost", "duplicated", "stuck", "stale writes accepted", "wrongly failed"]
@@ -93,10 +93,10 @@ def test_without_faults_the_verdict_is_good_and_no_effect_came_twice(scene):
     assert verdict.repeated == verdict.late == 0
 
 
-def test_an_acknowledged_run_that_is_gone_from_the_database_is_lost(scene):
+def test_an_acknowledged_run_missing_from_the_database_is_lost(scene):
     mark = scene.start("job")
     ask(scene.app, "delete from {}runs")
-    assert judge(scene.facts()).lost == [f"{mark} was acknowledged, and there is no run"]
+    assert judge(scene.facts()).lost == [f"{mark} was acknowledged, but its run does not exist"]
 
 
 def test_a_recorded_step_that_runs_again_is_duplicated(scene):
@@ -114,7 +114,7 @@ def kept(scene):
     return [line for line in scene.ledger.lines() if line.startswith("kept")]
 
 
-def test_a_run_that_nobody_ends_is_stuck(scene):
+def test_an_unfinished_run_is_stuck(scene):
     mark = scene.start("job")
     [found] = judge(scene.facts()).stuck
     assert found.startswith(mark)
@@ -289,19 +289,19 @@ def effect(facts: Facts) -> Line:
         (with_failed_inner_graph, "wrongly failed"),
     ],
 )
-def test_what_is_planted_is_found(calm: Facts, plant: Callable[[Facts], Facts], found: str):
+def test_a_planted_violation_is_found(calm: Facts, plant: Callable[[Facts], Facts], found: str):
     assert judge(calm).good
     verdict: Verdict = judge(plant(calm))
     assert verdict.findings[found], verdict.findings
     assert not verdict.good
 
 
-def test_a_frozen_attempt_that_ends_its_effect_late_is_explained(calm: Facts):
+def test_a_late_effect_of_a_frozen_attempt_is_explained(calm: Facts):
     """The first attempt was frozen, the second did the step, and then the first one's effect came."""
     of_step = [line for line in calm.lines if (line.mark, line.step) == ("order-0", "s1")]
-    taken_over = [line._replace(attempt=2, word="2:1" if line.kind == "kept" else line.word) for line in of_step]
+    is_failover = [line._replace(attempt=2, word="2:1" if line.kind == "kept" else line.word) for line in of_step]
     late = effect(calm)._replace(pid=1)
-    verdict = judge(dataclasses.replace(calm, lines=[*taken_over, late], acknowledged={}))
+    verdict = judge(dataclasses.replace(calm, lines=[*is_failover, late], acknowledged={}))
     assert verdict.good
     assert verdict.late == 1
 
@@ -360,7 +360,7 @@ def test_every_culprit_can_be_started(scene):
     assert {run.mark for run in scene.facts().runs} == {f"{kind}-0" for kind in CULPRITS}
 
 
-def test_recoveries_are_measured_from_the_kill_to_the_next_sign_of_the_run():
+def test_recovery_is_measured_from_the_kill_to_the_next_effect():
     line = Line("began", "job-0", "-", "-", 2, 8, 103.5)
     run = RunRow("r", "job-0", "done", 2, None, None)
     crash = Entry("r", 1, 103.0, "crashed", None, "host:7:x")

@@ -1,13 +1,12 @@
-"""The verdict on a chaos run: what was lost, duplicated, stuck, written by one who had been given up, or failed for
-what another run did.
+"""The verdict on a chaos run: lost, duplicated and stuck work, stale writes, and wrongly failed runs.
 
-Repeats are allowed where a fault explains them. An effect may come again while its step isn't recorded: by a later
-attempt, or by an earlier one that was frozen in the middle of it. It may not come again once its result is durable, and
-never twice in one attempt of one process. Jobs and compensations, which don't know the number of their attempt, may
-have as many effects as there were claims. What a transaction wrote is there exactly once.
+Repeated effects are allowed if a fault explains them. An effect may be repeated as long as its step isn't recorded: by
+a later attempt, or by an earlier one that was frozen in the middle. It may not be repeated after its result is durable,
+and never within one attempt of one process. Jobs and compensations, which don't know the number of their attempt, may
+have as many effects as there were claims. The writes of a transaction exist exactly once.
 
-Culprits harm their workers on purpose, and fail by their own policy. All other runs are innocent. An innocent run may
-be charged with a crash in one case only: its worker died of a fault from outside while it was the only run in it.
+Culprits harm their workers on purpose and fail by their own policy. All other runs are innocent. An innocent run may be
+charged with a crash only if its worker died of an external fault while it was the only run in it.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from tests.support.culprits import CULPRITS, kind_of
 
 ENDS = ("done", "failed", "cancelled", "skipped")
 RECOVERY_S = 5.0
-"""How long after the end of a lease its runs may be given back at most, where nothing else is wrong."""
+"""The maximum time from the expiry of a lease to the return of its runs, without other faults."""
 
 
 @dataclass
 class Verdict:
-    """What is wrong, one sentence each; and what the faults explain, counted."""
+    """The violations, one sentence each, and the counts of what the faults explain."""
 
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
@@ -41,7 +40,7 @@ class Verdict:
     repeated: int = 0
     late: int = 0
     charged: int = 0
-    """Charges of innocent runs that died alone, of a fault from outside."""
+    """Charges of innocent runs that died alone, of an external fault."""
 
     @property
     def findings(self) -> dict[str, list[str]]:
@@ -59,7 +58,7 @@ class Verdict:
 
 
 def judge(facts: Facts) -> Verdict:
-    """Compare the ledger with what was promised, and with what the database says."""
+    """Compare the ledger with the guarantees and with the database."""
     verdict = Verdict()
     by_mark: dict[str, list[RunRow]] = defaultdict(list)
     for run in facts.runs:
@@ -70,7 +69,7 @@ def judge(facts: Facts) -> Verdict:
         done[line.mark, line.step].append(line)
     rows = Counter(facts.rows)
     for mark in facts.acknowledged:
-        _judge_family(verdict, mark, by_mark, done, rows)
+        _judge_tree(verdict, mark, by_mark, done, rows)
     verdict.duplicated += [
         f"{name} of {mark} committed {count} times" for (mark, name), count in rows.items() if count > 1
     ]
@@ -83,10 +82,10 @@ def judge(facts: Facts) -> Verdict:
     return verdict
 
 
-def _judge_family(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: Counter) -> None:
-    """One root and all that must have come of it."""
+def _judge_tree(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: Counter) -> None:
+    """Check a root and its descendants."""
     if not by_mark.get(mark):
-        verdict.lost.append(f"{mark} was acknowledged, and there is no run")
+        verdict.lost.append(f"{mark} was acknowledged, but its run does not exist")
         return
     if kind_of(mark) in CULPRITS:
         _judge_culprit(verdict, mark, by_mark[mark][0])
@@ -105,7 +104,7 @@ def _judge_family(verdict: Verdict, mark: str, by_mark: dict, done: dict, rows: 
 
 
 def _judge_culprit(verdict: Verdict, mark: str, run: RunRow) -> None:
-    """It ends by its own policy. A crash may come from outside too."""
+    """Check that a culprit ended by its own policy, or by an external crash."""
     culprit = CULPRITS[kind_of(mark)]
     if run.state not in FINAL:
         verdict.stuck.append(f"{mark} (run {run.id}) is {run.state}")
@@ -117,7 +116,7 @@ def _judge_culprit(verdict: Verdict, mark: str, run: RunRow) -> None:
 
 def _judge_run(verdict: Verdict, mark: str, runs: Sequence[RunRow], wanted: str) -> None:
     if not runs:
-        verdict.lost.append(f"{mark} was never made")
+        verdict.lost.append(f"{mark} was never created")
     elif runs[0].state not in FINAL:
         verdict.stuck.append(f"{mark} (run {runs[0].id}) is {runs[0].state}")
     elif runs[0].state != wanted:
@@ -125,7 +124,7 @@ def _judge_run(verdict: Verdict, mark: str, runs: Sequence[RunRow], wanted: str)
 
 
 def _judge_order(verdict: Verdict, mark: str, expected: Expected, done: dict) -> None:
-    """Compensations run in reverse order."""
+    """Check that compensations ran in reverse order."""
     first = [_did(done, mark, step)[0].at for step in expected.in_order if _did(done, mark, step)]
     verdict.lost += [f"the order of {', '.join(expected.in_order)} of {mark}"] * (first != sorted(first))
 
@@ -135,7 +134,7 @@ def _did(done: dict[tuple[str, str], list[Line]], mark: str, step: str) -> list[
 
 
 def _judge_effects(verdict: Verdict, done: dict[tuple[str, str], list[Line]], claims: dict[str, int]) -> None:
-    """Every effect by itself: how often, by whom, and under which key."""
+    """Check how often, by whom and under which key each effect was done."""
     owners: dict[str, tuple[str, str]] = {}
     for (mark, step), lines in done.items():
         did = [line for line in lines if line.kind == "did"]
@@ -154,7 +153,7 @@ def _judge_effects(verdict: Verdict, done: dict[tuple[str, str], list[Line]], cl
 
 
 def _judge_step(verdict: Verdict, what: str, lines: Sequence[Line]) -> None:
-    """The lines of one step, in order."""
+    """Check the lines of one step, in order."""
     results = {line.word for line in lines if line.kind == "kept"}
     if len(results) > 1:
         verdict.stale.append(f"{what} had several results: {', '.join(sorted(results))}")
@@ -175,7 +174,7 @@ def _judge_step(verdict: Verdict, what: str, lines: Sequence[Line]) -> None:
 
 
 def _judge_records(verdict: Verdict, facts: Facts) -> None:
-    """What the database says of itself: who wrote under a lower fence after a higher one, and double ends."""
+    """Check the database for writes under an old fence and for runs that ended twice."""
     fences = {run.id: run.fence for run in facts.runs}
     for (run, generation), group in groupby(facts.checkpoints, key=lambda row: (row.run, row.generation)):
         for before, after in pairwise(group):
@@ -188,7 +187,7 @@ def _judge_records(verdict: Verdict, facts: Facts) -> None:
 
 
 def _judge_failures(verdict: Verdict, facts: Facts) -> None:
-    """Innocent runs that failed, and those that were charged with a crash that isn't theirs."""
+    """Check for innocent runs that failed or were charged with a crash of another run."""
     innocent = {run.id: run for run in facts.runs if kind_of(run.mark) not in CULPRITS}
     for run in innocent.values():
         if run.state != "failed":
@@ -205,15 +204,15 @@ def _judge_failures(verdict: Verdict, facts: Facts) -> None:
         what = f"{innocent[charge.run].mark} (run {charge.run}) was charged with the end of {charge.session}"
         together = max(in_session[charge.session], charges_of[charge.session])
         if together > 1:
-            verdict.wrongly_failed.append(f"{what}, in which {together} runs were")
+            verdict.wrongly_failed.append(f"{what}, which had {together} runs")
         elif not _caused_from_outside(facts, charge):
-            verdict.wrongly_failed.append(f"{what}, to which nothing was done from outside")
+            verdict.wrongly_failed.append(f"{what}, which had no external fault")
         else:
             verdict.charged += 1
 
 
 def _caused_from_outside(facts: Facts, charge: Charge) -> bool:
-    """Whether the storm hit the worker or its database shortly before."""
+    """Tell whether a fault hit the worker or its database shortly before."""
     earliest = charge.at - facts.lease - RECOVERY_S
     pid = int(str(charge.session).split(":")[1])
     hit = any(each.pid == pid and each.since <= charge.at and each.until >= earliest for each in facts.attacks)

@@ -1,4 +1,4 @@
-"""A worker of a chaos run: worker.py URL LEDGER --lease S --concurrency N --clock-off S. Ends with its starter."""
+"""A worker of a chaos run: worker.py URL LEDGER --lease S --concurrency N --clock-off S. Exits with its parent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> None:
     from tests.chaos.workload import Workload
     from tests.support.ledger import Ledger
 
-    threading.Thread(target=end_with_starter, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     logging.basicConfig(format="%(at)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger().handlers[0].addFilter(_timed)
     logging.getLogger("holdfast").setLevel(logging.INFO)
@@ -38,17 +38,17 @@ def main() -> None:
     try:
         workload.app.worker(lease=options.lease, grace=1, concurrency=options.concurrency).run()
     except StoreUnavailable as error:
-        sys.exit(f"not started: {error}")  # whoever runs workers starts them again
+        sys.exit(f"not started: {error}")  # The pool starts another one.
 
 
 def _timed(record: logging.LogRecord) -> bool:
-    """The time of the ledger, also where our clock is off."""
+    """Add the time of the ledger, which is right even if our clock is skewed."""
     record.at = f"{time.monotonic():.2f}"
     return True
 
 
-def end_with_starter() -> None:
-    """Our input ends when the process is gone that started us."""
+def exit_with_parent() -> None:
+    """Exit when standard input closes, which happens when the parent process exits."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

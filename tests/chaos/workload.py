@@ -1,7 +1,7 @@
-"""The tasks of a chaos run, of all four kinds, and what each must have come to in the end.
+"""The tasks of a chaos run, and the effects and states that each kind of root must end with.
 
-A root's mark is its kind and a number, such as `order-17`; the marks of what comes of it have a dot and a name more.
-Beside those that must end well there are culprits, which harm the worker that runs them (`tests/support/culprits.py`).
+A root's mark is its kind and a number, such as `order-17`; the marks of its descendants add a dot and a name. Besides
+the tasks that must succeed there are culprits, which harm their worker (`tests/support/culprits.py`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tests.support.ledger import Ledger
 
 MARK = re.compile(r'"([a-z]+-\d+(?:\.\w+)?)"')
 MAX_CRASHES = 10
-"""More often than the storm kills a worker with the same run alone in it; few enough that a charge matters."""
+"""More than the faults kill a worker with the same run alone in it, and few enough that a wrong charge shows."""
 SETTINGS: dict[str, Any] = {"max_crashes": MAX_CRASHES, "retry": Retry(max_attempts=1)}
-TIMES = 2
+LOADS = 2
 MOVES = 100
 HARM_LEASES = 1.5
-"""How long culprits block the loop or hold the GIL, in leases."""
+"""How long culprits block the event loop or hold the GIL, in leases."""
 HANG_LEASES = 3.0
 effects: Effects
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What must have come of a root and its family: by suffix of the mark, effects, rows and the state at the end."""
+    """The effects, rows and final states that a root and its descendants must have, by suffix of the mark."""
 
     effects: Mapping[str, tuple[str, ...]]
     rows: tuple[str, ...] = ()
@@ -66,27 +66,27 @@ EXPECTED = {
     "graph": Expected(
         {".c2": ("s1",), **of_job("a", "b", "c", "x", "y", "z")}, ("t2",), {"": "done", ".never": "skipped"}
     ),
-    "machine": Expected({"": ("pack", *(f"load{n}" for n in range(TIMES)), "ship")}, ("t1",)),
+    "machine": Expected({"": ("pack", *(f"load{n}" for n in range(LOADS)), "ship")}, ("t1",)),
     "restless": Expected({"": ("rest",)}),
 }
-"""By kind. A graph itself has no code of its own, and so no effects."""
+"""By kind. A graph has no code of its own, and so no effects."""
 REGULAR = tuple(kind for kind in EXPECTED if kind != "restless")
 """The kinds that are started all the time; the others are faults."""
 
 
 class Pack(State):
-    """The first state: plain code in a thread."""
+    """The first state: synchronous code in a thread."""
 
     mark: str
 
     def run(self, ctx: SyncContext) -> After[Load]:
         effects.began(self.mark, ctx.attempt)
-        effects.plain_step(ctx, self.mark, "pack")
+        effects.sync_step(ctx, self.mark, "pack")
         return After(0.2, Load(mark=self.mark, number=0))
 
 
 class Load(State):
-    """Goes round."""
+    """Repeats."""
 
     mark: str
     number: int
@@ -95,11 +95,11 @@ class Load(State):
         effects.began(self.mark, ctx.attempt)
         await effects.step(ctx, self.mark, f"load{self.number}")
         await ctx.sleep(0.1)
-        return Load(mark=self.mark, number=self.number + 1) if self.number + 1 < TIMES else Ship(mark=self.mark)
+        return Load(mark=self.mark, number=self.number + 1) if self.number + 1 < LOADS else Ship(mark=self.mark)
 
 
 class Ship(State):
-    """The last one."""
+    """The last state."""
 
     mark: str
 
@@ -111,7 +111,7 @@ class Ship(State):
 
 
 class Move(State):
-    """Moves without a pause, each time with the next number."""
+    """Moves without a pause."""
 
     mark: str
     left: int
@@ -124,10 +124,10 @@ class Move(State):
 
 
 class Workload:
-    """An app with the tasks, and the ways to start one of each kind."""
+    """An app with the tasks, and a function to start each kind."""
 
     def __init__(self, app: Holdfast, ledger: Ledger, lease: float = 3.0) -> None:
-        global effects  # states are classes, and have no other way to it
+        global effects  # States are classes and have no other access to it.
         effects = Effects(ledger)
         self.app = app
         self.job, self.in_thread, self.child = _add_small_tasks(app)
@@ -150,7 +150,7 @@ class Workload:
             self.start[kind] = partial(_enqueue_culprit, task, seconds)
 
     def graph(self, mark: str) -> Graph:
-        """A gate, a condition that doesn't come true, another graph, and a durable function for a node."""
+        """Build a graph with a gate, a false condition, a nested graph and a durable function as a node."""
         inner = Graph("inner")
         x = inner.add(self.job, f"{mark}.x", name="x")
         inner.add(self.in_thread, f"{mark}.y", name="y", after=[x])
@@ -187,7 +187,7 @@ def _add_small_tasks(app: Holdfast) -> tuple[Any, Any, Any]:
     @app.task(name="child", **SETTINGS)
     def child(ctx: SyncContext, mark: str) -> str:
         effects.began(mark, ctx.attempt)
-        effects.plain_step(ctx, mark, "s1")
+        effects.sync_step(ctx, mark, "s1")
         ctx.sleep(0.1)
         return str(ctx.transaction(effects.insert, mark.split(".")[0], "t2"))
 
@@ -213,18 +213,18 @@ def _add_functions(app: Holdfast, job: Any, in_thread: Any, child: Any) -> tuple
     @app.task(name="plain", **SETTINGS)
     def plain(ctx: SyncContext, mark: str) -> str:
         effects.began(mark, ctx.attempt)
-        effects.plain_step(ctx, mark, "s1")
+        effects.sync_step(ctx, mark, "s1")
         spawned = ctx.spawn(child, f"{mark}.c2")
         ctx.transaction(effects.insert, mark, "t1")
         note = ctx.receive("note")
-        effects.plain_step(ctx, mark, "g1")
+        effects.sync_step(ctx, mark, "g1")
         ctx.call(in_thread, f"{mark}.c1")
         heard = ctx.wait_for(f"go {mark}")
-        effects.plain_step(ctx, mark, "g2")
+        effects.sync_step(ctx, mark, "g2")
         ctx.map(in_thread, [f"{mark}.m{number}" for number in range(3)])
         ctx.sleep(0.3)
         ctx.join(spawned)
-        effects.plain_step(ctx, mark, "s2")
+        effects.sync_step(ctx, mark, "s2")
         return f"{heard} {note}"
 
     @app.task(name="undoing", **SETTINGS)

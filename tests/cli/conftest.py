@@ -133,7 +133,7 @@ class Busy:
         self.session = "host:1:abc"
         task = app.remote("shop.add")
         app.store.prepare()
-        app.store.workers.open(self.session, "host:1", 60_000_000, '{"queues": ["default"], "concurrency": 5}')
+        app.store.sessions.open(self.session, "host:1", 60_000_000, '{"queues": ["default"], "concurrency": 5}')
         self.done = self._end(task.options(tenant="acme", tags=["nightly"]).enqueue(1, 2).id, "done", result="3")
         failing = app.remote("shop.boom").enqueue("x").id
         error = json.dumps(

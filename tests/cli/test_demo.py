@@ -15,8 +15,8 @@ import pytest
 from holdfast.cli.demo.display import FIRST_RUN, FIRST_TASK, FIRST_WORKER
 from holdfast.cli.demo.scenario import Scenario
 from holdfast.cli.demo.state import DemoResult, DemoState, WorkerKill, WorkerView
-from tests.support.family import running
 from tests.support.processes import Processes
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.no_tables
@@ -172,7 +172,7 @@ def test_what_to_type_next_works(tmp_path):
     processes = Processes(tmp_path)
     try:
         worker = processes.start("-m", "holdfast.cli", *FIRST_WORKER.split()[1:])
-        worker.wait_for("works on", 60)
+        worker.wait_for("worker started", 60)
         program = re.fullmatch(r"python -c '(.*)'", FIRST_RUN)
         assert program is not None
         run = processes.start("-c", program[1])

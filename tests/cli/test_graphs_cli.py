@@ -280,13 +280,13 @@ def test_an_outcome_before_its_time_is_kept(shell, yard):
         (["{open}", "launch", "complete", "soon"], """OUTPUT is not valid JSON"""),
         (["{open}", "launch", "complete", '"soon"'], "must be an integer"),
         (["{open}", "launch", "open"], "'complete', 'fail'"),
-        (["{open}", "lunch", "complete"], "has no gate 'lunch': it has launch"),
+        (["{open}", "lunch", "complete"], "has no gate 'lunch': its gates are launch"),
         (["{open}", "lunch"], "has no gate 'lunch'"),
-        (["{open}", "hull", "complete"], "is no gate"),
+        (["{open}", "hull", "complete"], "is not a gate"),
         (["{open}", "launch", "complete", "5", "--by", ""], "by must not be empty"),
-        (["{failed}", "launch", "complete", "5"], "is skipped: it can't be completed any more"),
+        (["{failed}", "launch", "complete", "5"], "is skipped: it can no longer be completed"),
         (["{job}"], "is a run of cut, not a graph"),
-        (["{job}", "launch", "complete"], "is no graph"),
+        (["{job}", "launch", "complete"], "is not a graph"),
         (["ffff"], "no run id starts with ffff"),
         (["ffff", "launch", "complete"], "no run id starts with ffff"),
     ],
@@ -368,6 +368,6 @@ def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
     sail = yard.app.get_run(yard.failed).nodes()["sail"].id
     refused = shell("retry", sail, "--url", yard.url)
     assert refused.exit_code == 1
-    assert f"is node sail of graph run {yard.failed}: retry that" in refused.stderr
+    assert f"is node sail of graph run {yard.failed}: retry the graph" in refused.stderr
     assert "is a graph, which can't be forked" in shell("fork", yard.open, "--url", yard.url).stderr
     assert "receives no messages" in shell("send", yard.open, "x", "--url", yard.url).stderr

@@ -114,8 +114,8 @@ def test_show_takes_the_beginning_of_an_id(shell, busy):
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [("nonsense", "is no run id"), ("01", "too short"), ("ffff", "no run id starts with ffff"),
-     ("0199aaaa-0000-7000-8000-000000000001", "there is no run 0199aaaa")],
+    [("nonsense", "is not a run id"), ("01", "too short"), ("ffff", "no run id starts with ffff"),
+     ("0199aaaa-0000-7000-8000-000000000001", "run 0199aaaa-0000-7000-8000-000000000001 does not exist")],
 )  # fmt: skip
 def test_show_of_no_run_says_why(shell, busy, given, says):
     result = shell("show", given, "--url", busy.url)

@@ -33,8 +33,8 @@ def test_fork_of_an_unfinished_run_says_that_it_goes_on(shell, voyages):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--from", "unload"], "no step 'unload' on record: it has load, map voyage"),
-        (["--from", "sink"], "no step 'sink'"),
+        (["--from", "unload"], "has not recorded a step 'unload': it has load, map voyage"),
+        (["--from", "sink"], "has not recorded a step 'sink'"),
         (["--from", ""], "must not be empty"),
         (["--args", '{"too": 1}'], "missing a required argument: 'to'"),
         (["--args", "[1]"], "Expected `str`, got `int`"),
@@ -91,7 +91,7 @@ def test_a_message_on_a_topic_that_nobody_asks_for_is_remarked_on_and_kept(shell
 def test_a_finished_run_gets_no_messages(shell, voyages):
     result = shell("send", voyages.failed, "orders", "1", "--url", voyages.url)
     assert result.exit_code == 2
-    assert f"run {voyages.failed} is failed; messages go to unfinished runs" in result.stderr
+    assert f"run {voyages.failed} is failed; only unfinished runs receive messages" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

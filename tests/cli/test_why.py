@@ -17,7 +17,7 @@ class Limited:
         self.app.limit("customer", concurrency=1, rate="100/min", by="customer")
         task = self.app.task(name="work", limits=["customer"])(work)
         self.at_work, self.parked = (task.enqueue(EVIL).id for _ in range(2))
-        self.app.store.workers.open("host:1:abc", "host:1", 60_000_000, "{}")
+        self.app.store.sessions.open("host:1:abc", "host:1", 60_000_000, "{}")
         self.app.store.claims.claim_limited("host:1:abc", list(self.app.store.lanes.refresh()), 8)
 
 

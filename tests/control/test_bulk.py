@@ -7,7 +7,7 @@ import pytest
 from holdfast.control import bulk
 from holdfast.control.stats import Estimate
 from holdfast.model.filters import RunFilter
-from holdfast.store import counting
+from holdfast.store import admin
 from tests.support.world import CANCELLED, DAY
 
 
@@ -83,7 +83,7 @@ def test_failed_runs_are_retried_but_none_twice_by_one_call(control, world, sess
 
 def test_of_runs_with_one_unique_name_only_one_is_retried(control, world, session):
     for _ in range(3):
-        world.store.operators.cancel(world.add(unique="one"), CANCELLED)
+        world.store.actions.cancel(world.add(unique="one"), CANCELLED)
     free = failed(world, 2)
     step = last(control.bulk.retry(RunFilter(states=("failed", "cancelled"))))
     assert (step.looked_at, step.changed, step.passed_over) == (5, 3, 2)
@@ -94,9 +94,9 @@ def test_ended_runs_are_pruned_with_their_families_and_others_stay(control, worl
     parent = world.running("w")
     children = world.spawn("w", parent, 3)
     unfinished = world.add("other")
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     assert last(control.bulk.prune(RunFilter())).changed == 0, "a worker is still at it"
-    world.store.attempts.let_go("w", [(parent.id, parent.fence)])
+    world.store.attempts.release("w", [(parent.id, parent.fence)])
     gone = failed(world, 5)
     step = last(control.bulk.prune(RunFilter()))
     assert (step.looked_at, step.changed) == (9, 9)
@@ -127,7 +127,7 @@ def test_counts_say_how_many_there_are_by_state_queue_and_task(control, world, s
 
 
 def test_counts_that_went_only_so_far_say_so(control, world, monkeypatch):
-    monkeypatch.setattr(counting, "MOST", 5)
+    monkeypatch.setattr(admin, "MAX_INDEX_ENTRIES", 5)
     world.add_many(8)
     counts = control.counts.overview()
     assert counts.states["ready"] == Estimate(5, exact=False)

@@ -16,7 +16,7 @@ from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.database import open_database
 from holdfast.model.clock import to_datetime
-from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
+from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 from holdfast.task.registry import Registry
 from tests.support.waiting import wait_until
 from tests.support.world import DAY, SECOND, World
@@ -103,7 +103,7 @@ def test_a_scheduled_run_that_nobody_promotes_is_wrong(world, doctor, clock):
 
 
 def say(world, session, info):
-    world.store.workers.open(session, f"worker {session}", DAY, info)
+    world.store.sessions.open(session, f"worker {session}", DAY, info)
 
 
 def test_tasks_and_queues_that_no_worker_serves_are_named(world, doctor):
@@ -299,9 +299,9 @@ def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, mon
 
 def test_prepared_transactions_and_slots_hold_snapshots_too():
     holders = [
-        Holder("prepared", None, "gid-7", "ada", 900 * SECOND, None, None),
-        Holder("slot", None, "standby1", None, None, "inactive", None),
-        Holder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
+        SnapshotHolder("prepared", None, "gid-7", "ada", 900 * SECOND, None, None),
+        SnapshotHolder("slot", None, "standby1", None, None, "inactive", None),
+        SnapshotHolder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
     ]
     prepared, slot = health_checks.check_holders(holders)
     assert "gid-7" in prepared.do
@@ -309,7 +309,7 @@ def test_prepared_transactions_and_slots_hold_snapshots_too():
 
 
 def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
-    tables = [Bloat("runs", 10, 200_000, None), Bloat("history", 300_000, 200_000, 5 * SECOND)]
+    tables = [TableBloat("runs", 10, 200_000, None), TableBloat("history", 300_000, 200_000, 5 * SECOND)]
     assert [finding.data["table"] for finding in health_checks.check_bloat(tables)] == ["runs"]
 
 

@@ -243,7 +243,7 @@ def test_arguments_of_a_fork_are_checked_where_the_code_is_known_and_kept_as_the
 
 
 def test_a_step_that_is_not_on_record_is_refused_with_those_that_are(control, finished):
-    with pytest.raises(ConfigError, match="no step 'lst' on record: it has double, sleep rest, last"):
+    with pytest.raises(ConfigError, match="has not recorded a step 'lst': it has double, sleep rest, last"):
         control.runs.fork(finished.id, "lst")
     with pytest.raises(RunNotFound):
         control.runs.fork(UUID(int=1))

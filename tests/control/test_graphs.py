@@ -196,13 +196,13 @@ def test_what_is_no_graph_gate_or_node_is_refused_with_what_there_is(app, contro
     g.gate("no")
     run, job = app.submit(g), one.enqueue(1)
     a = run.nodes()["a"].id
-    with pytest.raises(GraphError, match="has no gate 'maybe': it has yes, no"):
+    with pytest.raises(GraphError, match="has no gate 'maybe': its gates are yes, no"):
         control.graphs.complete(run.id, "maybe")
-    with pytest.raises(GraphError, match=r"node .a. of run .* is no gate"):
+    with pytest.raises(GraphError, match=r"node .a. of run .* is not a gate"):
         control.graphs.complete(run.id, "a")
-    with pytest.raises(GraphError, match=r"is no graph$"):
+    with pytest.raises(GraphError, match=r"is not a graph$"):
         control.graphs.complete(job.id, "yes")
-    with pytest.raises(GraphError, match=f"is no graph, but node a of graph run {run.id}"):
+    with pytest.raises(GraphError, match=f"is not a graph, but node a of graph run {run.id}"):
         control.graphs.complete(a, "yes")
     with pytest.raises(GraphError, match="is a run of one, not a graph"):
         control.graphs.read(job.id)
@@ -242,7 +242,7 @@ def test_the_queue_of_graphs_is_nobodys(app, control, one):
     app.submit(g)
     assert [queue.name for queue in control.queues.list()] == ["default"]
     assert control.queues.names() == {"default"}
-    with pytest.raises(ConfigError, match=r"must not begin with a \$"):
+    with pytest.raises(ConfigError, match=r"must not start with \$"):
         control.queues.pause(["$graph"])
 
 

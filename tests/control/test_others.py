@@ -78,9 +78,9 @@ def test_an_idle_worker_takes_up_a_resumed_queue(database_url):
 
 
 def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, world, clock):
-    world.store.workers.open("old", "host:1", 10 * SECOND, '{"queues": ["mail"], "concurrency": 5}')
+    world.store.sessions.open("old", "host:1", 10 * SECOND, '{"queues": ["mail"], "concurrency": 5}')
     clock.advance(1)
-    world.store.workers.open("young", "host:2", 60 * SECOND, '{"queues": null, "concurrency": 100}')
+    world.store.sessions.open("young", "host:2", 60 * SECOND, '{"queues": null, "concurrency": 100}')
     world.running("old")
     clock.advance(20)
     old, young = control.workers.list()
@@ -91,7 +91,7 @@ def test_workers_are_listed_with_what_they_hold_and_dead_ones_as_dead(control, w
 
 def test_a_worker_that_asked_to_be_told_of_work_and_has_none_is_idle(control, world):
     world.session("w")
-    world.store.workers.mark_idle("w", True)
+    world.store.sessions.mark_idle("w", True)
     assert [worker.state for worker in control.workers.list()] == ["idle"]
     world.running("w")
     assert [worker.state for worker in control.workers.list()] == ["working"]
@@ -99,7 +99,7 @@ def test_a_worker_that_asked_to_be_told_of_work_and_has_none_is_idle(control, wo
 
 @pytest.mark.parametrize("info", ["{}", "[]", "nonsense"])
 def test_what_another_release_said_of_itself_does_no_harm(control, world, info):
-    world.store.workers.open("w", "host:1", SECOND, info)
+    world.store.sessions.open("w", "host:1", SECOND, info)
     (worker,) = control.workers.list()
     assert (worker.queues, worker.concurrency) == (None, None)
 
@@ -155,7 +155,7 @@ def test_prune_goes_in_batches_and_tells_how_far_it_is(control, world, clock):
 def test_a_run_that_a_worker_is_still_at_is_not_pruned(control, world, clock):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, '{"code":"cancelled"}')
+    world.store.actions.cancel(claim.id, '{"code":"cancelled"}')
     clock.advance(60)
     assert control.upkeep.count_old(0) == 0
     assert control.upkeep.prune(0) == 0
@@ -185,7 +185,7 @@ def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
 def test_opening_makes_no_sqlite_file(sqlite_url, tmp_path):
     with pytest.raises(ConfigError, match=r"SQLite file .* does not exist"):
         open_control(sqlite_url)
-    with pytest.raises(ConfigError, match=r"the folder of .* does not exist"):
+    with pytest.raises(ConfigError, match=r"the directory of .* doesn't exist"):
         open_control(f"sqlite:///{tmp_path}/nowhere/x.db")
     assert list(tmp_path.iterdir()) == []
 

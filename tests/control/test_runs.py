@@ -19,7 +19,7 @@ def three(world):
     for id in (FIRST, SECOND_ONE, THIRD):
         run = world.new()
         run.id = id
-        world.store.intake.add([run])
+        world.store.enqueuer.enqueue([run])
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_of_very_many_candidates_a_few_are_named(control, world):
     ("given", "says"),
     [
         ("019", "too short"),
-        ("", "no run id"),
+        ("", "not a run id"),
         ("0199c", "no run id starts"),
-        ("xyzw1", "no run id"),
-        ("%", "no run id"),
+        ("xyzw1", "not a run id"),
+        ("%", "not a run id"),
     ],
 )
 def test_what_can_be_no_runs_id_is_told_so(control, three, given, says):

@@ -9,8 +9,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
 from holdfast.policy.schedule_timing import Timing
-from holdfast.store.schedule_rows import Declared, Rules
-from holdfast.store.triggers import Result
+from holdfast.store.schedules import DeclaredSchedule, PollResult, ScheduleRules
 from tests.support.world import SECOND, World
 
 HOUR = 3600 * SECOND
@@ -22,11 +21,19 @@ def declared(world: World) -> None:
     world.store.schedules.declare(
         "shop",
         [
-            Declared(
-                "nightly", Timing(cron="0 3 * * *", tz="Asia/Tokyo"), Rules("all", "skip", SECOND), world.new("report")
+            DeclaredSchedule(
+                "nightly",
+                Timing(cron="0 3 * * *", tz="Asia/Tokyo"),
+                ScheduleRules("all", "skip", SECOND),
+                world.new("report"),
             ),
-            Declared("soon over", Timing(every=HOUR, end=world.clock.now + HOUR), Rules("latest"), world.new("report")),
-            Declared("files", Timing(every=30 * SECOND)),
+            DeclaredSchedule(
+                "soon over",
+                Timing(every=HOUR, end=world.clock.now + HOUR),
+                ScheduleRules("latest"),
+                world.new("report"),
+            ),
+            DeclaredSchedule("files", Timing(every=30 * SECOND)),
         ],
     )
 
@@ -49,7 +56,7 @@ def test_the_list_tells_all_about_them(control, world, clock, declared):
 
 def test_states(control, world, clock, declared):
     clock.advance(3600)
-    (made,) = world.store.schedules.fire().made
+    (made,) = world.store.schedules.fire().created
     control.schedules.pause(["nightly"])
     assert [each.state for each in control.schedules.list()] == ["on", "paused", "over"]
     assert [each.next_at is None for each in control.schedules.list()] == [False, True, True]
@@ -76,8 +83,8 @@ def test_details_of_a_schedule(control, world, clock, declared):
 
 def test_details_of_a_trigger(control, world, clock, declared):
     for number, error in ((1, None), (2, '{"code":"error","type":"OSError","message":"gone"}')):
-        world.store.triggers.take("a", {"files": (SECOND, SECOND)})
-        world.store.triggers.end("a", "files", number, Result(SECOND // 2, 3, 2, error))
+        world.store.triggers.acquire_due("a", {"files": (SECOND, SECOND)})
+        world.store.triggers.finish_poll("a", "files", number, PollResult(SECOND // 2, 3, 2, error))
         clock.advance(1)
     details = control.schedules.show("files")
     assert [(poll.found, poll.made, str(poll.error), poll.took) for poll in details.polls] == [

@@ -9,7 +9,7 @@ import pytest
 from holdfast.engine.loops.maintenance import CATCHING_UP, EVERY, StatsAggregator
 from holdfast.errors import ConfigError
 from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histograms, percentile
-from holdfast.store.tallies import HOUR, MINUTE, PORTION
+from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
 
 
 def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
@@ -23,7 +23,7 @@ def ended(world, clock, kind="done", task="task", wait=1.0, took=2.0):
 
 def count_all(world):
     """Until nothing is left to count."""
-    while world.store.tallies.count():
+    while world.store.stats.aggregate():
         pass
 
 
@@ -33,7 +33,7 @@ def session(world):
 
 
 def test_what_ended_is_shown_by_minute_whether_it_was_counted_or_not(control, world, clock, session):
-    clock.now -= clock.now % MINUTE
+    clock.now -= clock.now % MINUTE_US
     for kind in ("done", "done", "failed"):
         ended(world, clock, kind)
     clock.advance(120)
@@ -53,13 +53,13 @@ def test_whoever_counts_the_ended_keeps_nobody_from_writing(world, clock, sessio
     """A minute of a busy worker is a million runs: it takes seconds to read them."""
     ended(world, clock)
     clock.advance(180)
-    database, live, lines = world.store.database, world.store.tallies.live, []
+    database, live, lines = world.store.database, world.store.stats.live, []
 
     def noting(since, until, line="read"):
         lines.append(database.connection(line))
         return live(since, until, line)
 
-    monkeypatch.setattr(world.store.tallies, "live", noting)
+    monkeypatch.setattr(world.store.stats, "live", noting)
     count_all(world)
     assert lines
     assert database.connection("commit") not in lines
@@ -70,7 +70,7 @@ def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, cloc
     clock.advance(180)
     count_all(world)
     kept = world.sql("select * from {schema}tallies")
-    assert world.store.tallies.count() == 0
+    assert world.store.stats.aggregate() == 0
     assert world.sql("select * from {schema}tallies") == kept
 
 
@@ -78,10 +78,10 @@ def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(worl
     ended(world, clock)
     clock.advance(3600)
     tallier = StatsAggregator(world.store)
-    ticks = [tallier.tick() for _ in range(60 // PORTION + 1)]
-    assert ticks[:-1] == [CATCHING_UP] * (60 // PORTION)
+    ticks = [tallier.tick() for _ in range(60 // MAX_MINUTES_PER_PASS + 1)]
+    assert ticks[:-1] == [CATCHING_UP] * (60 // MAX_MINUTES_PER_PASS)
     assert ticks[-1] >= EVERY / 2
-    assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE) == [(1,)]
+    assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE_US) == [(1,)]
 
 
 def test_what_is_read_once_is_what_each_question_would_find(control, world, clock, session):
@@ -102,7 +102,7 @@ def test_what_is_read_once_is_what_each_question_would_find(control, world, cloc
 
 
 def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, session):
-    clock.now -= clock.now % MINUTE
+    clock.now -= clock.now % MINUTE_US
     ended(world, clock)
     clock.advance(60)
     count_all(world)
@@ -113,7 +113,7 @@ def test_a_minute_isnt_counted_before_late_commits_are_in_it(world, clock, sessi
 
 
 def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, session):
-    clock.now -= clock.now % HOUR
+    clock.now -= clock.now % HOUR_US
     for _ in range(3):
         ended(world, clock)
         clock.advance(600)
@@ -126,22 +126,22 @@ def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, sessi
     assert [stats.runs for stats in hours] == [0, 3, 0]
     clock.advance(4 * 24 * 3600)
     count_all(world)
-    assert world.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE) == []
+    assert world.sql("select 1 from {schema}tallies where span = :span and runs > 0", span=MINUTE_US) == []
     (week,) = control.stats.summary(last=timedelta(days=7))
     assert week.runs == 3
 
 
 def test_hours_in_which_nothing_happened_are_looked_at_once(world, clock, monkeypatch):
-    clock.now -= clock.now % HOUR
+    clock.now -= clock.now % HOUR_US
     clock.advance(600)
     reads = []
-    read = world.store.tallies.read
+    read = world.store.stats.read
 
     def noting(span, since, until, line):
-        reads.append((until - since) // HOUR)
+        reads.append((until - since) // HOUR_US)
         return read(span, since, until, line)
 
-    monkeypatch.setattr(world.store.tallies, "read", noting)
+    monkeypatch.setattr(world.store.stats, "read", noting)
     for seconds in (0, 60, 60, 3600):
         clock.advance(seconds)
         count_all(world)

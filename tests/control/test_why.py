@@ -11,13 +11,13 @@ from holdfast.control import Control
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.ids import new_id
 from holdfast.policy.admission import Rate
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
 from tests.processes import tasks
 from tests.support.durable import drain
 from tests.support.waiting import wait_until
 from tests.support.world import CANCELLED, SECOND
 
-ONE = json.dumps([place_of("one", '"acme"')])
+ONE = json.dumps([counter_key("one", '"acme"')])
 
 
 def why(control, id):
@@ -26,7 +26,7 @@ def why(control, id):
 
 
 def open_worker(world, name, **info):
-    world.store.workers.open(f"{name}:1", name, 60 * SECOND, json.dumps(info))
+    world.store.sessions.open(f"{name}:1", name, 60 * SECOND, json.dumps(info))
 
 
 # Ready
@@ -167,7 +167,7 @@ def test_to_one_tenant_the_runs_of_others_that_hold_permits_arent_named(control,
 
 def test_a_full_rate(control, world):
     world.session("w")
-    app_limits = json.dumps([place_of("slow", "")])
+    app_limits = json.dumps([counter_key("slow", "")])
     world.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
     _, second = world.add(limits=app_limits), world.add(limits=app_limits)
     world.store.claims.claim_limited("w", [world.lane()], 8)
@@ -184,7 +184,7 @@ def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, world):
 def test_a_worker_that_hasnt_let_go(control, world):
     world.session("w")
     claim = world.running("w")
-    world.end("w", claim, "timed_out", lingers=1, state="ready")
+    world.end("w", claim, "timed_out", still_running=1, state="ready")
     reason = why(control, claim.id)
     assert (reason.code, reason.text) == ("quiescing", "worker w hasn't released it yet")
 
@@ -208,7 +208,7 @@ def test_who_has_it_and_since_when(control, world):
 
 def test_it_has_ended(control, world):
     run = world.add()
-    world.store.operators.cancel(run, CANCELLED)
+    world.store.actions.cancel(run, CANCELLED)
     reason = why(control, run)
     assert (reason.code, reason.data["state"]) == ("ended", "cancelled")
 
@@ -279,7 +279,7 @@ def test_nodes_and_gates(database_url):
         gate = graph.gate("approve", after=[first])
         graph.add(work, name="last", after=[gate])
         run = app.submit(graph)
-        nodes = {node.node: node.id for node in app.store.views.nodes(str(run.id))}
+        nodes = {node.node: node.id for node in app.store.queries.nodes(str(run.id))}
         assert (why(control, run.id).code, why(control, run.id).data) == ("no_worker", {"node": "first"})
         assert why(control, nodes["last"]).data == {"nodes": {"approve": "blocked"}}
         assert why(control, nodes["approve"]).code == "nodes"

@@ -90,7 +90,7 @@ def test_other_arguments_are_another_step_and_the_history_says_drift(release, ef
     app = release.deploy(before)
     run = release.work.enqueue()
     drain(app)
-    [key] = [step.key for step in app.store.views.steps(str(run.id))]
+    [key] = [step.key for step in app.store.queries.steps(str(run.id))]
     app.emit("go")
     drain(release.deploy(after))
     assert ledger.lines() == ["old", "new"]

@@ -259,6 +259,6 @@ def test_an_event_of_another_type_than_it_is_waited_for_with_is_named_and_not_tr
     app.emit("approved", "yes")
     run = work.enqueue()
     drain(app)
-    with pytest.raises(RunFailed, match="event 'approved' isn't of the type") as caught:
+    with pytest.raises(RunFailed, match="the payload of event 'approved' doesn't have the expected type") as caught:
         run.result(timeout=10)
     assert caught.value.error.code == "fatal"

@@ -217,9 +217,9 @@ def test_a_cancel_while_a_step_runs_refuses_its_checkpoint_and_everything_after(
         run.cancel()
         assert state(run) == "cancelled"
         release.set()
-        wait_until(lambda: app.store.views.run(str(run.id)).session is None)
+        wait_until(lambda: app.store.queries.run(str(run.id)).session is None)
     assert ledger.lines() == ["slow"]
-    assert app.store.views.steps(str(run.id)) == []
+    assert app.store.queries.steps(str(run.id)) == []
 
 
 def test_the_failure_hook_hears_of_a_durable_functions_end_once(app, effects, ledger):

@@ -19,7 +19,7 @@ def emit_what_it_waits_for(app, run, emitted):
     """Let one event happen that a suspended run waits for; whether the run has ended."""
     info = run.info()
     if info.state == "waiting":
-        for wait in app.store.views.waits(str(run.id)):
+        for wait in app.store.queries.waits(str(run.id)):
             if wait.kind == "event" and wait.outcome is None and wait.key not in emitted:
                 emitted.add(wait.key)
                 app.emit(wait.key.removeprefix("$event:").rpartition("#")[0], wait.key)

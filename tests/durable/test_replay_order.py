@@ -27,7 +27,7 @@ class InOrder:
         return name
 
     def on_record(self, run):
-        return sum(step.key.startswith("step") for step in self.app.store.views.steps(run))
+        return sum(step.key.startswith("step") for step in self.app.store.queries.steps(run))
 
 
 def gathered(ctx, fn, names):
@@ -170,7 +170,7 @@ def test_a_worker_that_stops_in_a_gather_leaves_finished_steps_done(app, ledger,
     run = work.enqueue()
     with app.worker(grace=0):
         wait_until(lambda: len(ledger.lines()) == 4)
-        wait_until(lambda: len(app.store.views.steps(str(run.id))) == len(finished))
+        wait_until(lambda: len(app.store.queries.steps(str(run.id))) == len(finished))
     assert state(run) == "ready"
     drain(app)
     assert run.result(timeout=5) == ["a", "b", "c", "d"]

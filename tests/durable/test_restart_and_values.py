@@ -200,7 +200,7 @@ def test_a_wait_of_the_call_before_a_restart_is_forgotten(app):
     run = work.enqueue(0)
     drain(app)
     assert state(run) == "waiting"
-    assert [wait.key for wait in app.store.views.waits(str(run.id))] == ["$event:never#1"]
+    assert [wait.key for wait in app.store.queries.waits(str(run.id))] == ["$event:never#1"]
     app.emit("never", "came")
     drain(app)
     assert run.result(timeout=5) == "came"

@@ -281,7 +281,7 @@ def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_un
     with app.worker():
         run = work.enqueue()
         wait_until(lambda: "retrying" in kinds(run))
-        assert app.store.views.run(str(run.id)).held == "quiescing"
+        assert app.store.queries.run(str(run.id)).held == "quiescing"
         assert ledger.lines() == ["attempt 1", "began"]
         release.set()
         run.result(timeout=30)

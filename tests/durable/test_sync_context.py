@@ -182,7 +182,7 @@ def test_a_thread_that_outlives_its_step_keeps_the_run_from_being_tried_again_un
     with app.worker():
         run = work.enqueue()
         wait_until(lambda: "retrying" in kinds(run))
-        assert app.store.views.run(str(run.id)).held == "quiescing"
+        assert app.store.queries.run(str(run.id)).held == "quiescing"
         release.set()
         run.result(timeout=30)
     assert ledger.lines() == ["attempt 1", "began", "ended", "attempt 2", "began", "ended"]
@@ -224,7 +224,7 @@ def test_check_raises_in_a_long_loop_after_a_cancel(app, ledger):
         wait_until(ledger.lines)
         run.cancel()
         wait_until(lambda: "ended" in ledger.lines())
-        wait_until(lambda: app.store.views.run(str(run.id)).session is None)
+        wait_until(lambda: app.store.queries.run(str(run.id)).session is None)
     assert ledger.lines() == ["began", "ended"]
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 

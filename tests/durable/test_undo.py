@@ -134,7 +134,7 @@ def test_undos_of_concurrent_steps_run_in_the_reverse_of_the_recorded_order(app,
     trip.enqueue()
     drain(app)
     booked = [line.removeprefix("book ") for line in ledger.lines() if line.startswith("book")]
-    steps = [step.value for step in app.store.views.steps(str(app.runs()[0].id)) if step.kind == "step"]
+    steps = [step.value for step in app.store.queries.steps(str(app.runs()[0].id)) if step.kind == "step"]
     undone = [line.removeprefix("cancel ticket ") for line in ledger.lines() if line.startswith("cancel")]
     assert sorted(undone) == sorted(booked)
     assert [f'"ticket {what}"' for what in reversed(undone)] == steps
@@ -254,7 +254,7 @@ def test_a_running_run_that_is_cancelled_undoes_when_its_attempt_is_over(app, sh
         wait_until(lambda: "long x" in ledger.lines())
         assert run.cancel() is True
         assert state(run) == "undoing"
-        assert app.store.views.run(str(run.id)).held == "quiescing"
+        assert app.store.queries.run(str(run.id)).held == "quiescing"
         release.set()
         with pytest.raises(RunCancelled):
             run.result(timeout=30)

@@ -18,7 +18,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def row(app, run):
-    return app.store.views.run(str(run.id))
+    return app.store.queries.run(str(run.id))
 
 
 @pytest.mark.parametrize("how", ["sleep", "sleep_until"])
@@ -145,7 +145,7 @@ def test_not_even_except_base_exception_swallows_the_suspension(app, effects, le
     run = work.enqueue()
     drain(app)
     assert (state(run), ledger.lines()) == ("waiting", [])
-    assert {wait.key for wait in app.store.views.waits(str(run.id))} == {"$event:go#1"}
+    assert {wait.key for wait in app.store.queries.waits(str(run.id))} == {"$event:go#1"}
     app.emit("go", "the event")
     drain(app)
     assert run.result(timeout=5) == "the event"
@@ -214,7 +214,7 @@ def test_a_context_that_is_over_refuses_every_call(app, effects, ledger):
     drain(app)
     run = later.enqueue()
     drain(app)
-    assert "can't be used any more" in run.result(timeout=5)
+    assert "can't be used" in run.result(timeout=5)
     assert ledger.lines() == []
 
 

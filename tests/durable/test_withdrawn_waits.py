@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, Retry
 from holdfast.engine.write_queue import WriteQueue
-from holdfast.store.commands import Withdraw
+from holdfast.store.commands import WithdrawCommand
 from tests.support.durable import drain, state
 from tests.support.waiting import wait_until
 
@@ -27,11 +27,11 @@ async def first_of(*asked):
 
 
 def waits(app, run):
-    return sorted(wait.key for wait in app.store.views.waits(str(run.id)))
+    return sorted(wait.key for wait in app.store.queries.waits(str(run.id)))
 
 
 def withdrawn(run, app):
-    return [step.key for step in app.store.views.steps(str(run.id)) if step.kind == "withdrawn"]
+    return [step.key for step in app.store.queries.steps(str(run.id)) if step.kind == "withdrawn"]
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def lose(app, monkeypatch):
         left = [when]
 
         def losing(session, commands):
-            found = [command for command in commands if isinstance(command, Withdraw)]
+            found = [command for command in commands if isinstance(command, WithdrawCommand)]
             if not found or not left:
                 return write(session, commands)
             left.clear()
-            handle = app.get_run(found[0].held.run)
+            handle = app.get_run(found[0].token.run)
             replies = write(session, commands) if when == "after" else []
             handle.cancel()
             handle.retry()

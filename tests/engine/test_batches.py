@@ -32,7 +32,7 @@ def sent(monkeypatch):
 
     watch(PostgresConnection)
     watch(SqliteConnection)
-    monkeypatch.setattr("holdfast.store.part.BATCH_BYTES", 4 * len(TEXT) + 100)
+    monkeypatch.setattr("holdfast.store.module.MAX_BATCH_BYTES", 4 * len(TEXT) + 100)
     return sizes
 
 

@@ -23,7 +23,7 @@ from holdfast.engine.write_queue import (
     take_batch,
 )
 from holdfast.errors import StoreUnavailable
-from holdfast.store.commands import Held, StepRecord, Withdraw
+from holdfast.store.commands import NewStepCheckpoint, RunToken, WithdrawCommand
 from tests.support.losing import FirstAnswerLost
 from tests.support.waiting import wait_until
 
@@ -143,7 +143,7 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
 def write(session: str = "s", size: int = 1) -> PendingWrite:
     attempt = SimpleNamespace(session=session)
     return PendingWrite(
-        attempt, StepRecord("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, is_checkpoint=True
+        attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, is_checkpoint=True
     )
 
 
@@ -203,7 +203,9 @@ def test_a_step_comes_behind_what_was_said_before_it(alone):
     """Of a wait that author code gave up before it, a replay would not know otherwise."""
     committer, session, _ = alone
     on_loop(committer)
-    withdraw = PendingWrite.of(SimpleNamespace(session=session), Withdraw(Held("id", 1, 1, 0), 1, "wait"), print, True)
+    withdraw = PendingWrite.of(
+        SimpleNamespace(session=session), WithdrawCommand(RunToken("id", 1, 1, 0), 1, "wait"), print, True
+    )
     committer.queue.submit(write(session))
     committer.queue.submit(withdraw)
     committer.queue.submit(write(session))

@@ -39,7 +39,7 @@ def beating(app, hand_clock, monkeypatch):
     """A worker with a lease of 60 s whose heartbeat the test ticks itself, and what it asked of the database."""
     worker = app.worker(lease=60, grace=0)
     asked: list[tuple[str, float]] = []
-    renew, still_held = app.store.workers.renew, app.store.claims.still_held
+    renew, still_held = app.store.sessions.renew, app.store.claims.find_running
 
     def counted(name, call):
         def wrapper(*given):
@@ -48,8 +48,8 @@ def beating(app, hand_clock, monkeypatch):
 
         return wrapper
 
-    monkeypatch.setattr(app.store.workers, "renew", counted("renew", renew))
-    monkeypatch.setattr(app.store.claims, "still_held", counted("poll", still_held))
+    monkeypatch.setattr(app.store.sessions, "renew", counted("renew", renew))
+    monkeypatch.setattr(app.store.claims, "find_running", counted("poll", still_held))
     with worker:
         components = worker._components
         components.heartbeat.stop()
@@ -151,7 +151,7 @@ def test_a_poll_that_fails_does_not_delay_the_renewal(app, beating, monkeypatch)
     def refuse(*_):
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(app.store.claims, "still_held", refuse)
+    monkeypatch.setattr(app.store.claims, "find_running", refuse)
     run = long.enqueue()
     wait_until(lambda: beating.components.runner.taken == 1)
     beating.run_for(61)

@@ -18,7 +18,7 @@ def kinds(run):
 
 
 def row(app, run):
-    return app.store.views.run(str(run.id))
+    return app.store.queries.run(str(run.id))
 
 
 @pytest.mark.parametrize("delay", [None, 3600], ids=["ready", "scheduled"])
@@ -92,7 +92,7 @@ def test_the_result_of_a_cancelled_thread_comes_too_late(app, ledger, caplog):
     assert ledger.lines() == ["began", "ended"]
     assert run.info().state == "cancelled"
     assert row(app, run).result is None
-    assert "its result is dropped" in caplog.text
+    assert "result discarded" in caplog.text
 
 
 def test_a_retry_of_a_cancelled_run_waits_until_the_old_attempt_is_over(app, ledger, monkeypatch):
@@ -177,7 +177,7 @@ def wait_for_heartbeats(app, count):
     seen = set()
 
     def enough():
-        seen.update(row[3] for row in app.store.workers.live())
+        seen.update(row[3] for row in app.store.sessions.list_live())
         return len(seen) > count
 
     wait_until(enough)

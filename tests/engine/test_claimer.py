@@ -93,7 +93,7 @@ def test_a_worker_that_works_without_a_pause_asks_to_be_told_of_nothing(app, mon
 
     said: list[bool] = []
     idle = threading.Event()
-    mark_idle = app.store.workers.mark_idle
+    mark_idle = app.store.sessions.mark_idle
 
     def noting(session, is_idle):
         mark_idle(session, is_idle)
@@ -101,7 +101,7 @@ def test_a_worker_that_works_without_a_pause_asks_to_be_told_of_nothing(app, mon
         if is_idle:
             idle.set()
 
-    monkeypatch.setattr(app.store.workers, "mark_idle", noting)
+    monkeypatch.setattr(app.store.sessions, "mark_idle", noting)
     monkeypatch.setattr(claimer, "POLL", 0.001)  # what counts as working without a pause
     with app.worker(concurrency=1):
         assert idle.wait(30)

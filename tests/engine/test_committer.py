@@ -52,9 +52,9 @@ def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
     states = [run.info().state for run in runs]
     assert [at for at, state in enumerate(states) if state == "cancelled"] == [7, 21]
     assert states.count("done") == 38
-    assert caplog.text.count("its result is dropped") == 2
+    assert caplog.text.count("result discarded") == 2
     assert len(components.state) == 0
-    assert components.store.claims.owned(components.state.session.id) == []
+    assert components.store.claims.list_owned(components.state.session.id) == []
 
 
 @pytest.mark.parametrize("always", [False, True], ids=["its data", "whatever is written"])

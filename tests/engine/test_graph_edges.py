@@ -44,7 +44,7 @@ def test_an_output_with_a_default_lets_a_node_run_whatever_became_of_the_other(d
     ],
 )
 def test_queues_that_begin_with_a_dollar_are_holdfasts_own(sqlite_url, use):
-    with Holdfast(sqlite_url) as app, pytest.raises(ConfigError, match=r"must not begin with a \$"):
+    with Holdfast(sqlite_url) as app, pytest.raises(ConfigError, match=r"must not start with \$"):
         use(app)
 
 

@@ -43,7 +43,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_after_two_beats(app, long,
         components.heartbeat.renew()
         assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    assert "never reached us" in caplog.text
+    assert "never received" in caplog.text
 
 
 def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
@@ -55,7 +55,7 @@ def test_a_lost_claim_of_a_run_cancelled_since_is_let_go(app, long):
         run.cancel()
         components.heartbeat.renew()
         components.heartbeat.renew()
-        assert app.store.views.run(str(run.id)).session is None
+        assert app.store.queries.run(str(run.id)).session is None
     assert kinds(run) == ["enqueued", "started", "cancelled", "let_go"]
 
 
@@ -90,7 +90,7 @@ def test_a_session_whose_lease_ran_out_is_followed_by_a_new_one(timed_app, clock
         wait_until(ledger.lines)
         first = components.state.session
         clock.forward(60)
-        assert app.store.workers.renew(first.id, 60_000_000) is False, "though nobody has recovered it yet"
+        assert app.store.sessions.renew(first.id, 60_000_000) is False, "though nobody has recovered it yet"
         components.heartbeat.renew()
         wait_until(lambda: "cancelled" in ledger.lines())
         components.heartbeat.wake()
@@ -197,7 +197,7 @@ def test_a_worker_with_the_name_of_a_dead_one_adopts_nothing(app, make_app, long
     """Nor does one with its pid: the name is made of host and pid."""
     from holdfast.engine.session import worker_name
 
-    app.store.workers.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")
+    app.store.sessions.open(f"{worker_name()}:dead", worker_name(), 600_000_000, "{}")
     run = long.enqueue()
     [claim] = app.store.claims.claim(f"{worker_name()}:dead", app.store.lanes.refresh(), 1)
     worker = app.worker(lease=1)
@@ -206,6 +206,6 @@ def test_a_worker_with_the_name_of_a_dead_one_adopts_nothing(app, make_app, long
         with pytest.raises(ResultTimeout):
             run.result(timeout=2)
         assert ledger.lines() == []
-        assert app.store.views.run(str(run.id)).session == f"{worker_name()}:dead"
+        assert app.store.queries.run(str(run.id)).session == f"{worker_name()}:dead"
     assert run.info().state == "running"
     assert claim.fence == 1

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store.part import BATCH
+from holdfast.store.module import MAX_BATCH_ROWS
 from tests.support.counting import ask
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
@@ -57,7 +57,7 @@ class Herd:
         self.away = False
 
     def states(self) -> dict[str, int]:
-        return {row.state: row.runs for row in self.app.store.queues.unfinished()}
+        return {row.state: row.runs for row in self.app.store.queues.count_unfinished()}
 
     def due_times(self) -> list[int]:
         scheduled = "select r.due_at from {}runs r join {}lanes l on l.id = r.lane where l.task = 'retried'"
@@ -81,17 +81,19 @@ def test_retries_and_sleepers_due_at_once_are_let_in_by_batches_and_urgent_work_
     clock.forward(10 * DELAY)
     worker = app.worker()
     timekeeper, lanes = worker._components.timers, list(app.store.lanes.refresh())
-    app.store.workers.open("s", "w", 60 * MICROS_PER_SECOND, "{}")
+    app.store.sessions.open("s", "w", 60 * MICROS_PER_SECOND, "{}")
     ticks = started = 0
     while timekeeper.tick() == 0.0:
         ticks += 1
         ready = herd.states()["ready"]
-        assert ready <= 2 * BATCH * ticks - started, "a tick lets in a batch of runs and a batch of waits at most"
+        assert ready <= 2 * MAX_BATCH_ROWS * ticks - started, (
+            "a tick lets in a batch of runs and a batch of waits at most"
+        )
         herd.fresh.options(priority=1).enqueue(f"urgent {ticks}")
         claims = app.store.claims.claim("s", lanes, 8)
         assert [claim.priority for claim in claims] == [1] + [0] * 7, "urgent work is in the very next claim"
         started += 7
-    assert ticks >= len(due) / BATCH
+    assert ticks >= len(due) / MAX_BATCH_ROWS
     assert herd.states() == {"ready": herd.size - started, "running": started + ticks}
 
 

@@ -95,7 +95,7 @@ def test_a_start_hook_that_raises_keeps_the_worker_from_starting_and_closes_the_
         app.worker().drain(timeout=10)
     assert ledger.lines() == ["closed"]
     assert run.info().state == "ready"
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 def test_a_worker_that_cannot_reach_its_database_closes_what_its_hooks_opened(app, ledger, monkeypatch):
@@ -108,7 +108,7 @@ def test_a_worker_that_cannot_reach_its_database_closes_what_its_hooks_opened(ap
         raise StoreUnavailable("gone")
 
     app.store.prepare()
-    monkeypatch.setattr(app.store.workers, "open", refuse)
+    monkeypatch.setattr(app.store.sessions, "open", refuse)
     with pytest.raises(StoreUnavailable):
         app.worker().drain(timeout=10)
     assert ledger.lines() == ["closed"]
@@ -130,9 +130,9 @@ def test_a_stop_hook_that_raises_does_not_keep_others_from_running(app, ledger, 
 
     app.worker().drain(timeout=60)
     assert ledger.lines() == ["last"]
-    assert "on_stop broken raised" in caplog.text
+    assert 'hook raised hook="on_stop broken"' in caplog.text
     assert "after its yield" in caplog.text
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 def test_stop_hooks_have_a_moment_also_when_the_worker_is_in_a_hurry(app, ledger, caplog):
@@ -194,7 +194,7 @@ def test_failure_hooks_hear_of_overdue_and_crashed_runs_too(timed_app, clock):
 
     late.options(delay=100).enqueue()
     deadly.enqueue()
-    app.store.workers.open("dead", "dead", 1_000_000, "{}")
+    app.store.sessions.open("dead", "dead", 1_000_000, "{}")
     lanes = app.store.lanes.refresh()
     assert len(app.store.claims.claim("dead", lanes, 10)) == 1
     clock.forward(20)

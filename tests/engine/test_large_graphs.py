@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.graphs import SHAPES, Tasks
+from benchmarks.suite.graphs import SHAPES, Tasks
 from benchmarks.tasks import NOOP, TOTAL, make_app
 from holdfast import Graph, Retry
 from tests.support.counting import ask, records

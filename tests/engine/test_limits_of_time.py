@@ -20,7 +20,7 @@ def kinds(run):
 
 
 def held(app, run):
-    return app.store.views.run(str(run.id)).held
+    return app.store.queries.run(str(run.id)).held
 
 
 def test_a_coroutine_past_its_timeout_is_cancelled_and_tried_again(app, ledger):
@@ -94,7 +94,7 @@ def test_a_thread_that_outlives_its_timeout_keeps_its_slot_and_the_retry_waits_f
         wait_until(lambda: "timed_out" in kinds(run))
         assert held(app, run) == "quiescing"
         other.enqueue()
-        wait_until(lambda: app.store.views.run(str(run.id)).state == "ready")  # due, yet held
+        wait_until(lambda: app.store.queries.run(str(run.id)).state == "ready")  # due, yet held
         assert ledger.lines() == ["began"]
         release.set()
         assert run.result(timeout=30) == "second"
@@ -191,7 +191,7 @@ def test_a_deadline_ends_a_run_under_way(app, ledger, is_async):
         wait_until(lambda: run.info().state == "failed")
         assert run.info().error.code == "deadline"
         release.set()
-        wait_until(lambda: app.store.views.run(str(run.id)).session is None)
+        wait_until(lambda: app.store.queries.run(str(run.id)).session is None)
     assert ledger.lines() == ["began"]
     assert kinds(run)[:3] == ["enqueued", "started", "failed"]
 

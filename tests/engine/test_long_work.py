@@ -81,8 +81,10 @@ def leases_seen(app, run):
     seen: set[int] = set()
 
     def count() -> int:
-        holder = app.store.views.run(run).session
-        seen.update(lease_until for session, _, _, lease_until, _ in app.store.workers.live() if session == holder)
+        holder = app.store.queries.run(run).session
+        seen.update(
+            lease_until for session, _, _, lease_until, _ in app.store.sessions.list_live() if session == holder
+        )
         return len(seen)
 
     return count

@@ -12,7 +12,7 @@ OLD = 40 * 86_400_000_000
 def test_between_two_batches_it_rests_no_longer_than_one_took(world):
     for _ in range(3):
         runs = [world.new() for _ in range(400)]
-        world.store.intake.add(runs)
+        world.store.enqueuer.enqueue(runs)
     world.sql("update {schema}runs set state = 'done', finished_at = :now, expires_at = :now", now=world.clock())
     world.clock.advance(OLD / 1_000_000)
     pruner = Pruner(world.store, OLD)

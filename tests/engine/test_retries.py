@@ -29,14 +29,14 @@ def test_a_failed_try_waits_for_its_delay_and_is_tried_again(timed_app, clock, l
     drain(timed_app)
     info = run.info()
     assert (info.state, info.attempt, info.error.type, info.error.message) == ("scheduled", 1, "ValueError", "not yet")
-    row = timed_app.store.views.run(str(run.id))
+    row = timed_app.store.queries.run(str(run.id))
     assert row.due_at == clock.micros + 10_000_000
     clock.forward(9.999)
     drain(timed_app)
     assert len(ledger.lines()) == 1, "tried before its time"
     clock.forward(0.001)
     drain(timed_app)
-    assert timed_app.store.views.run(str(run.id)).due_at == clock.micros + 30_000_000
+    assert timed_app.store.queries.run(str(run.id)).due_at == clock.micros + 30_000_000
     clock.forward(30)
     drain(timed_app)
     assert run.result(timeout=5) == "ok"
@@ -83,7 +83,7 @@ def test_retry_after_chooses_the_delay(timed_app, clock, delay):
 
     run = later.enqueue()
     drain(timed_app)
-    assert timed_app.store.views.run(str(run.id)).due_at == clock.micros + 60_000_000
+    assert timed_app.store.queries.run(str(run.id)).due_at == clock.micros + 60_000_000
     clock.forward(60)
     drain(timed_app)
     assert run.info().state == "failed", "it counts as a try"

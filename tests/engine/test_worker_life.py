@@ -29,7 +29,7 @@ def add(app):
 
 def test_drain_ends_at_once_when_there_is_nothing_to_do(app, add):
     assert app.worker().drain(timeout=60) == 0
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 def test_drain_follows_runs_that_runs_make(app, ledger):
@@ -60,7 +60,7 @@ def test_drain_gives_up_after_its_timeout_and_hands_back(app):
         app.worker(grace=0).drain(timeout=0.5)
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 async def test_adrain_works_on_the_running_loop_and_has_a_timeout(app, add):
@@ -87,15 +87,15 @@ async def test_author_code_runs_on_the_loop_of_async_with(app):
     async with app.worker():
         run = await where.aenqueue()
         assert await run.aresult(timeout=30) is True
-    assert await asyncio.to_thread(app.store.workers.live) == []
+    assert await asyncio.to_thread(app.store.sessions.list_live) == []
 
 
 def test_a_worker_in_a_with_block_works_until_its_end(app, add):
     with app.worker() as worker:
         assert add.enqueue(1, 2).result(timeout=30) == 3
-        assert len(app.store.workers.live()) == 1
+        assert len(app.store.sessions.list_live()) == 1
         assert worker._components.claimer.running
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
     late = add.enqueue(1, 2)
     with pytest.raises(ResultTimeout):
         late.result(timeout=0.3)
@@ -109,7 +109,7 @@ def test_run_in_a_thread_ends_when_told(app, add):
     worker.stop()
     thread.join(30)
     assert not thread.is_alive()
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 async def test_arun_ends_when_told_or_cancelled(app, add):
@@ -124,7 +124,7 @@ async def test_arun_ends_when_told_or_cancelled(app, add):
     again.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(again, 30)
-    assert await asyncio.to_thread(app.store.workers.live) == []
+    assert await asyncio.to_thread(app.store.sessions.list_live) == []
 
 
 async def test_arun_leaves_the_threads_of_the_loop_to_author_code(app):
@@ -263,7 +263,7 @@ def test_a_stop_cancels_and_hands_back_what_outlives_the_grace_uncharged(app, le
     assert run.info().state == "ready"
     assert run.info().crashes == 0
     assert kinds(run) == ["enqueued", *["started", "handed_back"] * 3]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
     app.worker().drain(timeout=60)
     assert kinds(run)[-1] == "retrying", "one of two tries was charged for being handed back"
 
@@ -288,7 +288,7 @@ def test_a_thread_that_outlives_the_with_block_stays_marked_until_it_ends(app, m
         assert ledger.lines() == ["began"]
         release.set()
         assert run.result(timeout=30) == "ok"
-    wait_until(lambda: app.store.workers.live() == [])
+    wait_until(lambda: app.store.sessions.list_live() == [])
     assert kinds(run) == ["enqueued", "started", "handed_back", "let_go", "started", "done"]
 
 

@@ -1,4 +1,4 @@
-"""The examples, each run as its first lines say: in an empty folder, a second time, and cut off in the middle."""
+"""Run each example as its docstring says: in an empty folder, a second time, and interrupted in the middle."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
 ENVIRONMENT["PYTHONUNBUFFERED"] = "1"
 
-# What each ends with, the first time and every time after; what only the first start does; where it is cut off.
+# The end of the output of every start; output of the first start only; the output after which the test interrupts it.
 ENDS = {
     "agent": "answer: Oslo: rain, 4 degrees and Rome: rain, 4 degrees and 17 * 23 = 391",
     "checkout": "stock: {'anchor': 2, 'rope': 9}",
     "cpu_work": "never_ends: timeout: the attempt took longer than its timeout of 1 s",
     "crawler": "17 pages: anchor.test 6, lamp.test 4, rope.test 6",
     "file_import": "customers.csv: 19,980 good, 20 bad, see the table rejected",
-    "nightly_etl": "182 rows are in the table sales",
+    "nightly_etl": "182 rows are in the sales table",
     "sqlalchemy_orders": " invoices",
     "subscription": "Eve: ended, month 1 was never paid",
 }
@@ -76,7 +76,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 def cut_off(processes: Processes, name: str, number: signal.Signals) -> tuple[str, int]:
-    """What it said until a signal ended it in the middle, and its exit code."""
+    """Return the output until a signal ended the example, and its exit code."""
     process = processes.start(path_of(name), env={"PYTHONUNBUFFERED": "1"})
     process.wait_for(CUTS[name], 60)
     process.signal(number)
@@ -85,14 +85,14 @@ def cut_off(processes: Processes, name: str, number: signal.Signals) -> tuple[st
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_says_the_one_command_and_is_listed(path):
+def test_an_example_names_its_command_and_is_listed(path):
     doc = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert re.search(rf"^    python {path.name}$", doc, re.MULTILINE)
     assert f"(../examples/{path.name})" in (ROOT / "docs" / "examples.md").read_text()
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_it_works_in_an_empty_folder_and_a_second_time_does_nothing_twice(name, tmp_path):
+def test_an_example_works_in_an_empty_folder_and_repeats_nothing(name, tmp_path):
     first = run_example(name, tmp_path)
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout.rstrip().endswith(ENDS[name])
@@ -105,17 +105,17 @@ def test_it_works_in_an_empty_folder_and_a_second_time_does_nothing_twice(name, 
 
 
 @pytest.mark.parametrize("name", CUTS)
-def test_ctrl_c_ends_it_with_a_word_and_it_goes_on_at_once(name, processes, tmp_path):
-    said, code = cut_off(processes, name, signal.SIGINT)
+def test_an_example_resumes_after_ctrl_c(name, processes, tmp_path):
+    output, code = cut_off(processes, name, signal.SIGINT)
     assert code == 1
-    assert said.rstrip().endswith("goes on from here")
-    assert "Traceback" not in said
+    assert output.rstrip().endswith("to continue")
+    assert "Traceback" not in output
     again = run_example(name, tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout.rstrip().endswith(ENDS[name])
 
 
-def test_the_import_that_nobody_approved_says_how_to(tmp_path):
+def test_the_import_prints_how_to_approve_it_later(tmp_path):
     asked = run_example("nightly_etl", tmp_path, answer="")
     assert asked.returncode == 1
     _, *command = asked.stderr.rpartition("later: ")[2].split()
@@ -130,11 +130,11 @@ def test_a_killed_session_leaves_an_invoice_for_each_order(processes, tmp_path):
     assert run_example("sqlalchemy_orders", tmp_path).stdout.endswith("4 orders, 4 invoices\n")
 
 
-def test_a_service_takes_orders_streams_them_and_goes_on_after_a_kill(processes, tmp_path):
+def test_the_service_streams_orders_and_resumes_after_a_kill(processes, tmp_path):
     port = free_port()
     first = processes.start(path_of("fastapi_orders"), "--port", port)
     with Client(base_url=f"http://localhost:{port}", timeout=60) as client:
-        wait_until(lambda: answers(client) or not first.alive, 60, "an answer of the service")
+        wait_until(lambda: answers(client) or not first.alive, 60, "the service answers")
         order = {"item": "rope", "pieces": 4}
         made = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
         again = client.post("/orders", json=order, headers={"Idempotency-Key": "one"}).json()
@@ -146,7 +146,7 @@ def test_a_service_takes_orders_streams_them_and_goes_on_after_a_kill(processes,
         first.kill()
 
         processes.start(path_of("fastapi_orders"), "--port", port)
-        wait_until(lambda: answers(client), 60, "an answer of the service")
+        wait_until(lambda: answers(client), 60, "the service answers")
         events = client.get(f"/orders/{made['run']}/events").text
         packed = [json.loads(line.removeprefix("data: "))["packed"] for line in events.split("\n") if "data" in line]
         assert packed == [1, 2, 3, 4]
@@ -167,7 +167,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_a_killed_checkout_charges_nobody_twice_and_still_undoes(processes, tmp_path):
+def test_a_killed_checkout_charges_once_and_undoes(processes, tmp_path):
     _, code = cut_off(processes, "checkout", signal.SIGKILL)
     assert code == -signal.SIGKILL
     again = run_example("checkout", tmp_path)
@@ -176,7 +176,7 @@ def test_a_killed_checkout_charges_nobody_twice_and_still_undoes(processes, tmp_
     assert sorted(bank) == ["payment-1", "payment-3", "payment-3"]  # the second one of 3 is the refund
 
 
-def test_a_killed_subscription_goes_on_in_its_state(processes, tmp_path):
+def test_a_killed_subscription_resumes_in_its_state(processes, tmp_path):
     process = processes.start(path_of("subscription"), env={"PYTHONUNBUFFERED": "1"})
     process.wait_for("Ada: month 1 paid", 60)
     process.kill()
@@ -185,16 +185,16 @@ def test_a_killed_subscription_goes_on_in_its_state(processes, tmp_path):
     assert "welcome" not in again.stdout
 
 
-def test_a_killed_agent_doesnt_use_its_tools_again(processes, tmp_path):
-    said, _ = cut_off(processes, "agent", signal.SIGKILL)
-    assert said.count("[") == 3
+def test_a_killed_agent_does_not_repeat_tool_calls(processes, tmp_path):
+    output, _ = cut_off(processes, "agent", signal.SIGKILL)
+    assert output.count("[") == 3
     again = run_example("agent", tmp_path)
     assert again.stdout.rstrip().endswith(ENDS["agent"])
     assert "[" not in again.stdout
     assert "(again)" in again.stdout
 
 
-def test_a_killed_import_has_each_row_once(processes, tmp_path):
+def test_a_killed_import_writes_each_row_once(processes, tmp_path):
     cut_off(processes, "file_import", signal.SIGKILL)
     again = run_example("file_import", tmp_path)
     assert again.stdout.rstrip().endswith(ENDS["file_import"])
@@ -203,7 +203,7 @@ def test_a_killed_import_has_each_row_once(processes, tmp_path):
         assert list(connection.execute("select count(*), count(distinct number) from rejected")) == [(20, 20)]
 
 
-def test_no_host_is_asked_more_often_than_the_crawler_promises(tmp_path):
+def test_the_crawler_keeps_its_rate_per_host(tmp_path):
     run_example("crawler", tmp_path)
     with Holdfast(f"sqlite:///{tmp_path / 'crawler.db'}") as app:
         starts = defaultdict(list)
@@ -214,7 +214,7 @@ def test_no_host_is_asked_more_often_than_the_crawler_promises(tmp_path):
         assert all(sixth - first >= timedelta(seconds=1) for first, sixth in zip(times, times[5:], strict=False))
 
 
-def test_a_killed_night_goes_on_and_loads_once(processes, tmp_path):
+def test_a_killed_etl_resumes_and_loads_once(processes, tmp_path):
     process = processes.start(path_of("nightly_etl"), env={"PYTHONUNBUFFERED": "1"})
     process.wait_for("extracting", 60)
     process.kill()
@@ -223,7 +223,7 @@ def test_a_killed_night_goes_on_and_loads_once(processes, tmp_path):
         assert list(connection.execute("select count(*), count(distinct number) from sales")) == [(182, 182)]
 
 
-def test_a_rejected_night_is_not_loaded(tmp_path):
+def test_a_rejected_etl_is_not_loaded(tmp_path):
     outcome = run_example("nightly_etl", tmp_path, answer="n\n")
     assert "too many orders without a customer" in outcome.stdout
     assert "was not loaded" in outcome.stdout
@@ -231,7 +231,7 @@ def test_a_rejected_night_is_not_loaded(tmp_path):
     assert "loaded 182" not in outcome.stdout
 
 
-def test_an_unanswered_night_is_asked_about_again(tmp_path):
+def test_an_unanswered_etl_asks_again(tmp_path):
     unanswered = run_example("nightly_etl", tmp_path, answer="")
     assert (unanswered.returncode, "holdfast gate" in unanswered.stderr) == (1, True)
     again = run_example("nightly_etl", tmp_path)

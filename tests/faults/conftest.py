@@ -35,7 +35,7 @@ def start_worker(processes: Processes, ledger: Ledger) -> Callable[..., Process]
         options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
         process = processes.start(APPS / "work.py", url, ledger.path, *flags, *options)
         if wait:
-            process.wait_for("works on", timeout=60)
+            process.wait_for("worker started", timeout=60)
         return process
 
     return start
@@ -48,7 +48,7 @@ def start_durable(processes: Processes, ledger: Ledger) -> Callable[..., Process
     def start(url: str, **settings: object) -> Process:
         options = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
         process = processes.start(APPS / "durable.py", url, ledger.path, *options)
-        process.wait_for("works on", timeout=60)
+        process.wait_for("worker started", timeout=60)
         return process
 
     return start

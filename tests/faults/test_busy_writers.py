@@ -44,7 +44,7 @@ def test_two_programs_that_hold_transactions_starve_neither_a_heartbeat_nor_an_e
 ) -> None:
     loops = [start("loop"), start("loop")]
     worker = start("worker", lease=2)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     run = app.remote("count").enqueue(-1, 6.0)
     start("enqueue")
     wait_until(lambda: counted(ledger)["held"] >= 60 and counted(ledger)["acknowledged"] >= 20, 120, "work")

@@ -21,7 +21,7 @@ PLACES = (
 @pytest.fixture
 def worker(processes, ledger, database_url):
     process = processes.start(APPS / "cancelled.py", database_url, ledger.path)
-    process.wait_for("works on", timeout=60)
+    process.wait_for("worker started", timeout=60)
     return process
 
 
@@ -47,5 +47,5 @@ def test_a_run_cancelled_from_another_process_stops_within_a_second(app, worker,
     wait_until(lambda: ledger.lines().count(f"told {worker.pid}") == others, TOLD_WITHIN_S, ledger.lines)
     assert time.monotonic() - cancelled_at < TOLD_WITHIN_S
     for name, run in runs.items():
-        wait_until(lambda run=run: app.store.views.run(str(run.id)).session is None, what=name)
+        wait_until(lambda run=run: app.store.queries.run(str(run.id)).session is None, what=name)
         assert run.info().state == "cancelled"

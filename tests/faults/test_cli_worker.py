@@ -126,22 +126,22 @@ def test_the_app_is_found_and_works_until_told_to_stop(project, processes, app, 
     else:
         (project / "pyproject.toml").write_text('[tool.holdfast]\napp = "shop:app"\n')
     worker = processes.start("-m", "holdfast.cli", *arguments, "--lease", "5", cwd=project, env=env)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     assert app.remote("shop.double").enqueue(21).result(timeout=30) == 42
     worker.signal(signal.SIGINT if how == "option" else signal.SIGTERM)
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
-    wait_until(lambda: app.store.workers.live() == [])
+    wait_until(lambda: app.store.sessions.list_live() == [])
 
 
 def test_the_options_reach_the_worker(project, processes, app):
     options = ["--queues", "a, b", "--concurrency", "3", "--lease", "7s", "--grace", "0.002m", "--verbose"]
     worker = processes.start("-m", "holdfast.cli", "worker", "--app", "shop:app", *options, cwd=project)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     left = app.remote("shop.double").enqueue(1)
     assert app.remote("shop.double").options(queue="b").enqueue(2).result(timeout=30) == 4
-    [(_, _, _, _, info)] = app.store.workers.live()
+    [(_, _, _, _, info)] = app.store.sessions.list_live()
     assert '"concurrency": 3' in info
     assert '["a", "b"]' in info
     assert left.info().state == "ready"
-    worker.wait_for("(shop.double)")  # --verbose tells of every run
+    worker.wait_for("task=shop.double")  # --verbose tells of every run

@@ -18,12 +18,12 @@ def test_workers_whose_clocks_are_off_keep_leases_and_delays(app, database_url, 
     wait_until(lambda: len(ledger.lines()) == 4)
     assert {int(words[1]) for words in ledger.words()} == {ahead.pid, behind.pid}
     now = time.time()
-    for row in app.store.workers.live():
+    for row in app.store.sessions.list_live():
         assert abs(row[3] / 1e6 - now) < 60, "the lease was reckoned with the worker's own clock"
     seen: set[int] = set()
 
     def renewed() -> bool:
-        seen.update(row[3] for row in app.store.workers.live())
+        seen.update(row[3] for row in app.store.sessions.list_live())
         return len(seen) >= 20
 
     wait_until(renewed)  # each of the two has been renewed for more than two leases
@@ -46,7 +46,7 @@ def test_an_hour_on_a_workers_clock_changes_no_lease_timeout_deadline_or_retry(
     app, database_url, start_worker, ledger, wrong
 ):
     start_worker(database_url, lease=1.5, **wrong)
-    (session,) = (row[0] for row in app.store.workers.live())
+    (session,) = (row[0] for row in app.store.sessions.list_live())
     retried = app.remote("try_twice").enqueue()
     hung = app.remote("hang").enqueue()
     overdue = app.remote("hold").options(deadline=3).enqueue()
@@ -58,7 +58,7 @@ def test_an_hour_on_a_workers_clock_changes_no_lease_timeout_deadline_or_retry(
     assert 2 <= seconds_between(retried, "retrying", "done") < 60
     assert 1 <= seconds_between(hung, "started", "failed") < 60
     assert 3 <= seconds_between(overdue, "enqueued", "failed") < 60
-    assert [row[0] for row in app.store.workers.live()] == [session], "its lease was renewed all the time"
+    assert [row[0] for row in app.store.sessions.list_live()] == [session], "its lease was renewed all the time"
 
 
 def seconds_between(run, first: str, last: str) -> float:

@@ -19,7 +19,7 @@ from holdfast.control import Control
 from holdfast.errors import HoldfastError, PayloadError
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun
-from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
 from holdfast.web import dashboard
 from tests.support.counting import ask
 from tests.support.waiting import wait_until
@@ -161,7 +161,7 @@ class Scene:
     def _strand(self) -> None:
         """A session with some of the runs, whose process is gone."""
         store = self.app.store
-        store.workers.open("dead", "dead", 3_600_000_000, '{"queues": null}')
+        store.sessions.open("dead", "dead", 3_600_000_000, '{"queues": null}')
         stranded = self.ids("stranded", "stranded_limited")
         self.execute(
             f"update {{}}runs set state = 'running', session = 'dead', fence = 1, attempt = 1 where id in ({stranded})"
@@ -169,11 +169,13 @@ class Scene:
 
     def _prepare(self) -> None:
         """What the other kinds are."""
-        timing, rules = Timing(every=60_000_000), Rules("latest", "skip", 0)
+        timing, rules = Timing(every=60_000_000), ScheduleRules("latest", "skip", 0)
         runs = {
             mark: NewRun("", "default", "job", f'{{"mark":"{mark}"}}', 86_400_000_000) for mark in ("broken", "sound")
         }
-        self.app.store.schedules.declare("x", [Declared(mark, timing, rules, run) for mark, run in runs.items()])
+        self.app.store.schedules.declare(
+            "x", [DeclaredSchedule(mark, timing, rules, run) for mark, run in runs.items()]
+        )
         self.execute(f"update {{}}runs set held = 'isolated', isolation = 2 where id in ({self.ids('isolated')})")
         for mark in ("broken", "sound"):
             place = f'["each","\\"{mark}\\""]'
@@ -294,7 +296,7 @@ def test_healthy_runs_and_pages_go_on_beside_corrupt_rows(scene, name):
             wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
             assert run.info().error is None or kind == "overdue"
         wait_until(scene.slot_made, WAIT_S, "the slot of a schedule")
-    scene.app.store.timers.prune()
+    scene.app.store.retention.prune()
     assert not ask(scene.app, f"select 1 from {{}}runs where id = '{scene.ended['sound']['old'].id}'")
     scene.commands()
 

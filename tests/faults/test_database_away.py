@@ -43,7 +43,7 @@ class Play:
         return name
 
     def waits(self):
-        return any("waits for the database" in record.message for record in self.caplog.records)
+        return any("waiting for the database" in record.message for record in self.caplog.records)
 
     def result(self, run):
         """Asked for by an app of its own: this one's connections may still have to be opened anew."""
@@ -162,7 +162,7 @@ def test_a_transaction_of_a_run_that_is_lost_meanwhile_gives_up(play):
         play.go_on.set()
         wait_until(play.waits)
         since = time.monotonic()
-        wait_until(lambda: any("is over: " in record.message for record in play.caplog.records))
+        wait_until(lambda: any("session lost" in record.message for record in play.caplog.records))
         assert time.monotonic() - since < 10
         play.server.start()
         assert play.result(run) == "a"

@@ -55,7 +55,7 @@ def test_a_full_disk_under_sqlite_is_a_typed_error_and_all_goes_on_when_there_is
     app.remote("count").enqueue_many([(n,) for n in range(50)])
     wait_until(lambda: states(app) == {"done": 50})
     acknowledged, refusal = fill_and_enqueue(disk, app)
-    assert "is there room" in refusal
+    assert "check free disk space" in refusal
     assert worker.alive
     disk.clear()
     app.remote("count").enqueue(999_999)

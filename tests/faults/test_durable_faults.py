@@ -47,7 +47,7 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     stopped = start_durable(database_url, lease=2)
     runs = {mark: app.remote(task).enqueue(mark) for mark in LATE}
     wait_until(lambda: said(ledger, "began") == {(mark, stopped.pid) for mark in LATE})
-    [(old, *_)] = app.store.workers.live()
+    [(old, *_)] = app.store.sessions.list_live()
     stopped.signal(signal.SIGSTOP)
     peer = start_durable(database_url, lease=60)
     wait_until(lambda: said(ledger, "began") >= {(mark, peer.pid) for mark in LATE})
@@ -58,7 +58,7 @@ def test_what_a_worker_stopped_past_its_lease_still_wants_to_say_is_refused(
     facts = everything_in(app)
     ledger.path.with_name("release0").touch()
     stopped.signal(signal.SIGCONT)
-    stopped.wait_for(f"session {old} is over")
+    stopped.wait_for(f"session lost session={old}")
     if task == "late":
         wait_until(lambda: said(ledger, "cancelled") | said(ledger, "passed") >= {(mark, stopped.pid) for mark in LATE})
     peer.signal(signal.SIGTERM)

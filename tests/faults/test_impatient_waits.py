@@ -11,6 +11,6 @@ def test_forty_waits_inside_a_timeout_are_all_refused(app, database_url, process
     impatient = app.remote("impatient")
     runs = impatient.enqueue_many([(number,) for number in range(40)])
     for worker in [processes.start(APP, database_url, ledger.path) for _ in range(2)]:
-        worker.wait_for("works on", timeout=60)
+        worker.wait_for("worker started", timeout=60)
     assert {run.result(timeout=90) for run in runs} == {"refused"}
     assert sorted(ledger.lines()) == sorted(f"{number} True" for number in range(40))

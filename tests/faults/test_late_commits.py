@@ -11,8 +11,8 @@ import threading
 import psycopg
 import pytest
 
-from holdfast.store.commands import Emit, Enqueue, Outcome, Write, Wrote
-from holdfast.store.waking import target_of
+from holdfast.store.commands import EmitCommand, EnqueueCommand, WaitOutcome, WriteCommand, Written
+from holdfast.store.waits import event_target
 from tests.support.proxy import COMMIT, Proxy
 from tests.support.waiting import wait_until
 from tests.support.world import World, held, record_of, wait_of
@@ -62,9 +62,9 @@ def commit_late(proxy, url, call):
 def test_a_receive_takes_one_message(proxy, far, postgres_url):
     claim = far.running("w")
     for payload in ('"first"', '"second"'):
-        far.store.operators.send(claim.id, "topic", payload)
+        far.store.actions.send(claim.id, "topic", payload)
     [reply] = commit_late(proxy, postgres_url, lambda: far.write("w", wait_of(claim, "message", "topic")))
-    assert reply == Outcome("message", '"first"')
+    assert reply == WaitOutcome("message", '"first"')
     assert far.steps(claim.id) == [(10, "message", "message", '"first"')]
     assert far.sql("select payload, taken_by from {schema}messages order by n") == [
         ('"first"', "0:message"),
@@ -74,14 +74,14 @@ def test_a_receive_takes_one_message(proxy, far, postgres_url):
 
 def test_an_emit_that_was_the_first_says_so(proxy, far, postgres_url):
     claim = far.running("w")
-    emit = Emit(held(claim), 1, "emit", target_of(None, "e"), None, "e", "1")
-    assert commit_late(proxy, postgres_url, lambda: far.write("w", emit)) == [Wrote("true")]
+    emit = EmitCommand(held(claim), 1, "emit", event_target(None, "e"), None, "e", "1")
+    assert commit_late(proxy, postgres_url, lambda: far.write("w", emit)) == [Written("true")]
     assert far.steps(claim.id) == [(1, "emit", "emit", "true")]
 
 
 def test_what_is_written_for_followers_is_there_once(proxy, far, postgres_url):
     claim = far.running("w")
-    write = Write(held(claim), 1, "write", 1, '"piece"')
+    write = WriteCommand(held(claim), 1, "write", 1, '"piece"')
     commit_late(proxy, postgres_url, lambda: far.write("w", write))
     assert far.sql("select n, data from {schema}chunks") == [(1, '"piece"')]
 
@@ -97,7 +97,7 @@ def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, f
         return f'"call {len(calls)}"'
 
     record = record_of(claim, 1, "paid")
-    assert commit_late(proxy, postgres_url, lambda: far.store.transactions.run("w", record, work)) == '"call 1"'
+    assert commit_late(proxy, postgres_url, lambda: far.store.step_transactions.run("w", record, work)) == '"call 1"'
     assert calls == [1, 1], "there was no second try"
     assert far.steps(claim.id) == [(1, "paid", "step", '"call 1"')]
     with psycopg.connect(postgres_url) as own:
@@ -107,7 +107,7 @@ def test_a_transaction_of_author_code_is_there_once_and_its_run_goes_on(proxy, f
 def test_an_independent_run_with_a_unique_name_is_made_once(proxy, far, postgres_url):
     claim = far.running("w")
     far.lane("other")
-    enqueue = Enqueue(held(claim), 1, "enqueue", far.new("other", unique="u"))
+    enqueue = EnqueueCommand(held(claim), 1, "enqueue", far.new("other", unique="u"))
     reply = commit_late(proxy, postgres_url, lambda: far.store.journal.enqueue("w", enqueue))
-    assert reply == Wrote(f'"{enqueue.request.id}"')
+    assert reply == Written(f'"{enqueue.request.id}"')
     assert far.rows("runs") == 2

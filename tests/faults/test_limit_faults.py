@@ -30,7 +30,7 @@ def work_alone_with_kills(app, start, ledger, *, workers, jobs, keys, kills, tim
     for kill in range(kills):
         begun = (kill + 1) * jobs // (kills + 2)
         wait_until(lambda begun=begun: len(ledger.lines()) >= begun, timeout)
-        running[-1].wait_for("works on", timeout)
+        running[-1].wait_for("worker started", timeout)
         victim = chance.choice(running)
         victim.kill()
         running.remove(victim)

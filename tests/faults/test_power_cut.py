@@ -18,7 +18,7 @@ def test_all_runs_are_under_way_again_soon_after_a_power_cut(app, database_url, 
     def start():
         started = [start_worker(database_url, wait=False, lease=LEASE_S, concurrency=RUNS // WORKERS) for _ in range(4)]
         for worker in started:
-            worker.wait_for("works on", timeout=60)
+            worker.wait_for("worker started", timeout=60)
         return started
 
     def begun(workers):

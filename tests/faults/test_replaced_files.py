@@ -3,6 +3,7 @@ process loses nothing that was acknowledged."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -103,7 +104,7 @@ def test_a_worker_ends_when_its_file_is_taken_away(
     start: Callable[..., Process], file: Path, ledger: Ledger, take: Callable[[Path], None]
 ) -> None:
     worker = start("worker", lease=2)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     take(file)
     assert worker.wait(60) == 1
     assert "StoreReplaced: " in worker.log
@@ -115,7 +116,7 @@ def test_a_worker_of_the_command_line_ends_with_an_exit_code(
 ) -> None:
     (tmp_path / "shop.py").write_text(f"from holdfast import Holdfast\napp = Holdfast({sqlite_url!r})\n")
     worker = processes.start("-m", "holdfast.cli", "--app", "shop:app", "worker", "--lease", "2s", cwd=tmp_path)
-    worker.wait_for("works on", timeout=60)
+    worker.wait_for("worker started", timeout=60)
     file.unlink()
     assert worker.wait(60) == 2
     assert "was removed while this program had it open" in worker.log
@@ -146,6 +147,45 @@ def test_readers_notice_it_too(sqlite_url: str, file: Path, monkeypatch: pytest.
         file.unlink()
         with pytest.raises(StoreReplaced):
             app.runs()
+
+
+def test_moving_a_parent_directory_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.database.file_guard.FULL_CHECK_S", 0.0)
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    with Holdfast(f"sqlite:///{tmp_path}/outer/inner/jobs.db") as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        (tmp_path / "outer").rename(tmp_path / "moved")
+        with pytest.raises(StoreReplaced):
+            task.enqueue(2)
+
+
+def test_replacing_the_file_in_the_tick_of_another_change_is_noticed(sqlite_url: str, file: Path) -> None:
+    """Changes of a directory within one clock tick leave the same modification time."""
+    with Holdfast(sqlite_url) as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        shutil.copy(file, file.with_name("restored"))
+        changed = file.parent.stat().st_mtime_ns
+        task.enqueue(2)
+        file.with_name("restored").rename(file)
+        os.utime(file.parent, ns=(changed, changed))
+        with pytest.raises(StoreReplaced):
+            task.enqueue(3)
+
+
+def test_a_link_to_another_file_is_noticed(sqlite_url: str, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "jobs.db"
+    file.touch()
+    link.symlink_to(file)
+    with Holdfast(f"sqlite:///{link}") as app:
+        task = app.remote("count")
+        task.enqueue(1)
+        link.unlink()
+        link.symlink_to(tmp_path / "other.db")
+        with pytest.raises(StoreReplaced):
+            task.enqueue(2)
 
 
 def test_a_log_that_isnt_the_files_any_more_isnt_written_back_into_it(sqlite_url: str, file: Path) -> None:

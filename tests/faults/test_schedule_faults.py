@@ -33,7 +33,7 @@ def wait_for_slots(ledger, count: int) -> None:
     assert len(set(slots_of(ledger))) == len(slots_of(ledger)), "a slot was made twice"
 
 
-@pytest.mark.parametrize("at", ["add_runs", "add_slots", "move_schedules", "commit"])
+@pytest.mark.parametrize("at", ["add_runs", "add_slots", "advance_schedules", "commit"])
 def test_killed_in_a_slot_there_is_one_run_and_the_next_slot_is_intact(start, ledger, at):
     victim = start("--die-at", at)
     assert victim.wait(60) == -signal.SIGKILL
@@ -45,7 +45,7 @@ def test_killed_in_a_slot_there_is_one_run_and_the_next_slot_is_intact(start, le
 def test_workers_whose_clocks_are_off_make_one_run_per_slot_at_its_time(start, ledger):
     ahead, behind = start("--clock-off", 600), start("--clock-off", -600)
     for worker in (ahead, behind):
-        worker.wait_for("works on", timeout=60)
+        worker.wait_for("worker started", timeout=60)
     wait_for_slots(ledger, len(ledger.lines()) + 3)
     now = time.time()
     assert all(-60 < now - slot < 240 for slot in slots_of(ledger)), "slots were reckoned with a worker's own clock"

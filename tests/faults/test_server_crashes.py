@@ -93,6 +93,6 @@ def test_nothing_stays_owned_by_the_dead_when_the_server_crashes_during_a_recove
     assert ask(app, f"select count(*) from {{}}runs where session like '%:{dead.pid}:%'") == [(0,)]
     assert peer.alive
     # every one of them can be had again
-    app.store.workers.open("test", "test", 60_000_000, "{}")
+    app.store.sessions.open("test", "test", 60_000_000, "{}")
     claimed = sum(len(app.store.claims.claim("test", app.store.lanes.refresh(), 512)) for _ in range(3))
     assert claimed >= 790

@@ -37,7 +37,7 @@ def test_work_longer_than_the_grace_is_handed_back_uncharged_and_taken_up_by_a_p
     assert run.info().crashes == 0
     assert pids(ledger, "ended") == [peer.pid]
     assert len(pids(ledger, "cancelled")) == (1 if task == "hold" else 0)
-    assert [row[0].split(":")[1] for row in app.store.workers.live()] == [str(peer.pid)]
+    assert [row[0].split(":")[1] for row in app.store.sessions.list_live()] == [str(peer.pid)]
     assert "Traceback" not in stopping.log
 
 
@@ -48,7 +48,7 @@ def test_work_that_ends_within_the_grace_is_done(app, database_url, start_worker
     waiting = app.remote("count").enqueue(1)
     wait_until(lambda: waiting.info().final)
     worker.signal(signal.SIGTERM)
-    worker.wait_for("stops:")
+    worker.wait_for("worker stopping")
     late = app.remote("count").enqueue(2)
     ledger.path.with_name("release0").touch()
     assert worker.wait() == 0
@@ -62,14 +62,14 @@ def test_a_second_sigterm_ends_the_grace(app, database_url, start_worker, ledger
     run = app.remote(task).enqueue()
     wait_until(lambda: pids(ledger, "began"))
     worker.signal(signal.SIGTERM)
-    worker.wait_for("stops:")
+    worker.wait_for("worker stopping")
     assert worker.alive
     worker.signal(signal.SIGTERM)
     assert worker.wait(timeout=20) == 0
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back"]
-    assert app.store.workers.live() == []
-    assert "0 ended here, 1 handed back" in worker.log
+    assert app.store.sessions.list_live() == []
+    assert "finished=0 released=1" in worker.log
     assert "hooks" not in worker.log, "it has none"
 
 
@@ -84,8 +84,8 @@ def test_ctrl_c_ends_a_worker_cleanly(app, database_url, start_worker, ledger, b
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
     assert "KeyboardInterrupt" not in worker.log
-    assert "stopped:" in worker.log
-    assert app.store.workers.live() == []
+    assert "worker stopped" in worker.log
+    assert app.store.sessions.list_live() == []
     assert {info.state for info in app.runs()} == ({"ready"} if busy else set())
 
 
@@ -96,7 +96,7 @@ def test_two_signals_in_the_same_instant_still_end_it(app, database_url, start_w
         worker.signal(number)
     assert worker.wait() == 0
     assert "Traceback" not in worker.log
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_in_thread", "hold_the_loop"])
@@ -105,11 +105,11 @@ def test_a_second_ctrl_c_ends_the_grace_of_a_worker_inside_a_program(app, databa
     run = app.remote(task).enqueue()
     wait_until(lambda: pids(ledger, "began"))
     program.signal(signal.SIGINT)
-    program.wait_for("stops:")
+    program.wait_for("worker stopping")
     assert program.alive
     program.signal(signal.SIGINT)
     assert program.wait(timeout=20) == -signal.SIGINT
     assert "KeyboardInterrupt" in program.log
     assert run.info().state == "ready"
     assert kinds(run) == ["enqueued", "started", "handed_back", *["let_go"] * (task != "hold")]
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []

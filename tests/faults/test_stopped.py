@@ -29,7 +29,7 @@ def test_a_worker_stopped_past_its_lease_writes_nothing_and_goes_on_under_a_new_
     run = app.remote(task).enqueue()
     wait_until(lambda: pids(ledger, "began") == [stopped.pid])
     peer = start_worker(database_url, lease=2)
-    [old] = [row[0] for row in app.store.workers.live() if f":{stopped.pid}:" in row[0]]
+    [old] = [row[0] for row in app.store.sessions.list_live() if f":{stopped.pid}:" in row[0]]
     stopped.signal(signal.SIGSTOP)
     wait_until(lambda: "crashed" in kinds(run))
     wait_until(lambda: pids(ledger, "began") == [stopped.pid, peer.pid])
@@ -42,8 +42,8 @@ def test_a_worker_stopped_past_its_lease_writes_nothing_and_goes_on_under_a_new_
     else:
         ledger.path.with_name("release0").touch()
         wait_until(lambda: pids(ledger, "ended") == [peer.pid, stopped.pid])
-    stopped.wait_for(f"session {old} is over")
-    new = wait_until(lambda: [row[0] for row in app.store.workers.live() if f":{stopped.pid}:" in row[0]])
+    stopped.wait_for(f"session lost session={old}")
+    new = wait_until(lambda: [row[0] for row in app.store.sessions.list_live() if f":{stopped.pid}:" in row[0]])
     assert new != [old]
     assert run.result(timeout=5) == 1
     assert kinds(run) == ["enqueued", "started", "crashed", "started", "done"]

@@ -98,7 +98,7 @@ def test_connections_that_a_dba_ends_lose_nothing_and_stick_nothing(
         own.execute("create table paid (n int not null)")
     workers = [processes.start(APPS / "terminated.py", postgres_url, ledger.path) for _ in range(2)]
     for worker in workers:
-        worker.wait_for("works on", timeout=60)
+        worker.wait_for("worker started", timeout=60)
     runs, number = work_while_connections_end(app, dba)
     with capsys.disabled():
         print(f"\n{dba.ended.total()} connections ended, {len(runs)} runs: {dict(dba.ended)}")  # noqa: T201

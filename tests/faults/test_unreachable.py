@@ -48,13 +48,13 @@ def test_a_worker_cut_off_stops_its_code_before_its_lease_ends_and_comes_back_by
     road.close_road()
     cut_at = time.monotonic()
     wait_until(lambda: times(ledger, "cancelled"))
-    [(_, _, _, lease_until, _)] = app.store.workers.live()
+    [(_, _, _, lease_until, _)] = app.store.sessions.list_live()
     assert times(ledger, "cancelled")[0] < lease_until / 1e6, "it still ran when its lease was over"
     wait_until(lambda: time.monotonic() > cut_at + 5 * LEASE)
     tries = [at for at in road.accepted if at > cut_at]
     assert 1 <= len(tries) <= CONNECTIONS * (5 * LEASE + 1)
     assert worker.alive
-    assert app.store.workers.live() == []
+    assert app.store.sessions.list_live() == []
     ledger.path.with_name("release1").touch()
     road.open_road()
     assert run.result(timeout=60) == 1

@@ -102,7 +102,9 @@ def test_the_same_key_again_is_fine_when_the_graph_is_over(app, tasks):
     run.append(more(tasks, "x"), key="1")
     with pytest.raises(KeyConflict):
         run.append(more(tasks, "y"), key="1")
-    with pytest.raises(RunFinished, match=f"graph run {run.id} is done: nodes can be appended to unfinished graphs"):
+    with pytest.raises(
+        RunFinished, match=f"graph run {run.id} is done: nodes can only be appended to an unfinished graph"
+    ):
         run.append(more(tasks, "y"), key="2")
     assert list(states(run)) == ["gate", "x"]
     run.append(more(tasks, "x"), key="1")
@@ -147,9 +149,9 @@ def test_what_cant_be_submitted_cant_be_appended(app, tasks, grown):
 
 def test_only_graphs_can_be_appended_to(app, tasks, grown):
     job = tasks.give.enqueue(1)
-    with refused(f"run {job.id} is no graph"):
+    with refused(f"run {job.id} is not a graph"):
         job.append(more(tasks, "x"), key="1")
-    with refused("is no graph"):
+    with refused("is not a graph"):
         node(app, grown, "gate").append(more(tasks, "x"), key="1")
     with pytest.raises(GraphError, match=f"run {job.id} is a run of give, not a graph"):
         job.nodes()

@@ -35,9 +35,9 @@ def test_nothing_is_appended_to_a_graph_that_hasnt_begun(app, give):
     inner = app.get_run(run.nodes()["part"].id)
     more = Graph("more")
     more.add(give, 2, name="more")
-    with pytest.raises(GraphError, match="hasn't begun yet"):
+    with pytest.raises(GraphError, match="hasn't started yet"):
         inner.append(more, key="k")
-    with pytest.raises(GraphError, match="hasn't begun yet"):
+    with pytest.raises(GraphError, match="hasn't started yet"):
         inner.gate("any").complete()
     run.gate("first").complete()
     inner.append(more, key="k")
@@ -70,7 +70,7 @@ def test_graphs_within_graphs_cost_what_they_have(app, give):
         outer.add(graph, after=[before], name="within")
         graph = outer
     run = app.submit(graph)
-    kept = app.store.views.nodes(str(run.id))
+    kept = app.store.queries.nodes(str(run.id))
     assert {row.state for row in kept} == {"ready", "blocked"}
     drain(app)
     assert state(run) == "done"

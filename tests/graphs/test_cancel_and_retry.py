@@ -276,7 +276,7 @@ def test_a_node_cant_be_retried_alone(app, tasks):
     run = submitted(app, nested(tasks))
     middle = node(app, run, "middle")
     for below, name, graph in ((middle, "middle", run), (node(app, middle, "bottom"), "bottom", middle)):
-        with pytest.raises(GraphError, match=f"is node {name} of graph run {graph.id}: retry that"):
+        with pytest.raises(GraphError, match=f"is node {name} of graph run {graph.id}: retry the graph"):
             below.retry()
     with pytest.raises(RunFinished, match="is skipped"):
         node(app, run, "then").retry()

@@ -172,7 +172,7 @@ def test_a_timeout_ends_it_as_was_said(timed_app, timed_tasks, clock, on_timeout
     assert found["ok"].result is None
     if code is not None:
         error = found["ok"].error
-        assert (error.code, error.message) == (code, "nobody completed gate ok within 60 s")
+        assert (error.code, error.message) == (code, "gate ok was not completed within 60 s")
     assert [kind for kind, _ in history(timed_app, run)] == ["timed_out"]
 
 
@@ -182,9 +182,9 @@ def test_what_comes_after_the_timeout_is_refused(timed_app, timed_tasks, clock):
         late[how] = timed_app.submit(gated(timed_tasks, timeout=60, on_timeout=how))
     clock.forward(60)
     time_out(timed_app)
-    with pytest.raises(KeyConflict, match="was failed: nobody completed gate ok within 60 s"):
+    with pytest.raises(KeyConflict, match="was failed: gate ok was not completed within 60 s"):
         late["fail"].gate("ok").complete(1)
-    with pytest.raises(RunFinished, match="is skipped: it can't be completed any more"):
+    with pytest.raises(RunFinished, match="is skipped: it can no longer be completed"):
         late["skip"].gate("ok").complete(1)
     with pytest.raises(KeyConflict, match="was completed with another output"):
         late["complete"].gate("ok").complete(1)
@@ -219,7 +219,7 @@ def test_a_gate_that_was_skipped_or_cancelled_cant_be_completed(app, tasks):
     run = submitted(app, g)
     node(app, run, "cancelled").cancel()
     for name in ("skipped", "cancelled"):
-        with pytest.raises(RunFinished, match=f"gate {name} of run {run.id} is {name}: it can't be completed any more"):
+        with pytest.raises(RunFinished, match=f"gate {name} of run {run.id} is {name}: it can no longer be completed"):
             run.gate(name).complete(1)
         with pytest.raises(RunFinished):
             run.gate(name).fail("no")
@@ -236,12 +236,13 @@ def test_what_is_no_gate_is_refused_by_name(app, tasks):
     g.add(inner, name="inner")
     run = app.submit(g)
     other = tasks.give.enqueue(1)
-    for name, message in (("a", f"node 'a' of run {run.id} is no gate"), ("inner", "is no gate"), ("x", "no gate 'x'")):
+    own = f"node 'a' of run {run.id} is not a gate"
+    for name, message in (("a", own), ("inner", "is not a gate"), ("x", "no gate 'x'")):
         with pytest.raises(GraphError, match=message):
             run.gate(name).complete(1)
-    with pytest.raises(GraphError, match=r"gate 'within' is one of graph run .*: name that run"):
+    with pytest.raises(GraphError, match=r"gate 'within' belongs to graph run .*: name that run"):
         run.gate("within").complete(1)
-    with pytest.raises(GraphError, match=f"run {other.id} is no graph"):
+    with pytest.raises(GraphError, match=f"run {other.id} is not a graph"):
         other.gate("a").complete(1)
     other.cancel()
     gone = app.get_run(other.id)
@@ -281,16 +282,16 @@ TYPES: list[tuple[Any, list[Any], list[tuple[Any, str]]]] = [
     (
         Approval,
         [Approval("ada", 5), {"who": "ada"}],
-        [({"amount": 1}, "lacks 'who'"), ({"who": 1}, "the output['who'] must be a string"), (7, "an object")],
+        [({"amount": 1}, "is missing 'who'"), ({"who": 1}, "the output['who'] must be a string"), (7, "an object")],
     ),
     (
         Model,
         [Model(who="ada", amount=5), {"who": "ada", "amount": 5}],
-        [({"who": "ada"}, "lacks 'amount'"), ({"who": "ada", "amount": "x"}, "['amount'] must be an integer")],
+        [({"who": "ada"}, "is missing 'amount'"), ({"who": "ada", "amount": "x"}, "['amount'] must be an integer")],
     ),
-    (date, [date(2026, 11, 16), "2026-11-17"], [("today", "the output is no date")]),
+    (date, [date(2026, 11, 16), "2026-11-17"], [("today", "the output is not a valid date")]),
     (int | None, [None, 5], [("x", "must be")]),
-    (dict[str, list[Approval]], [{"a": [{"who": "x"}]}], [({"a": [{}]}, "the output['a'][0] lacks 'who'")]),
+    (dict[str, list[Approval]], [{"a": [{"who": "x"}]}], [({"a": [{}]}, "the output['a'][0] is missing 'who'")]),
 ]
 
 

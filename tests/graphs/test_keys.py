@@ -189,7 +189,7 @@ def test_a_key_outlives_its_graph(timed_app, timed_tasks, clock):
     run = submitted(timed_app, g)
     assert timed_app.submit(g) == run
     clock.forward(31 * DAY)
-    while timed_app.store.timers.prune()[1]:
+    while timed_app.store.retention.prune()[1]:
         pass
     assert timed_app.runs() == []
     again = timed_app.submit(g)

@@ -132,7 +132,7 @@ def test_a_part_that_is_not_there_fails_the_node(app, tasks, show, path, shown):
     run = submitted(app, g)
     assert states(run) == {"a": "done", "b": "failed", "c": "skipped"}
     error = run.nodes()["b"].error
-    assert (error.code, error.message) == ("bad_output", f"node b: the output of node a has nothing at {shown}")
+    assert (error.code, error.message) == ("bad_output", f"node b: the output of node a has no value at {shown}")
     assert [entry.kind for entry in node(app, run, "b").history()] == ["enqueued", "failed"]
     assert state(run) == "failed"
 

@@ -155,7 +155,7 @@ def test_a_graph_is_pruned_with_its_nodes_and_edges_and_not_before(timed_app, ti
 
 
 def prune(app):
-    while app.store.timers.prune()[1]:
+    while app.store.retention.prune()[1]:
         pass
 
 

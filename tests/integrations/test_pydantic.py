@@ -203,6 +203,6 @@ def test_a_secret_is_refused_and_not_kept_as_asterisks(app, value, path):
     @app.task(name="login")
     def login(who: list[Login]) -> None: ...
 
-    with pytest.raises(NotSerializable, match=f"a secret, which would be kept as asterisks.*{path}"):
+    with pytest.raises(NotSerializable, match=f"a pydantic secret, which would be stored as asterisks.*{path}"):
         login.enqueue([value])
     login.enqueue([Login()])  # asterisks of one's own are a text like any other

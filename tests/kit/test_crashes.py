@@ -265,12 +265,12 @@ def test_the_runs_of_a_dead_worker_are_taken_over_when_its_code_has_ended(kit):
         if not seen:
             wait_until(lambda: crashes.where, what="the crash")
             wait_until(lambda: kit.clock.worker(session) is None, what="the end of the session")
-            seen.append(kit.app.store.workers.dead())
+            seen.append(kit.app.store.sessions.find_dead())
 
     @kit.app.task(name="both")
     async def both(ctx: Context) -> list[None]:
         nonlocal session
-        ((session, *_),) = kit.app.store.workers.live() if not seen else [[session]]
+        ((session, *_),) = kit.app.store.sessions.list_live() if not seen else [[session]]
         return await asyncio.gather(ctx.step(linger, name="linger"), ctx.step(aonce, "quick"))
 
     session = ""

@@ -202,7 +202,7 @@ async def test_the_context_cannot_be_used_in_a_step():
     async def inner() -> None:
         await ctx.step(double, 1)
 
-    with pytest.raises(StepFailed, match="inside the step"):
+    with pytest.raises(StepFailed, match="inside step"):
         await ctx.step(inner, name="inner")
 
 

@@ -201,7 +201,7 @@ def test_the_plugin_imports_nothing_of_holdfast_where_it_isnt_used(run_pytest):
 
 
 def test_payloads_are_kept_as_the_app_says(monkeypatch):
-    monkeypatch.setattr(codec, "_largest", codec.MAX_PAYLOAD_BYTES)  # which the app raises for its whole process
+    monkeypatch.setattr(codec, "_max_bytes", codec.MAX_PAYLOAD_BYTES)  # which the app raises for its whole process
     mine = Holdfast("sqlite:///:memory:", refuse_above=8_000_000)
 
     @mine.task(name="weigh")

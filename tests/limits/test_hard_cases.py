@@ -130,7 +130,7 @@ def test_changed_numbers_count_when_a_worker_starts_with_them(make_app):
 
     before, after = make_app(), make_app()
     runs = declare(before, work, concurrency=1).enqueue_many([()] * 3)
-    before.store.workers.open("s", "w", 60_000_000, "{}")
+    before.store.sessions.open("s", "w", 60_000_000, "{}")
     lanes = list(before.store.lanes.refresh())
     (claim,) = before.store.claims.claim_limited("s", lanes, 8)
     before.store.attempts.end("s", [End(claim.id, claim.seq, claim.fence, "handed_back", "ready", limits=claim.limits)])
@@ -154,4 +154,4 @@ def test_a_limit_that_code_doesnt_declare_any_more_holds_for_the_runs_that_have_
             run.result(timeout=30)
     assert gauge.most["all"] <= 2, "one with the limit, and the one without"
     assert in_use(after.store) == {}
-    assert [limit.name for limit in after.store.limits.all()] == ["some"]
+    assert [limit.name for limit in after.store.limits.list_all()] == ["some"]

@@ -64,7 +64,7 @@ def test_one_counter_per_value(app, by, keys):
         work.enqueue(Order(customer, [1, 2]))
     app.worker(concurrency=2)
     session = "s"
-    app.store.workers.open(session, "w", 60_000_000, "{}")
+    app.store.sessions.open(session, "w", 60_000_000, "{}")
     lanes = [app.store.lanes.ids([("default", "work")])["default", "work"]]
     app.store.claims.claim_limited(session, lanes, 8)
     assert {counter.key for counter in app.store.limits.counters("some")} == keys
@@ -111,7 +111,7 @@ def test_limits_of_a_call_replace_those_of_its_task(app):
     async def work() -> None: ...
 
     run = work.options(limits=[]).enqueue()
-    assert app.store.views.run(str(run.id)) is not None
+    assert app.store.queries.run(str(run.id)) is not None
     drain(app)
     assert run.info().state == "done"
     assert app.store.limits.counters() == []
@@ -197,7 +197,7 @@ def test_mistakes_are_refused_by_name(app):
         ({}, "limits nothing"),
         ({"concurrency": 0}, "from 1 to"),
         ({"concurrency": True}, "from 1 to"),
-        ({"rate": "often"}, "must be like"),
+        ({"rate": "often"}, "must be a rate such as"),
         ({"concurrency": 1, "by": ""}, "must not be empty"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -211,7 +211,7 @@ def test_mistakes_are_refused_by_name(app):
 
 
 def order_of_claims(app, count):
-    app.store.workers.open("s", "w", 60_000_000, "{}")
+    app.store.sessions.open("s", "w", 60_000_000, "{}")
     lanes = list(app.store.lanes.refresh())
     found = []
     while len(found) < count and (claims := app.store.claims.claim("s", lanes, 1)):

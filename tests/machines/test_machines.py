@@ -51,8 +51,8 @@ def test_a_machine_goes_from_state_to_state_sync_and_async(app):
 def test_what_a_state_recorded_is_dropped_when_it_is_left(app):
     run = app.machine("signup", Greet, Ask).enqueue(Greet(name="ada", when=WHEN))
     drain(app)
-    assert [step.key for step in app.store.views.steps(str(run.id))] != []
-    assert len(app.store.views.steps(str(run.id))) == 1, "of the last state only"
+    assert [step.key for step in app.store.queries.steps(str(run.id))] != []
+    assert len(app.store.queries.steps(str(run.id))) == 1, "of the last state only"
 
 
 def test_after_waits_as_scheduled_by_the_databases_clock(timed_app, clock):
@@ -160,13 +160,13 @@ def test_a_state_that_cant_be_read_fails_and_keeps_what_was_stored(make_app):
 
     old, new = make_app(), make_app()
     run = old.machine("signup", Greet, Ask).enqueue(Ask(name="ada", times=2))
-    kept = old.store.views.more(str(run.id)).args
+    kept = old.store.queries.details(str(run.id)).args
     new.machine("signup", Renamed)
     drain(new)
     info = run.info()
     assert (info.state, info.error.code) == ("failed", "bad_state")
     assert "has no state 'Ask'" in info.error.message
-    assert old.store.views.more(str(run.id)).args == kept
+    assert old.store.queries.details(str(run.id)).args == kept
     run.retry()
     drain(old)
     assert run.result(timeout=5) == "ada"
@@ -287,8 +287,8 @@ def test_the_history_is_bounded_and_the_row_stays_small(app):
     run = app.machine("round", Round, history=10).enqueue(Round(left=60))
     drain(app)
     assert state(run) == "done"
-    assert len(app.store.views.history(str(run.id))) == 11, "the ten before, and the end"
-    assert len(app.store.views.steps(str(run.id))) == 1
+    assert len(app.store.queries.history(str(run.id))) == 11, "the ten before, and the end"
+    assert len(app.store.queries.steps(str(run.id))) == 1
 
 
 @pytest.mark.slow
@@ -302,7 +302,7 @@ def test_a_machine_that_moves_100_000_times_costs_the_same_at_the_end(app):
     run = app.machine("round", Round, history=10).enqueue(Round(left=100_000))
     app.worker().drain()
     assert run.result(timeout=5) == 0
-    assert len(app.store.views.history(str(run.id))) == 11
+    assert len(app.store.queries.history(str(run.id))) == 11
 
 
 def test_a_machine_is_a_child_a_node_and_has_a_key(app):

@@ -17,7 +17,7 @@ from tests.engine.conftest import clock, make_app  # noqa: F401
 @pytest.fixture(autouse=True)
 def largest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one app allows counts for its whole process: not for the tests that come later."""
-    monkeypatch.setattr(codec, "_largest", codec.MAX_PAYLOAD_BYTES)
+    monkeypatch.setattr(codec, "_max_bytes", codec.MAX_PAYLOAD_BYTES)
 
 
 @pytest.fixture

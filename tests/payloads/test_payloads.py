@@ -153,7 +153,7 @@ def test_what_a_codec_wrote_is_read_by_who_has_it_and_named_by_who_has_not(make_
     run = echo.enqueue(CANARY)
     drain(app)
     other = make_app(codec=Scramble(8))
-    with pytest.raises(PayloadError, match=r"give it the same Holdfast\(codec=…\)"):
+    with pytest.raises(PayloadError, match=r"use the same Holdfast\(codec=…\)"):
         other.get_run(run.id).result()
     control = Control(make_app().store)
     assert control.runs.info(run.id).result == ENCODED_PLACEHOLDER
@@ -169,7 +169,7 @@ def test_a_run_that_a_worker_cannot_read_fails_and_can_be_retried_by_one_that_ca
     wrong = make_app(codec=Scramble(8))
     program(wrong)
     drain(wrong)
-    with pytest.raises(RunFailed, match="it was written with a codec, or a key, that this app doesn't have"):
+    with pytest.raises(RunFailed, match="the payload was written with a codec or key that this app doesn't have"):
         run.result()
     run.retry()
     drain(app)
@@ -194,7 +194,7 @@ def test_an_output_that_a_worker_cannot_read_fails_the_node_that_wants_it(make_a
     assert beside.result() == "plain"
     ends = {name: (node.state, node.error.code if node.error else None) for name, node in run.nodes().items()}
     assert ends == {"first": ("done", None), "second": ("failed", "bad_arguments"), "third": ("failed", "bad_output")}
-    told = r"third: the output of node first: it was written with a codec, or a key, that this app doesn't have"
+    told = r"third: the output of node first: the payload was written with a codec or key that this app doesn't have"
     assert re.search(told, run.nodes()["third"].error.message)
     run.retry()
     drain(app)
@@ -209,7 +209,7 @@ def test_what_completes_a_gate_before_it_opens_is_kept_as_any_payload(make_app, 
     gate = graph.gate("gate", after=[graph.add(echo, "before", name="before")], type=str)
     graph.add(echo, gate.output, name="then")
     run = app.submit(graph)
-    with pytest.raises(TooLarge, match="the output of gate: 3,002 bytes of JSON, but the limit is 2,000"):
+    with pytest.raises(TooLarge, match="the output of gate: 3,002 bytes of JSON exceed the limit of 2,000"):
         run.gate("gate").complete("a" * 3000)
     assert run.gate("gate").complete(CANARY) is True
     assert run.gate("gate").complete(CANARY) is False, "the same outcome again"
@@ -240,7 +240,7 @@ def test_a_schedule_is_not_another_one_because_of_its_codec(make_app, clock, cap
 
 def test_limits_are_the_apps_own(make_app):
     strict, lax = make_app(refuse_above=2000), make_app(refuse_above=4 * 1024 * 1024)
-    with pytest.raises(TooLarge, match="the arguments of task echo: 3,011 bytes of JSON, but the limit is 2,000"):
+    with pytest.raises(TooLarge, match="the arguments of task echo: 3,011 bytes of JSON exceed the limit of 2,000"):
         program(strict)[0].enqueue("a" * 3000)
     large = "a" * (3 * 1024 * 1024)
     run = program(lax)[0].enqueue(large)
@@ -275,7 +275,7 @@ def test_what_is_too_large_inside_a_run_fails_it_with_its_code(make_app, what):
     drain(app)
     info = run.info()
     assert info.state == "failed"
-    assert "but the limit is 2,000" in info.error.message
+    assert "exceed the limit of 2,000" in info.error.message
 
 
 def test_large_payloads_are_warned_of_once(make_app, caplog):
@@ -286,16 +286,16 @@ def test_large_payloads_are_warned_of_once(make_app, caplog):
     echo.enqueue("b" * 3000)
     echo.enqueue("b" * 3000)
     (line,) = caplog.messages
-    assert line.startswith("the arguments of task echo: 3,011 bytes of JSON, which is stored")
+    assert line.startswith('large payload payload="the arguments of task echo" bytes=3011 ')
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"refuse_above": 10}, "refuse_above is a number of bytes from 1,024 to 67,108,864, but is 10"),
-        ({"warn_above": "1 MB"}, "warn_above is a number of bytes"),
-        ({"compress_above": True}, "compress_above is a number of bytes"),
-        ({"codec": object()}, "codec needs the methods encode"),
+        ({"refuse_above": 10}, "refuse_above must be a number of bytes from 1,024 to 67,108,864, not 10"),
+        ({"warn_above": "1 MB"}, "warn_above must be a number of bytes"),
+        ({"compress_above": True}, "compress_above must be a number of bytes"),
+        ({"codec": object()}, "codec must have the methods encode"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sqlite_url, settings, told):
@@ -312,5 +312,5 @@ class Broken:
 
 
 def test_a_codec_that_breaks_is_named(sqlite_url):
-    with Holdfast(sqlite_url, codec=Broken()) as app, pytest.raises(PayloadError, match="gave a str, not bytes"):
+    with Holdfast(sqlite_url, codec=Broken()) as app, pytest.raises(PayloadError, match="must return bytes, not str"):
         program(app)[0].enqueue("a")

@@ -87,7 +87,7 @@ def test_a_mask_is_not_taken_for_the_secret_nor_a_wrong_type(make_app):
     @app.task(name="takes")
     def takes(token: Secret[int]) -> None: ...
 
-    with pytest.raises(BadArguments, match="stands for a secret that isn't shown: give its value"):
+    with pytest.raises(BadArguments, match="is the mask of a secret: pass its actual value"):
         takes.enqueue("***")
     with pytest.raises(BadArguments, match="Expected `int`, got `str`"):
         takes.enqueue(Secret("x"))

@@ -113,5 +113,10 @@ assert len(app.runs(limit=1000)) == 250, len(app.runs(limit=1000))
 def test_an_app_survives_a_fork(database_url, tmp_path, case):
     script = tmp_path / "forking.py"
     script.write_text(SCRIPT + CASES[case] + "\napp.close()\n")
-    outcome = subprocess.run([sys.executable, str(script), database_url], capture_output=True, text=True, timeout=110)
+    outcome = subprocess.run(
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(script), database_url],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
     assert (outcome.returncode, outcome.stderr) == (0, "")

@@ -21,12 +21,12 @@ from holdfast.engine.loops.committer import Committer
 from holdfast.engine.loops.heartbeat import Heartbeat
 from holdfast.engine.processes import framing, pool
 from holdfast.policy.admission import LimitCounter
-from holdfast.store import group
-from holdfast.store.attempts import Attempts
+from holdfast.store import command_batch
+from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ScanPolicy
-from holdfast.store.commands import Emit, Wait
+from holdfast.store.commands import EmitCommand, WaitCommand
 from holdfast.store.journal import Journal
-from holdfast.store.transactions import Transactions
+from holdfast.store.step_transactions import StepTransactions
 
 Changes = dict[str, tuple[tuple[str, str], ...]]
 
@@ -89,30 +89,35 @@ def _one_more(counter: LimitCounter, now: int) -> int | None:
 _free = LimitCounter.free
 
 
-def _apart(attempts: Attempts, purpose: str, work: Callable[[Any], Any]) -> Any:
-    return work(attempts._reading(purpose))
+def _apart(attempts: AttemptStore, purpose: str, work: Callable[[Any], Any]) -> Any:
+    return work(attempts._autocommit(purpose))
 
 
 _early: dict[Any, dict[str, str]] = {}
-_write, _lock_events = Journal.write, group.lock_events
+_write, _lock_events = Journal.write, command_batch.lock_events
 
 
 def _looks_first(journal: Journal, session: str, commands: Any) -> Any:
     """Look at events in a transaction of its own, before the one that locks them and registers the wait."""
-    events = {(each.tenant, each.name) for each in commands if isinstance(each, Emit)}
-    events |= {(each.tenant, str(each.name)) for each in commands if isinstance(each, Wait) and each.kind == "event"}
+    events = {(each.tenant, each.name) for each in commands if isinstance(each, EmitCommand)}
+    events |= {
+        (each.tenant, str(each.name)) for each in commands if isinstance(each, WaitCommand) and each.kind == "event"
+    }
     if events:
-        _early[getcurrent()] = journal._together("commit", lambda do: _lock_events(do, events))
+        _early[getcurrent()] = journal._transaction("commit", lambda tx: _lock_events(tx, events))
     return _write(journal, session, commands)
 
 
-def _seen_early(do: Any, events: Any) -> dict[str, str]:
+def _seen_early(_tx: Any, events: Any) -> dict[str, str]:
     return _early.get(getcurrent(), {})
 
 
 @contextmanager
 def _early_look() -> Iterator[None]:
-    with mock.patch.object(Journal, "write", _looks_first), mock.patch.object(group, "lock_events", _seen_early):
+    with (
+        mock.patch.object(Journal, "write", _looks_first),
+        mock.patch.object(command_batch, "lock_events", _seen_early),
+    ):
         yield
 
 
@@ -143,19 +148,19 @@ BUGS = (
     Bug(
         "claim-held", "runs that are held are claimed",
         {
-            "claimable": ((" and x.held is null", ""),),
+            "pick_claimable": ((" and x.held is null", ""),),
             "claim": ((" and held is null", ""), (" and x.held is null", "")),
         },
     ),
     sql(
-        "claim-order", "the last come first", "claimable",
+        "claim-order", "the last come first", "pick_claimable",
         "order by x.priority desc, x.turn, x.seq", "order by x.seq desc",
     ),
     sql("claim-fence", "a claim doesn't raise the fence", "claim", "fence = fence + 1", "fence = fence"),
     Bug(
         "claim-resumed", "going on counts as a new attempt",
         {
-            "claimable": (("r.attempt + 1 - r.resumed", "r.attempt + 1"),),
+            "pick_claimable": (("r.attempt + 1 - r.resumed", "r.attempt + 1"),),
             "claim": (("attempt + 1 - resumed", "attempt + 1"),),
         },
     ),
@@ -171,7 +176,7 @@ BUGS = (
     ),
     Bug(
         "end-lease", "attempts end after the lease",
-        dict.fromkeys(("session_alive", "end_attempts"), ((ALIVE, "lease_until > 0"),)),
+        dict.fromkeys(("lock_session", "end_attempts"), ((ALIVE, "lease_until > 0"),)),
     ),
     sql(
         "lease-off-by-one", "a lease lives for one microsecond more", "renew_session",
@@ -181,8 +186,8 @@ BUGS = (
     Bug(
         "recover-live", "sessions are recovered a second too early",
         {
-            "dead_sessions": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
-            "lock_dead": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
+            "find_dead_sessions": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
+            "lock_dead_sessions": (("lease_until <= {clock}", "lease_until <= {clock} + 1000000"),),
         },
     ),
     sql(
@@ -194,34 +199,37 @@ BUGS = (
         "used - excluded.touched_at else", "used else",
     ),
     sql(
-        "wake-missed", "what came before the suspension isn't seen", "end_family",
+        "wake-missed", "what came before the suspension isn't seen", "end_tree_attempts",
         "when each.kind = 'waiting' and exists", "when 1 = 0 and exists",
     ),
-    sql("event-unseen", "an event that was emitted isn't seen", "emitted_events", "emitted_at is not null", "1 = 0"),
+    sql("event-unseen", "an event that was emitted isn't seen", "read_emitted", "emitted_at is not null", "1 = 0"),
     Bug("event-early", "an event is looked at before its lock", code=_early_look),
     sql(
-        "wait-extended", "what settles a wait settles it again", "settle_waits",
+        "wait-extended", "what settles a wait settles it again", "resolve_waits",
         " and {schema}waits.outcome is null", "",
     ),
     Bug(
         "sleep-early", "a sleep ends half a second too early",
         {
-            "pick_due_waits": (("w.due_at <= {now}", "w.due_at <= {now} + 500000"),),
-            "settle_due": (("<= {now}", "<= {now} + 500000"),),
+            "find_runs_with_due_waits": (("w.due_at <= {now}", "w.due_at <= {now} + 500000"),),
+            "resolve_due_waits": (("<= {now}", "<= {now} + 500000"),),
         },
     ),
     sql(
-        "due-early", "scheduled runs begin half a second too early", "promote_due",
+        "due-early", "scheduled runs begin half a second too early", "promote_due_runs",
         "due_at <= {now}", "due_at <= {now} + 500000",
     ),
-    sql("message-twice", "a message is taken twice", "first_message", " and taken_by is null", ""),
-    sql("message-repeated", "a message is sent again after a lost answer", "sent_by", "limit 1", "limit 0"),
+    sql("message-twice", "a message is taken twice", "first_unread_message", " and taken_by is null", ""),
+    sql("message-repeated", "a message is sent again after a lost answer", "find_sent_message", "limit 1", "limit 0"),
     code("limit-off-by-one", "a limit lets in one too many", LimitCounter, "free", _one_more),
     sql(
-        "node-early", "a node begins with the first that it needs", "count_down",
+        "node-early", "a node begins with the first that it needs", "decrement_nodes",
         "pending = pending - fewer.ended", "pending = 0",
     ),
-    sql("graph-count", "nodes that end together count as one", "count_nodes", "pending - each.ended", "pending - 1"),
+    sql(
+        "graph-count", "nodes that end together count as one", "decrement_graphs",
+        "pending - each.ended", "pending - 1",
+    ),
     sql(
         "cancel-mark", "a cancelled run forgets who is at it", "end_runs",
         "error = :error, due_at", "session = null, error = :error, due_at",
@@ -232,12 +240,12 @@ BUGS = (
     ),
     sql("unique-early", "a successor doesn't wait for the worker", "hold_successors", "where id", "where 1 = 0 and id"),
     sql(
-        "children-count", "children that end together count as one", "settle_children",
+        "children-count", "children that end together count as one", "resolve_child_waits",
         "set pending = pending - each.ended", "set pending = pending - 1",
     ),
-    code("apart", "an end and its record are two transactions", Attempts, "_together", _apart),
+    code("apart", "an end and its record are two transactions", AttemptStore, "_transaction", _apart),
     code(
-        "transaction-unrecorded", "a transaction isn't recorded with its effect", Transactions,
+        "transaction-unrecorded", "a transaction isn't recorded with its effect", StepTransactions,
         "_record", lambda *_: None,
     ),
     code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_durable", lambda *_: True),
@@ -247,22 +255,22 @@ BUGS = (
     ),
     Bug(
         "charge-everybody", "a death is charged to all runs of the process",
-        dict.fromkeys(("count_dead", "running_of_sessions"), (("count(*)", "min(1)"),)),
+        dict.fromkeys(("count_runs_of_dead", "count_runs_of_unknown"), (("count(*)", "min(1)"),)),
     ),
     sql(
         "isolate-early", "a run is isolated after its first death", "crash_runs",
         "deaths > 0", "deaths >= 0",
     ),
     sql(
-        "isolation-lost", "an isolated run that waited for a permit runs beside others", "unpark",
+        "isolation-lost", "an isolated run that waited for a permit runs beside others", "unpark_runs",
         "case when isolation is not null then 'isolated' end", "null",
     ),
     Bug(
         "overtake", "a run that becomes ready again keeps its place before those that were ready earlier",
         {
-            "end_family": (("{next_turn({schema}runs, {stamp})}", "turn"),),
+            "end_tree_attempts": (("{next_turn({schema}runs, {stamp})}", "turn"),),
             "wake_runs": (("{next_turn({schema}runs, {stamp})}", "turn"),),
-            "promote_due": (("{next_turn({schema}runs, due_at)}", "turn"),),
+            "promote_due_runs": (("{next_turn({schema}runs, due_at)}", "turn"),),
         },
     ),
     code("claim-stalled", "a worker whose event loop is blocked claims runs", Claimer, "tick", _claim_anyway),

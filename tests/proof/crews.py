@@ -17,7 +17,7 @@ from holdfast.engine.event_loop import STALL_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
-from holdfast.store.transactions import LINES
+from holdfast.store.step_transactions import MAX_STEP_TRANSACTIONS
 from tests.proof.actors import Errand, EventLoopActor, LoopActor
 from tests.proof.clockwork import SECOND, SteppedLoop
 from tests.proof.faulty import Host
@@ -53,7 +53,7 @@ class FreeLines:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._free = [f"author-{number + 1}" for number in range(LINES)]
+        self._free = [f"author-{number + 1}" for number in range(MAX_STEP_TRANSACTIONS)]
 
     def get(self, timeout: float) -> str:
         while not self._free:
@@ -75,7 +75,7 @@ class SimulatedWorker:
         self.stopping = False
         self.process = stage.workers[slot]
         self.process.host = self
-        self.process.store.transactions._free = FreeLines(sim)
+        self.process.store.step_transactions._free = FreeLines(sim)
         self.loop = SteppedLoop(sim.clock)
         client = stage.clients[slot]
         concurrency = sim.random.choice((1, 2, 8))

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from holdfast.errors import GraphError, KeyConflict, RunFinished
 from holdfast.model.ids import new_id
 from holdfast.store import End, NewRun
-from holdfast.store.commands import LOST, Open, Outcome, Record, Wait
-from holdfast.store.commands import Held as HeldRun
-from holdfast.store.intake import GRAPH_QUEUE
-from holdfast.store.permits import place_of
+from holdfast.store.commands import RUN_LOST, NewCheckpoint, WaitCommand, WaitOutcome, WaitRegistered
+from holdfast.store.commands import RunToken as HeldRun
+from holdfast.store.enqueue import GRAPH_QUEUE
+from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph, NewNode
-from holdfast.store.waking import target_of
+from holdfast.store.waits import event_target
 from tests.proof.model import CAP, DELAY, LEASE, MAX_CRASHES, SECOND, Held, Model
 from tests.support.world import CANCELLED, CRASHED, DAY, OVERDUE, World
 
-LIMITS = f'["{place_of("few", "").replace(chr(34), chr(92) + chr(34))}"]'
+LIMITS = f'["{counter_key("few", "").replace(chr(34), chr(92) + chr(34))}"]'
 TABLES = (
     "runs", "workers", "checkpoints", "waits", "events", "messages", "history", "limits", "keys", "edges",
     "limit_settings",
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
         session = self.sessions[name] = f"{name}{self.number()}"
         self.model.open(session)
         for world in self.worlds:
-            world.store.workers.open(session, name, LEASE, "{}")
+            world.store.sessions.open(session, name, LEASE, "{}")
 
     @rule(name=st.sampled_from(SESSIONS), after=st.sampled_from((None, SECOND, LEASE - 1, LEASE, LEASE + 1)))
     def heartbeats(self, name: str, after: int | None) -> None:
@@ -91,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A lease that ran out can't be renewed: then there is a new session."""
         session = self.sessions[name]
         alive = self.model.renew(session)
-        self.each(alive, lambda world: world.store.workers.renew(session, LEASE))
+        self.each(alive, lambda world: world.store.sessions.renew(session, LEASE))
         if not alive:
             self.open(name)
 
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
     def recover(self) -> None:
         self.model.recover()
         for world in self.worlds:
-            world.store.workers.recover(world.store.workers.dead(), CRASHED)
+            world.store.sessions.recover(world.store.sessions.find_dead(), CRASHED)
 
     def timekeeper(self) -> None:
         self.model.tick()
@@ -120,9 +120,9 @@ class StoreMachine(RuleBasedStateMachine):
             timers = world.store.timers
             timers.fail_overdue(OVERDUE)
             timers.promote_due()
-            timers.wake_due()
-            timers.unhold()
-            timers.wake_waiters()
+            timers.resolve_due_waits()
+            timers.release_held()
+            timers.wake_event_waiters()
 
     # Making runs
 
@@ -147,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
                 deadline_in=deadline, unique=unique, limits=LIMITS if limited else None,
             )  # fmt: skip
 
-        self.each([wanted], lambda world: world.store.intake.add([new()]))
+        self.each([wanted], lambda world: world.store.enqueuer.enqueue([new()]))
 
     @rule(shape=st.sampled_from(((), (0,), (0, 1), (0, 0, 2), (0, 1, 3))))
     def submit(self, shape: tuple[int, ...]) -> None:
@@ -217,24 +217,24 @@ class StoreMachine(RuleBasedStateMachine):
         held = self.held(pick)
         counts = self.model.crash(held, together=together, isolate=isolate)
         before = held in self.ended and self.model.alive(held.session)
-        end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", together=together, isolate=isolate)
+        end = End(held.id, 0, held.fence, "crashed", "ready", error="{}", runs_in_process=together, isolate=isolate)
         self.each(counts or before, lambda world: end.claim in world.store.attempts.crash(held.session, [end])[0])
         self.ended |= {held} if counts else set()
 
     @precondition(lambda self: self.claims)
-    @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), lingers=st.booleans(), family=st.booleans())
-    def end(self, pick: int, kind: str, lingers: bool, family: bool) -> None:
-        self.end_one(self.held(pick), kind, lingers, family)
+    @rule(pick=PICK, kind=st.sampled_from(tuple(STATE_AFTER)), still_running=st.booleans(), in_tree=st.booleans())
+    def end(self, pick: int, kind: str, still_running: bool, in_tree: bool) -> None:
+        self.end_one(self.held(pick), kind, still_running, in_tree)
 
-    def end_one(self, held: Held, kind: str, lingers: bool, family: bool) -> None:
+    def end_one(self, held: Held, kind: str, still_running: bool, in_tree: bool) -> None:
         run = self.model.runs[held.id]
-        family = family or run.graph is not None or bool(run.waits or run.steps)
-        counts = self.model.end(held, kind, lingers=lingers)
+        in_tree = in_tree or run.graph is not None or bool(run.waits or run.steps)
+        counts = self.model.end(held, kind, still_running=still_running)
         before = held in self.ended  # an end that was written before its answer got lost counts
         ended = End(
             held.id, 0, held.fence, kind, STATE_AFTER[kind], failed=int(kind in ("failed", "retrying")),  # type: ignore[arg-type]
             error="{}" if kind in ("failed", "retrying") else None, result="1" if kind == "done" else None,
-            delay=DELAY if kind == "retrying" else None, lingers=int(lingers), family=family,
+            delay=DELAY if kind == "retrying" else None, still_running=int(still_running), in_tree=in_tree,
             limits=LIMITS if run.limited else None,
         )  # fmt: skip
 
@@ -270,7 +270,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def let_go_of(self, held: Held) -> None:
         counts = self.model.let_go(held)
-        self.each(int(counts), lambda world: world.store.attempts.let_go(held.session, [(held.id, held.fence)]))
+        self.each(int(counts), lambda world: world.store.attempts.release(held.session, [(held.id, held.fence)]))
 
     # Durable functions
 
@@ -287,10 +287,10 @@ class StoreMachine(RuleBasedStateMachine):
         counts = self.model.record(held, n, f'"{n}"')
 
         def write(world: World) -> bool:
-            record = Record(*self.of(held, world), n, f"step {n}", "step", f'"{n}"')
+            record = NewCheckpoint(*self.of(held, world), n, f"step {n}", "step", f'"{n}"')
             if repeat:  # as after a lost answer
                 world.store.journal.record(held.session, [record])
-            return world.store.journal.record(held.session, [record]) != [LOST]
+            return world.store.journal.record(held.session, [record]) != [RUN_LOST]
 
         self.each(counts, write)
 
@@ -307,14 +307,14 @@ class StoreMachine(RuleBasedStateMachine):
             name = f"event {n}"  # one that nobody has emitted
         key = f"{kind} {name} {key}"
         wanted = self.model.wait(held, kind, key, name, delay, n)
-        target = target_of(None, str(name)) if kind == "event" else name
+        target = event_target(None, str(name)) if kind == "event" else name
 
         def asked(world: World) -> str:
-            command = Wait(self.of(held, world), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
+            command = WaitCommand(self.of(held, world), n, key, kind, target, None, name, 0, delay)  # type: ignore[arg-type]
             (reply,) = world.store.journal.write(held.session, [command])
-            if isinstance(reply, Outcome):
+            if isinstance(reply, WaitOutcome):
                 return reply.kind
-            return "open" if isinstance(reply, Open) else "lost"
+            return "open" if isinstance(reply, WaitRegistered) else "lost"
 
         self.each(wanted, asked)
         if suspend:
@@ -327,7 +327,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.model.runs[held.id].waits:
             return
         counts = self.model.suspend(held)
-        end = End(held.id, 0, held.fence, "waiting", "waiting", family=True)
+        end = End(held.id, 0, held.fence, "waiting", "waiting", in_tree=True)
         before = held in self.ended
         self.each(counts or before, lambda world: end.claim in world.store.attempts.end(held.session, [end]))
         self.ended |= {held} if counts else set()
@@ -351,7 +351,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         def send(world: World) -> bool:
             try:
-                world.store.operators.send(id, "news", payload)
+                world.store.actions.send(id, "news", payload)
             except RunFinished:
                 return False
             return True
@@ -370,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def cancel_one(self, id: str) -> None:
         ended = self.model.cancel(id)
-        self.each(ended, lambda world: world.store.operators.cancel(id, CANCELLED))
+        self.each(ended, lambda world: world.store.actions.cancel(id, CANCELLED))
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICK)
@@ -382,7 +382,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         def retry(world: World) -> str:
             try:
-                return "retried" if world.store.operators.retry(id) else "unfinished"
+                return "retried" if world.store.actions.retry(id) else "unfinished"
             except KeyConflict:
                 return "taken"
             except (RunFinished, GraphError):

@@ -222,7 +222,7 @@ class Model:
         ours = (run.session, run.fence, run.state) == (held.session, held.fence, "running")
         return ours and self.alive(held.session)
 
-    def end(self, held: Held, kind: str, *, lingers: bool) -> bool:
+    def end(self, held: Held, kind: str, *, still_running: bool) -> bool:
         """An attempt ends; False when the run isn't its any more."""
         if not self.has(held):
             return False
@@ -230,14 +230,14 @@ class Model:
         run.state = {"done": "done", "failed": "failed", "retrying": "scheduled", "handed_back": "ready"}[kind]
         run.due_at = self.now + DELAY if kind == "retrying" else None
         run.failures += kind in ("failed", "retrying")
-        run.session = held.session if lingers else None
-        run.held = "quiescing" if lingers and not run.final else None
+        run.session = held.session if still_running else None
+        run.held = "quiescing" if still_running and not run.final else None
         run.clear_suspicion()
         if kind == "done":
             run.waits.clear()
         if run.final:
             self._ended(run)
-        if run.limited and not lingers:
+        if run.limited and not still_running:
             self._permits_returned()
         return True
 

@@ -39,7 +39,7 @@ NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
     [
         ({}, "give cron='0 3 \\* \\* \\*' or every=60, one of the two"),
         ({"cron": "0 3 * * *", "every": 5}, "one of the two"),
-        ({"cron": "0 0 30 2 *"}, "never comes true"),
+        ({"cron": "0 0 30 2 *"}, "never matches"),
         ({"cron": "x" * 10_240}, "500 characters"),
         ({"cron": "0 3 * * *", "tz": "Europe/Londno"}, "did you mean Europe/London"),
         ({"every": 60, "tz": "Europe/London"}, "tz is for cron"),

@@ -21,7 +21,7 @@ def slot(minutes: int) -> datetime:
 
 
 def shown(app, name="tick"):
-    return next(row for row in app.store.schedules.all() if row.name == name)
+    return next(row for row in app.store.schedules.list_all() if row.name == name)
 
 
 @pytest.fixture

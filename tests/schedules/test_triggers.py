@@ -26,7 +26,7 @@ def ingest(timed_app, ledger):
 
 def polls(app, name="files"):
     """What came of the last polls, oldest first: found, made, the message of the error."""
-    last = reversed(app.store.triggers.last(name))
+    last = reversed(app.store.triggers.last_polls(name))
     return [(poll.found, poll.made, poll.error and json.loads(poll.error)["message"]) for poll in last]
 
 
@@ -96,7 +96,7 @@ def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ing
     ((found, made, error),) = polls(timed_app)
     assert (found, made) == (0, 0)
     assert re.search(says, error)
-    assert "trigger files: " in caplog.text
+    assert "trigger poll failed trigger=files" in caplog.text
     clock.forward(30)
     drain(timed_app)
     assert len(polls(timed_app)) == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.store.part import batch
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
+from holdfast.store.module import json_rows
 from tests.support.world import CANCELLED, DAY, OVERDUE, SECOND, end_of
 
 
@@ -63,7 +63,7 @@ def test_the_last_error_stays_until_a_try_ends_well(world, clock, claim):
 def test_each_end_leaves_one_record_with_the_attempts_beginning(world, clock, claim, kind):
     world.end("w", claim, kind)
     error = None if kind in ("done", "handed_back") else '{"code":"error"}'
-    assert world.store.views.history(claim.id) == [(1, clock.now, kind, 1, "w", clock.now - 5 * SECOND, error)]
+    assert world.store.queries.history(claim.id) == [(1, clock.now, kind, 1, "w", clock.now - 5 * SECOND, error)]
     assert world.row(claim.id)["records"] == 1
 
 
@@ -71,16 +71,16 @@ def test_records_are_numbered_over_all_attempts(world, claim):
     world.end("w", claim, "handed_back")
     world.end("w", world.claim("w")[0], "handed_back")
     world.end("w", world.claim("w")[0])
-    assert [(record[0], record[2], record[3]) for record in world.store.views.history(claim.id)] == [
+    assert [(record[0], record[2], record[3]) for record in world.store.queries.history(claim.id)] == [
         (1, "handed_back", 1), (2, "handed_back", 2), (3, "done", 3)
     ]  # fmt: skip
 
 
 def refused(world, session, end):
     """Whether an end is refused and leaves no trace."""
-    before, history = world.row(end.id), world.store.views.history(end.id)
+    before, history = world.row(end.id), world.store.queries.history(end.id)
     counted = world.store.attempts.end(session, [end])
-    assert (world.row(end.id), world.store.views.history(end.id)) == (before, history)
+    assert (world.row(end.id), world.store.queries.history(end.id)) == (before, history)
     return counted == set()
 
 
@@ -120,14 +120,14 @@ def test_of_two_ends_of_a_run_in_one_group_that_of_the_last_claim_counts_alone(w
     """Its claim was handed back before the answer came, and the same session claimed it again."""
     world.session("w")
     world.store.limits.declare([("few", 2, None)])
-    limits = batch([place_of("few", "")])
+    limits = json_rows([counter_key("few", "")])
     other, run = (world.add(limits=limits) for _ in range(2))
     lane = world.lane()
     beside, old = world.store.claims.claim_limited("w", [lane], 2)
     assert (beside.id, old.id) == (other, run)
     assert world.end("w", old, "handed_back", limits=limits)
     (new,) = world.store.claims.claim_limited("w", [lane], 1)
-    ends = [end_of(new, family=family, limits=limits), end_of(old, "failed", family=family, limits=limits)]
+    ends = [end_of(new, in_tree=family, limits=limits), end_of(old, "failed", in_tree=family, limits=limits)]
     counted = world.store.attempts.end("w", ends if last_first else ends[::-1])
     assert counted == {(run, new.fence), (run, old.fence)}, "the old one's is on record: it was handed back"
     assert (world.state(run), world.kinds(run)) == ("done", ["handed_back", "done"])
@@ -137,7 +137,7 @@ def test_of_two_ends_of_a_run_in_one_group_that_of_the_last_claim_counts_alone(w
 def test_a_refused_end_doesnt_hurt_the_others_of_its_group(world):
     world.session("w")
     claims = [world.running("w") for _ in range(5)]
-    world.store.operators.cancel(claims[1].id, CANCELLED)
+    world.store.actions.cancel(claims[1].id, CANCELLED)
     ends = [
         end_of(claim, kind)
         for claim, kind in zip(claims, ["done", "done", "failed", "retrying", "handed_back"], strict=True)
@@ -200,19 +200,19 @@ def test_after_a_takeover_by_the_same_session_the_old_end_is_refused(world, clai
 
 
 def test_an_end_after_a_cancel_is_refused_and_letting_go_frees_the_run(world, claim):
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     assert refused(world, "w", end_of(claim))
     assert world.row(claim.id)["session"] == "w"
-    assert world.store.attempts.let_go("w", [(claim.id, claim.fence)]) == 1
+    assert world.store.attempts.release("w", [(claim.id, claim.fence)]) == 1
     row = world.row(claim.id)
     assert (row["state"], row["session"]) == ("cancelled", None)
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
 
 def test_letting_go_needs_the_fence_and_the_session_and_an_ended_run(world, claim):
-    let_go = world.store.attempts.let_go
+    let_go = world.store.attempts.release
     assert let_go("w", [(claim.id, claim.fence)]) == 0, "still running"
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     assert let_go("w", [(claim.id, 9)]) == let_go("v", [(claim.id, claim.fence)]) == 0
     assert world.row(claim.id)["session"] == "w"
     assert let_go("w", [(claim.id, claim.fence)]) == 1
@@ -221,8 +221,8 @@ def test_letting_go_needs_the_fence_and_the_session_and_an_ended_run(world, clai
 
 
 def test_letting_go_before_the_end_doesnt_make_a_late_end_count(world, claim):
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
     assert refused(world, "w", end_of(claim))
 
 
@@ -240,26 +240,26 @@ def test_an_end_after_the_deadline_is_refused(world, clock):
 
 @pytest.mark.parametrize(("kind", "held"), [("timed_out", "quiescing"), ("handed_back", "quiescing"), ("failed", None)])
 def test_a_lingering_attempt_keeps_its_mark_and_nobody_starts_the_run(world, clock, claim, kind, held):
-    assert world.end("w", claim, kind, lingers=1)
+    assert world.end("w", claim, kind, still_running=1)
     row = world.row(claim.id)
     assert (row["session"], row["held"]) == ("w", held)
     clock.advance(11)
     world.store.timers.promote_due()
-    assert world.store.timers.unhold() == 0
+    assert world.store.timers.release_held() == 0
     assert world.claim("w") == []
 
 
 @pytest.mark.parametrize("kind", ["timed_out", "handed_back"])
 def test_a_run_whose_lingering_attempt_let_go_is_claimable(world, clock, claim, kind):
-    world.end("w", claim, kind, lingers=1)
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    world.end("w", claim, kind, still_running=1)
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
     clock.advance(11)
     world.store.timers.promote_due()
     assert [again.id for again in world.claim("w")] == [claim.id]
 
 
 def test_a_run_whose_lingering_worker_died_is_claimable_and_not_charged(world, clock, claim):
-    world.end("w", claim, "timed_out", lingers=1)
+    world.end("w", claim, "timed_out", still_running=1)
     clock.advance(60)
     world.session("v")
     assert world.recover("w").released == 1
@@ -274,13 +274,13 @@ def test_a_run_whose_lingering_worker_died_is_claimable_and_not_charged(world, c
 def test_the_end_of_a_lingering_run_doesnt_tell_of_an_attempt_twice(world, clock, verb):
     world.session("w")
     claim = world.running("w", deadline_in=100 * SECOND)
-    world.end("w", claim, "timed_out", lingers=1)
+    world.end("w", claim, "timed_out", still_running=1)
     clock.advance(100)
     if verb == "cancel":
-        world.store.operators.cancel(claim.id, CANCELLED)
+        world.store.actions.cancel(claim.id, CANCELLED)
     else:
         world.store.timers.fail_overdue(OVERDUE)
-    first, second = world.store.views.history(claim.id)
+    first, second = world.store.queries.history(claim.id)
     assert (first[2], second[2]) == ("timed_out", {"cancel": "cancelled", "deadline": "failed"}[verb])
     assert first[5] is not None
     assert second[5] is None, "no attempt was under way"

@@ -26,28 +26,28 @@ def opening(url, schema="holdfast"):
 @pytest.mark.parametrize(
     ("url", "telling"),
     [
-        ("mysql://u:hunter2@h/db", "unknown database URL (mysql:)"),
-        ("postgresql+psycopg://u:hunter2@h/db", "unknown database URL (postgresql+psycopg:)"),
-        ("jobs.db", "unknown database URL ('jobs.db'); write sqlite:///jobs.db"),
-        ("host=localhost password=hunter2 dbname=x", "may hold a password"),
-        ("", "must be text like sqlite:///jobs.db"),
-        (None, "is NoneType"),
-        (5, "is int"),
-        ("sqlite:jobs.db", "no SQLite URL ('sqlite:jobs.db'); write sqlite:///jobs.db"),
-        ("sqlite://jobs.db", "no SQLite URL"),
-        ("sqlite://u:hunter2@h/db", "no SQLite URL"),
-        ("sqlite://[x/db", "no SQLite URL"),
-        ("sqlite:///jobs.db?mode=ro", "no SQLite URL"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///folder/", "names no file"),
-        ("sqlite:///a%00b", "names no file"),
+        ("mysql://u:hunter2@h/db", "unsupported database URL (mysql:)"),
+        ("postgresql+psycopg://u:hunter2@h/db", "unsupported database URL (postgresql+psycopg:)"),
+        ("jobs.db", "unsupported database URL ('jobs.db'); use sqlite:///jobs.db"),
+        ("host=localhost password=hunter2 dbname=x", "may contain a password"),
+        ("", "must be a string such as sqlite:///jobs.db"),
+        (None, "not NoneType"),
+        (5, "not int"),
+        ("sqlite:jobs.db", "invalid SQLite URL ('sqlite:jobs.db'); use sqlite:///jobs.db"),
+        ("sqlite://jobs.db", "invalid SQLite URL"),
+        ("sqlite://u:hunter2@h/db", "invalid SQLite URL"),
+        ("sqlite://[x/db", "invalid SQLite URL"),
+        ("sqlite:///jobs.db?mode=ro", "invalid SQLite URL"),
+        ("sqlite:///", "doesn't name a file"),
+        ("sqlite:///folder/", "doesn't name a file"),
+        ("sqlite:///a%00b", "doesn't name a file"),
         ("postgresql://u:hunter2@h:port/db", "port in postgresql://u@h:port/db must be a number"),
         ("postgresql://u:hunter2@h:99999/db", "must be a number between 1 and 65535"),
         ("postgresql://u:hunter2@h/db?nonsense=1", 'invalid URI query parameter: "nonsense"'),
-        ("postgresql://u:hun/hunter2@h/db", "percent-encoded: @ as %40, / as %2F"),
-        ("postgresql://u:hun@hunter2@h/db", "percent-encoded: @ as %40"),
+        ("postgresql://u:hun/hunter2@h/db", "percent-encode such characters: @ as %40, / as %2F"),
+        ("postgresql://u:hun@hunter2@h/db", "percent-encode such characters: @ as %40"),
         ("postgresql://u:100%hunter2@h/db", "% that isn't followed by two hexadecimal digits"),
-        ("postgresql://u:hunter2@[::1/db", "no PostgreSQL URL"),
+        ("postgresql://u:hunter2@[::1/db", "invalid PostgreSQL URL"),
         ("postgresql://u:hunter2@h/d\0b", "NUL"),
         ("postgresql://u:hunter2\ud800@h/db", "can't be encoded"),
     ],
@@ -62,13 +62,13 @@ def test_a_url_that_cant_be_one_is_refused_before_anything_is_touched(url, telli
 def test_a_file_in_a_folder_that_isnt_there_says_so(tmp_path):
     error = opening(f"sqlite:///{tmp_path}/missing/jobs.db")
     assert isinstance(error, ConfigError)
-    assert f"the folder of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
+    assert f"the directory of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
 
 
 def test_a_folder_instead_of_a_file_says_so(tmp_path):
     error = opening(f"sqlite:///{tmp_path}")
     assert isinstance(error, ConfigError)
-    assert f"{tmp_path} is a folder" in str(error)
+    assert f"{tmp_path} is a directory" in str(error)
 
 
 @pytest.mark.parametrize("text", ["no database\n", "no database\n" * 500])
@@ -77,7 +77,7 @@ def test_a_file_that_isnt_a_database_says_so_and_is_left_as_it_is(tmp_path, text
     path.write_text(text)
     error = opening(f"sqlite:///{path}")
     assert isinstance(error, StoreError)
-    assert f"{path} is no SQLite database" in str(error)
+    assert f"{path} is not a SQLite database" in str(error)
     assert path.read_text() == text
 
 
@@ -93,7 +93,7 @@ def test_a_name_that_is_too_long_for_a_file_says_so(tmp_path):
 def test_a_database_that_isnt_on_the_server_says_so(postgres_url):
     error = opening(postgres_url.replace("/holdfast_", "/nope_").replace("user=", f"password={SECRET}&user="))
     assert isinstance(error, StoreUnavailable)
-    assert 'refused us: database "nope_' in str(error)
+    assert 'rejected the connection: database "nope_' in str(error)
     assert "does not exist; check the URL's database" in str(error)
 
 
@@ -105,12 +105,12 @@ def test_a_user_that_isnt_on_the_server_says_so(postgres_url):
 def test_a_port_where_nobody_listens_says_so():
     error = opening(f"postgresql://u:{SECRET}@127.0.0.1:1/db")
     assert isinstance(error, StoreUnavailable)
-    assert "postgresql://u@127.0.0.1:1/db can't be reached" in str(error)
-    assert "Connection refused; is the server up?" in str(error)
+    assert "cannot connect to postgresql://u@127.0.0.1:1/db" in str(error)
+    assert "Connection refused; is the server running?" in str(error)
 
 
 def test_a_socket_that_isnt_there_says_so(tmp_path):
-    assert "No such file or directory; is the server up?" in str(opening(f"postgresql:///db?host={tmp_path}"))
+    assert "No such file or directory; is the server running?" in str(opening(f"postgresql:///db?host={tmp_path}"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_url_is_shown_without_its_password(url, expected):
 
 @pytest.mark.parametrize("url", ["postgresql:/ada:s3cret@host/shop", "postgresql:ada:s3cret@host/shop"])
 def test_a_postgresql_url_without_its_slashes_is_refused_without_showing_its_password(url):
-    with pytest.raises(ConfigError, match="begins with postgresql://") as caught:
+    with pytest.raises(ConfigError, match="starts with postgresql://") as caught:
         open_database(url, "holdfast")
     assert "s3cret" not in str(caught.value)
 

@@ -110,11 +110,11 @@ def test_runs_that_arent_ready_are_left(world, state):
     if state == "scheduled":
         world.add(delay=SECOND)
     elif state == "cancelled":
-        world.store.operators.cancel(world.add(), CANCELLED)
+        world.store.actions.cancel(world.add(), CANCELLED)
     else:
         world.end("w", world.running("w"), state)
     assert world.claim("w", 8) == []
-    assert not world.store.claims.any_ready([world.lane()])
+    assert not world.store.claims.has_ready([world.lane()])
 
 
 def test_held_runs_are_left_and_dont_stand_in_the_way(world):
@@ -146,9 +146,9 @@ def test_sessions_that_claim_at_once_never_get_the_same_run(world):
 
     def work(name: str) -> None:
         store = Store(open_database(world.url, "holdfast"), clock=world.clock)
-        store.workers.open(name, name, 60 * SECOND, "{}")
+        store.sessions.open(name, name, 60 * SECOND, "{}")
         gate.wait()
-        while store.claims.any_ready([lane]):
+        while store.claims.has_ready([lane]):
             claimed.extend((claim.id, claim.fence) for claim in store.claims.claim(name, [lane], 7))
         store.close()
 
@@ -165,15 +165,17 @@ def test_owned_tells_what_a_session_holds_in_whatever_state(world):
     world.session("v")
     running, cancelled = world.running("w"), world.running("w")
     world.running("v")
-    world.store.operators.cancel(cancelled.id, CANCELLED)
-    assert sorted(world.store.claims.owned("w")) == sorted([(running.id, 1, "running"), (cancelled.id, 1, "cancelled")])
+    world.store.actions.cancel(cancelled.id, CANCELLED)
+    assert sorted(world.store.claims.list_owned("w")) == sorted(
+        [(running.id, 1, "running"), (cancelled.id, 1, "cancelled")]
+    )
     world.end("w", running)
-    assert world.store.claims.owned("w") == [(cancelled.id, 1, "cancelled")]
+    assert world.store.claims.list_owned("w") == [(cancelled.id, 1, "cancelled")]
 
 
 def test_busy_means_ready_or_running_in_these_lanes(world):
     world.session("w")
-    busy = world.store.claims.busy
+    busy = world.store.claims.has_active
     world.lane()
     assert not busy([world.lane()])
     world.add(delay=SECOND)
@@ -211,17 +213,17 @@ class TestPickingWithoutALock:
         """A function that has something happen between the pick and the lock of the next claim."""
 
         def let(happen):
-            real = world.store.claims._one
+            real = world.store.claims._execute
             calls = []
 
             def one(purpose, name, /, **given):
                 found = real(purpose, name, **given)
-                if name == "claimable" and not calls:
+                if name == "pick_claimable" and not calls:
                     calls.append(name)
                     happen()
                 return found
 
-            monkeypatch.setattr(world.store.claims, "_one", one)
+            monkeypatch.setattr(world.store.claims, "_execute", one)
 
         return let
 
@@ -273,7 +275,7 @@ class TestPickingWithoutALock:
         world.session("w")
         ids = [world.add(), world.add()]
         between(lambda: (world.add(), world.add(priority=-1)))
-        monkeypatch.setattr(world.store.claims, "_together", None)
+        monkeypatch.setattr(world.store.claims, "_transaction", None)
         assert [claim.id for claim in world.claim("w", 2)] == ids
 
     def test_what_happened_to_a_run_meanwhile_is_known(self, world, between):
@@ -303,7 +305,7 @@ class TestPickingWithoutALock:
 
         between(swap)
         (claim,) = world.claim("w", 2)
-        assert [owned.id for owned in world.store.claims.owned("w")] == [taken]
+        assert [owned.id for owned in world.store.claims.list_owned("w")] == [taken]
         assert [claim.id for claim in world.claim("w", 2)] == [came]
         row = world.row(taken)
         known = (claim.id, claim.seq, claim.args, claim.turn, claim.fence, claim.attempt, claim.limits)
@@ -316,8 +318,8 @@ class TestPickingWithoutALock:
         between(
             {
                 "pause": lambda: world.store.queues.pause(["default"]),
-                "cancel": lambda: world.store.operators.cancel(id, CANCELLED),
-                "close": lambda: world.store.workers.close("w"),
+                "cancel": lambda: world.store.actions.cancel(id, CANCELLED),
+                "close": lambda: world.store.sessions.close("w"),
             }[happens]
         )
         assert world.claim("w", 8) == []

@@ -152,14 +152,14 @@ def test_a_connection_that_the_server_ended_is_opened_anew(postgres):
 def test_work_whose_connection_was_lost_half_way_is_done_again_as_a_whole(postgres):
     tries = []
 
-    def work(do):
+    def work(tx):
         tries.append(1)
-        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+        tx.execute("add_lanes", rows='[{"queue":"q","task":"t"}]')
         if len(tries) == 1:
             assert terminate(postgres) >= 1
-        do("add_lanes", rows='[{"queue":"q","task":"u"}]')
+        tx.execute("add_lanes", rows='[{"queue":"q","task":"u"}]')
 
-    postgres.store.intake._together("client", work)
+    postgres.store.enqueuer._transaction("client", work)
     assert len(tries) == 2
     assert postgres.sql("select queue, task from {schema}lanes order by task") == [("q", "t"), ("q", "u")]
 
@@ -200,12 +200,12 @@ def test_an_error_in_the_middle_of_a_transaction_leaves_nothing_of_it_and_keeps_
     class Stop(Exception):
         pass
 
-    def work(do):
-        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+    def work(tx):
+        tx.execute("add_lanes", rows='[{"queue":"q","task":"t"}]')
         raise Stop
 
     with pytest.raises(Stop):
-        world.store.intake._together("client", work)
+        world.store.enqueuer._transaction("client", work)
     assert world.rows("lanes") == 0
     assert world.state(world.add()) == "ready", "the line is fit for use"
     assert line.run(lambda connection: connection) is connection
@@ -216,12 +216,12 @@ def test_after_an_interrupt_the_connection_is_opened_anew(world):
     line = world.store.database.connection("client")
     connection = line.run(lambda connection: connection)
 
-    def work(do):
-        do("add_lanes", rows='[{"queue":"q","task":"t"}]')
+    def work(tx):
+        tx.execute("add_lanes", rows='[{"queue":"q","task":"t"}]')
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        world.store.intake._together("client", work)
+        world.store.enqueuer._transaction("client", work)
     assert world.rows("lanes") == 0
     assert line.run(lambda connection: connection) is not connection
 
@@ -284,7 +284,7 @@ def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
     url = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/db?sslmode=disable&gssencmode=disable"
     store = Store(open_database(url, "holdfast"))
     for _ in range(35):
-        with pytest.raises(StoreUnavailable, match="can't be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot connect to"):
             store.lanes.refresh()
         clock.now += 0.1
     assert len(asked) == 4
@@ -324,7 +324,7 @@ def test_a_database_whose_default_is_serializable_works_and_loses_nothing(postgr
         store = world.another_store()
         run = world.new(key=f"k{n % 2}", unique="u" if n % 4 == 0 else None)
         gate.wait()
-        ids.append(store.intake.add([run])[0])
+        ids.append(store.enqueuer.enqueue([run])[0])
 
     threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -354,20 +354,20 @@ def test_our_transactions_read_what_is_committed_whatever_the_url_asks_for(postg
 
 
 def test_connections_have_timeouts_of_their_own(postgres):
-    postgres.store.be_patient_for(7.0)
-    line = postgres.store._ground.line("commit")
+    postgres.store.set_idle_transaction_timeout(7.0)
+    line = postgres.store._context.connection("commit")
     names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout", "jit", "application_name")
     shown = [line.run(lambda c, name=name: c.execute(plain(f"show {name}"), {}))[0][0] for name in names]
     assert shown == ["7s", "10s", "30s", "off", "holdfast commit"]
 
 
 def test_a_transaction_left_idle_is_ended_by_the_server_and_done_again(postgres):
-    postgres.store.be_patient_for(0.05)
+    postgres.store.set_idle_transaction_timeout(0.05)
     tries = []
 
-    def work(do):
+    def work(tx):
         tries.append(1)
-        do("all_lanes")
+        tx.execute("list_lanes")
         if len(tries) == 1:
             with psycopg.connect(postgres.url, autocommit=True) as other:
                 while other.execute(
@@ -375,9 +375,9 @@ def test_a_transaction_left_idle_is_ended_by_the_server_and_done_again(postgres)
                     " and datname = current_database()"
                 ).fetchone():
                     pass
-        do("all_lanes")
+        tx.execute("list_lanes")
 
-    postgres.store.intake._together("commit", work)
+    postgres.store.enqueuer._transaction("commit", work)
     assert len(tries) == 2
 
 

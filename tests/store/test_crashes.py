@@ -9,7 +9,7 @@ from tests.support.world import CRASHED, SECOND, end_of
 
 def die(world, session):
     """The session's process dies with all its runs; what its recovery did."""
-    world.store.workers.expire([session])
+    world.store.sessions.expire([session])
     return world.recover(session)
 
 
@@ -25,7 +25,7 @@ def test_a_death_with_several_runs_charges_nobody_and_all_return_at_once(world):
     world.session("w")
     assert len(claim_all(world, "w")) == 400
     recovered = die(world, "w")
-    assert (recovered.ready, recovered.failed) == (400, [])
+    assert (recovered.requeued, recovered.failed) == (400, [])
     world.session("v")
     again = claim_all(world, "v")
     assert len(again) == 400, "after a power cut all runs start again at full concurrency"
@@ -42,13 +42,13 @@ def test_a_second_death_in_a_row_isolates_the_runs_in_smaller_groups(world):
     world.session("w")
     assert world.claim("w", 16) == [], "an ordinary claim leaves isolated runs alone"
     lanes = [world.lane()]
-    assert world.store.claims.any_isolated(lanes)
-    assert world.store.claims.busy(lanes), "a drain waits for them"
+    assert world.store.claims.has_isolated(lanes)
+    assert world.store.claims.has_active(lanes), "a drain waits for them"
     groups = []
     while group := world.claim_isolated("w"):
         groups.append(len(group))
     assert groups == [3, 3, 3]
-    assert not world.store.claims.any_isolated(lanes)
+    assert not world.store.claims.has_isolated(lanes)
 
 
 @pytest.mark.parametrize("neighbours", [0, 1, 7, 100])
@@ -70,7 +70,7 @@ def test_the_run_that_kills_its_process_fails_and_all_others_finish(world, neigh
             die(world, session)
             continue
         for claim in group:
-            assert world.end(session, claim, family=claim.ending is not None)
+            assert world.end(session, claim, in_tree=claim.ending is not None)
     states = {id: world.state(id) for id in ids}
     if undos:  # its compensations ran in the last attempt
         assert "undoing" not in states.values()
@@ -94,7 +94,7 @@ def test_an_attempt_that_ends_in_order_clears_the_suspicion(world, kind, family)
     first, _second = world.claim("v", 2)
     if kind == "waiting" and not family:
         pytest.skip("only durable functions wait")
-    assert world.end("v", first, kind, family=family)
+    assert world.end("v", first, kind, in_tree=family)
     assert (world.row(first.id)["deaths"], world.row(first.id)["isolation"]) == (0, None)
 
 
@@ -102,7 +102,7 @@ def test_isolated_runs_of_a_paused_queue_wait(world):
     isolated(world, 2)
     world.session("w")
     world.store.queues.pause(["default"])
-    assert not world.store.claims.any_isolated([world.lane()])
+    assert not world.store.claims.has_isolated([world.lane()])
     assert world.claim_isolated("w") == []
     world.store.queues.resume(["default"])
     assert len(world.claim_isolated("w")) == 1
@@ -132,7 +132,7 @@ def test_an_operators_retry_starts_without_suspicion(world):
     world.session("w")
     world.claim_isolated("w")
     assert die(world, "w").failed == [id]
-    world.store.operators.retry(id)
+    world.store.actions.retry(id)
     row = world.row(id)
     assert (row["state"], row["held"], row["crashes"], row["deaths"], row["isolation"]) == ("ready", None, 0, 0, None)
 
@@ -141,7 +141,7 @@ def test_a_session_whose_process_is_known_to_have_ended_is_recovered_before_its_
     world.session("w", lease=60)
     claim = world.running("w")
     assert not world.recover("w")
-    assert die(world, "w").ready == 1
+    assert die(world, "w").requeued == 1
     assert world.state(claim.id) == "ready"
 
 
@@ -168,7 +168,7 @@ def test_a_known_culprit_is_isolated_at_once_and_one_with_a_process_of_its_own_n
 def test_suspects_that_a_session_reports_together_are_not_charged(world):
     world.session("w")
     claims = [world.running("w") for _ in range(3)]
-    ends = [end_of(claim, "crashed", error=CRASHED, together=3) for claim in claims]
+    ends = [end_of(claim, "crashed", error=CRASHED, runs_in_process=3) for claim in claims]
     counted, failed = world.store.attempts.crash("w", ends)
     assert (len(counted), failed) == (3, [])
     assert [world.row(claim.id)["crashes"] for claim in claims] == [0, 0, 0]
@@ -180,19 +180,19 @@ def test_runs_of_a_lease_lost_to_the_database_are_neither_charged_nor_suspected(
     ids = isolated(world, 1, max_crashes=3)
     world.session("w")
     world.claim_isolated("w")
-    world.store.workers.expire(["w"])
+    world.store.sessions.expire(["w"])
     if by == "its worker":
-        world.store.workers.excuse("w")
-    recovered = world.store.workers.recover(["w"], CRASHED, excused=by == "the recoverer")
+        world.store.sessions.excuse("w")
+    recovered = world.store.sessions.recover(["w"], CRASHED, excused=by == "the recoverer")
     row = world.row(ids[0])
-    assert (recovered.ready, row["crashes"], row["deaths"], row["held"]) == (1, 2, 2, None)
+    assert (recovered.requeued, row["crashes"], row["deaths"], row["held"]) == (1, 2, 2, None)
     assert world.kinds(ids[0])[-1] == "worker_lost"
 
 
 def test_a_run_beside_leftover_code_of_a_lost_session_did_not_die_alone(world):
     world.session("w")
     claim = world.running("w", max_crashes=0)
-    world.store.workers.renew("w", 60 * SECOND, '{"leftover":["another"]}')
+    world.store.sessions.renew("w", 60 * SECOND, '{"leftover":["another"]}')
     assert die(world, "w").failed == []
     assert (world.row(claim.id)["crashes"], world.kinds(claim.id)) == (0, ["worker_lost"])
 
@@ -201,14 +201,14 @@ def test_a_run_beside_leftover_code_of_a_lost_session_did_not_die_alone(world):
 def test_a_run_beside_its_own_leftover_code_died_alone_and_an_unreadable_report_does_no_harm(world, status):
     world.session("w")
     claim = world.running("w", max_crashes=0)
-    world.store.workers.renew("w", 60 * SECOND, status.replace("THE RUN", claim.id))
+    world.store.sessions.renew("w", 60 * SECOND, status.replace("THE RUN", claim.id))
     assert die(world, "w").failed == [claim.id]
 
 
 def test_a_renewal_reports_the_workers_health(world):
     world.session("w")
-    assert world.store.workers.renew("w", 60 * SECOND, '{"lost_threads":3}')
-    assert world.store.workers.sessions()[0][-1] == '{"lost_threads":3}'
+    assert world.store.sessions.renew("w", 60 * SECOND, '{"lost_threads":3}')
+    assert world.store.sessions.list_all()[0][-1] == '{"lost_threads":3}'
 
 
 def isolated(world, count, **more):

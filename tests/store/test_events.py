@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import Emit, Open, Outcome, Wrote
-from holdfast.store.waking import MOST_WOKEN, target_of
+from holdfast.store.commands import EmitCommand, WaitOutcome, WaitRegistered, Written
+from holdfast.store.waits import MAX_WOKEN_RUNS, event_target
 from tests.support.world import DAY, end_of, held, wait_of
 
 
@@ -16,7 +16,7 @@ def claim(world):
 
 
 def emit_of(claim, name="x", payload="1", tenant=None, n=1, key="emit"):
-    return Emit(held(claim), n, key, target_of(tenant, name), tenant, name, payload)
+    return EmitCommand(held(claim), n, key, event_target(tenant, name), tenant, name, payload)
 
 
 def emitted(world):
@@ -25,7 +25,7 @@ def emitted(world):
 
 def test_an_event_emitted_before_is_there_when_someone_waits(world, claim):
     assert world.store.events.emit(None, "x", '{"a":1}') is True
-    assert world.wait("w", claim, "event", "x") == Outcome("event", '{"a":1}')
+    assert world.wait("w", claim, "event", "x") == WaitOutcome("event", '{"a":1}')
     assert world.rows("waits") == 0
     assert world.steps(claim.id) == [(10, "event", "event", '{"a":1}')]
 
@@ -44,9 +44,9 @@ def test_an_event_emitted_after_wakes_everyone_who_waits_and_nobody_else(world):
 def test_null_is_a_payload(world, claim, before):
     if before:
         world.store.events.emit(None, "x", "null")
-        assert world.wait("w", claim, "event", "x") == Outcome("event", "null")
+        assert world.wait("w", claim, "event", "x") == WaitOutcome("event", "null")
         return
-    assert world.wait("w", claim, "event", "x") == Open(None)
+    assert world.wait("w", claim, "event", "x") == WaitRegistered(None)
     world.suspend("w", claim)
     world.store.events.emit(None, "x", "null")
     assert world.waits(claim.id) == {"event": ("event", "null")}
@@ -56,20 +56,20 @@ def test_null_is_a_payload(world, claim, before):
 def test_the_first_emit_wins(world, claim):
     assert world.store.events.emit(None, "x", "1") is True
     assert world.store.events.emit(None, "x", "2") is False
-    assert world.write("w", emit_of(claim, payload="3")) == [Wrote("false")]
+    assert world.write("w", emit_of(claim, payload="3")) == [Written("false")]
     assert emitted(world) == [(None, "x", "1")]
 
 
 def test_of_two_runs_that_emit_at_once_one_is_first(world, claim):
     other = world.running("w")
-    assert world.write("w", emit_of(claim), emit_of(other, payload="2")) == [Wrote("true"), Wrote("false")]
+    assert world.write("w", emit_of(claim), emit_of(other, payload="2")) == [Written("true"), Written("false")]
     assert emitted(world) == [(None, "x", "1")]
     assert world.store.events.emit(None, "x", "3") is False
 
 
 def test_an_emit_from_a_run_wakes_those_who_wait(world, claim):
     waiting = world.waiting("w", "event", "x")
-    assert world.write("w", emit_of(claim, payload='"hi"')) == [Wrote("true")]
+    assert world.write("w", emit_of(claim, payload='"hi"')) == [Written("true")]
     (woken,) = world.claim("w")
     assert woken.id == waiting.id
     assert world.waits(waiting.id) == {"event": ("event", '"hi"')}
@@ -82,7 +82,7 @@ def test_events_of_tenants_are_apart(world, claim, name):
         assert world.store.events.emit(tenant, name, str(number)) is True
     for number, tenant in enumerate(tenants):
         wait = wait_of(claim, "event", name, tenant=tenant, key=f"wait {number}", n=number)
-        assert world.write("w", wait) == [Outcome("event", str(number))]
+        assert world.write("w", wait) == [WaitOutcome("event", str(number))]
 
 
 def test_a_run_that_waits_twice_for_an_event_gets_it_twice(world, claim):
@@ -97,26 +97,26 @@ def test_a_run_that_waits_twice_for_an_event_gets_it_twice(world, claim):
 @pytest.mark.parametrize("by_a_run", [False, True])
 def test_an_event_with_very_many_waiters_wakes_them_in_batches(world, by_a_run):
     world.session("w")
-    count = 2 * MOST_WOKEN + 1
+    count = 2 * MAX_WOKEN_RUNS + 1
     world.add_many(count)
     claims = []
     while len(claims) < count:
         claims += world.claim("w", 512)
-    for at in range(0, count, MOST_WOKEN):
-        some = claims[at : at + MOST_WOKEN]
+    for at in range(0, count, MAX_WOKEN_RUNS):
+        some = claims[at : at + MAX_WOKEN_RUNS]
         world.write("w", *(wait_of(claim, "event", "x") for claim in some))
-        world.store.attempts.end("w", [end_of(claim, "waiting", family=True) for claim in some])
+        world.store.attempts.end("w", [end_of(claim, "waiting", in_tree=True) for claim in some])
     if by_a_run:
-        assert world.write("w", emit_of(world.running("w"))) == [Wrote("true")]
+        assert world.write("w", emit_of(world.running("w"))) == [Written("true")]
     else:
         assert world.store.events.emit(None, "x", "1")
     ready = "select count(*) from {schema}runs where state = 'ready'"
-    assert world.sql(ready) == [(MOST_WOKEN,)]
+    assert world.sql(ready) == [(MAX_WOKEN_RUNS,)]
     late = world.running("w", priority=9)
-    assert world.wait("w", late, "event", "x") == Outcome("event", "1"), "while others are still to be woken"
-    assert world.store.timers.wake_waiters() == MOST_WOKEN
-    assert world.store.timers.wake_waiters() == 1
-    assert world.store.timers.wake_waiters() == 0
+    assert world.wait("w", late, "event", "x") == WaitOutcome("event", "1"), "while others are still to be woken"
+    assert world.store.timers.wake_event_waiters() == MAX_WOKEN_RUNS
+    assert world.store.timers.wake_event_waiters() == 1
+    assert world.store.timers.wake_event_waiters() == 0
     assert world.sql(ready) == [(count,)]
     assert world.sql("select distinct outcome, value from {schema}waits") == [("event", "1")]
     assert world.store.events.emit(None, "x", "2") is False
@@ -130,10 +130,10 @@ def test_old_events_are_pruned_unless_someone_waits_for_them(world, claim, clock
     world.wait("w", claim, "event", "awaited")
     clock.advance(9 * 86_400)
     world.store.events.emit(None, "new", "1")
-    assert world.store.timers.prune_events(10 * DAY) is False
+    assert world.store.retention.prune_events(10 * DAY) is False
     assert world.rows("events") == 3, "none is so old"
     clock.advance(86_400)
-    assert world.store.timers.prune_events(10 * DAY) is False
+    assert world.store.retention.prune_events(10 * DAY) is False
     assert [name for (name,) in world.sql("select name from {schema}events order by name")] == ["awaited", "new"]
     world.suspend("w", claim) or world.sql("update {schema}runs set state = 'waiting', session = null")
     world.store.events.emit(None, "awaited", "2")
@@ -143,18 +143,18 @@ def test_old_events_are_pruned_unless_someone_waits_for_them(world, claim, clock
 def test_an_event_that_is_waited_for_is_looked_at_again_later(world, claim, clock):
     world.wait("w", claim, "event", "awaited", delay=1)
     clock.advance(10)
-    world.store.timers.prune_events(10)
-    world.store.timers.wake_due()
+    world.store.retention.prune_events(10)
+    world.store.timers.resolve_due_waits()
     assert world.rows("events") == 1
     clock.advance(10)
-    world.store.timers.prune_events(10)
+    world.store.retention.prune_events(10)
     assert world.rows("events") == 0, "the wait is over by now"
 
 
 def test_an_event_that_was_pruned_can_be_emitted_again(world, clock):
     world.store.events.emit(None, "x", "1")
     clock.advance(1)
-    world.store.timers.prune_events(1)
+    world.store.retention.prune_events(1)
     assert world.store.events.emit(None, "x", "2") is True
 
 
@@ -164,8 +164,8 @@ def test_events_are_pruned_in_small_batches(world, clock):
             "insert into {schema}events (target, name, touched_at)"
             " select 'e' || n, 'e', 1 from (" + _numbers(some * 300, 300) + ") numbers"
         )
-    assert world.store.timers.prune_events(1) is True
-    assert world.store.timers.prune_events(1) is False
+    assert world.store.retention.prune_events(1) is True
+    assert world.store.retention.prune_events(1) is False
     assert world.rows("events") == 0
 
 

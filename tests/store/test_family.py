@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import LOST, Open, Outcome, Spawn, Wrote
+from holdfast.store.commands import RUN_LOST, SpawnCommand, WaitOutcome, WaitRegistered, Written
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of, held, spawn_of
 
 
@@ -21,9 +21,9 @@ def join(world, claim, key="call#1", eager=0, n=10):
 def finish(world, claim, how="done"):
     """End a child in one of the ways there are."""
     if how in ("done", "failed"):
-        assert world.end("w", claim, how, family=True)
+        assert world.end("w", claim, how, in_tree=True)
     elif how == "cancelled":
-        assert world.store.operators.cancel(claim.id, CANCELLED)
+        assert world.store.actions.cancel(claim.id, CANCELLED)
     elif how == "process crashed":
         assert world.store.attempts.crash("w", [end_of(claim, "handed_back", error=CRASHED)]) == (
             {(claim.id, claim.fence)},
@@ -76,14 +76,14 @@ def test_children_that_are_spawned_again_after_a_lost_answer_are_there_once(worl
     repeat = spawn_of(parent, [world.new("child") for _ in range(3)], concurrency=2)
     repeat.kind = "map"
     assert world.write("w", repeat) == first
-    assert isinstance(first[0], Wrote)
+    assert isinstance(first[0], Written)
     assert world.rows("runs") == 4
 
 
 def test_more_children_than_a_batch_are_made_at_once(world, parent):
     children = world.spawn("w", parent, 1201)
-    assert join(world, parent) == Open(None)
-    found = world.store.journal.children(parent.id, "0:call#1")
+    assert join(world, parent) == WaitRegistered(None)
+    found = world.store.journal.child_results(parent.id, "0:call#1")
     assert [str(row[0]) for row in found] == children
     assert [row[1] for row in found] == list(range(1201))
 
@@ -94,23 +94,23 @@ def test_more_children_than_a_batch_are_made_at_once(world, parent):
 def test_a_join_of_a_child_that_has_ended_is_over_at_once(world, parent):
     world.spawn("w", parent)
     finish(world, world.child("w"))
-    assert join(world, parent) == Outcome("children", None)
+    assert join(world, parent) == WaitOutcome("children", None)
     assert world.steps(parent.id)[-1] == (10, "$join:call#1#1", "join", None)
-    assert join(world, parent) == Outcome("children", None), "said again"
+    assert join(world, parent) == WaitOutcome("children", None), "said again"
 
 
 @pytest.mark.parametrize("how", ["done", *BAD])
 def test_a_child_that_ends_wakes_the_parent_that_waits_for_it(world, parent, how):
     (id,) = world.spawn("w", parent, run=LAST_CRASH)
-    assert join(world, parent) == Open(None)
+    assert join(world, parent) == WaitRegistered(None)
     child = world.child("w")
     world.suspend("w", parent)
     finish(world, child, how)
     assert world.state(parent.id) == "ready"
     assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
-    (end,) = world.store.journal.children(parent.id, "0:call#1")
+    (end,) = world.store.journal.child_results(parent.id, "0:call#1")
     assert (str(end[0]), end[2]) == (id, world.state(id))
-    assert world.store.journal.spawned(parent.id)["0:call#1"][2] == world.state(id)
+    assert world.store.journal.spawned_results(parent.id)["0:call#1"][2] == world.state(id)
     assert world.row(id)["expires_at"] is None, "children are kept as long as their root"
 
 
@@ -120,12 +120,12 @@ def test_a_map_wakes_its_parent_once_with_the_last_child(world, parent):
     world.suspend("w", parent)
     children = world.claim("w", 4, ["child"])
     finish(world, children[0], "failed")
-    world.store.attempts.end("w", [end_of(child, family=True) for child in children[1:3]])
+    world.store.attempts.end("w", [end_of(child, in_tree=True) for child in children[1:3]])
     assert (world.state(parent.id), world.waits(parent.id)) == ("waiting", {"$join:call#1#1": (None, None)})
     assert world.sql("select pending from {schema}waits") == [(1,)]
     finish(world, children[3])
     assert (world.state(parent.id), world.waits(parent.id)) == ("ready", {"$join:call#1#1": ("children", None)})
-    states = [row[2] for row in world.store.journal.children(parent.id, "0:call#1")]
+    states = [row[2] for row in world.store.journal.child_results(parent.id, "0:call#1")]
     assert states == ["failed", "done", "done", "done"]
 
 
@@ -150,8 +150,8 @@ def test_an_eager_join_registered_after_a_failure_knows_it(world, parent, clock)
     finish(world, children[2], "failed")
     clock.advance(1)
     finish(world, children[0], "failed")
-    assert join(world, parent, eager=1) == Outcome("failed", children[2].id)
-    assert join(world, parent, eager=1) == Outcome("failed", children[2].id), "said again"
+    assert join(world, parent, eager=1) == WaitOutcome("failed", children[2].id)
+    assert join(world, parent, eager=1) == WaitOutcome("failed", children[2].id), "said again"
 
 
 def test_an_eager_join_in_which_all_ends_well_is_one_of_children(world, parent):
@@ -178,7 +178,7 @@ def test_a_child_that_suspends_or_is_tried_again_hasnt_ended(world, parent, cloc
     join(world, parent)
     world.suspend("w", parent)
     child = world.child("w")
-    assert world.end("w", child, "retrying", family=True)
+    assert world.end("w", child, "retrying", in_tree=True)
     clock.advance(10)
     world.store.timers.promote_due()
     child = world.child("w")
@@ -190,10 +190,10 @@ def test_a_child_that_suspends_or_is_tried_again_hasnt_ended(world, parent, cloc
 def test_children_of_before_a_restart_dont_count_after_it(world, parent):
     world.spawn("w", parent)
     old = world.child("w")
-    world.end("w", parent, "restarted", family=True)
+    world.end("w", parent, "restarted", in_tree=True)
     (again,) = world.claim("w")
     world.spawn("w", again)
-    assert join(world, again) == Open(None)
+    assert join(world, again) == WaitRegistered(None)
     finish(world, old)
     assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}
     finish(world, world.child("w"))
@@ -204,11 +204,11 @@ def test_how_very_many_spawned_children_ended_is_read_by_pages(world, parent):
     spawns = []
     for number in range(1, 1004):
         command = spawn_of(parent, [world.new("child")], n=number, key=f"call#{number}")
-        spawns.append(Spawn(held(parent), number, f"call#{number}", "spawn", command.children, command.value))
+        spawns.append(SpawnCommand(held(parent), number, f"call#{number}", "spawn", command.children, command.value))
     world.write("w", *spawns)
     world.spawn("w", parent, 3, key="map#1", n=2000)
     world.sql("update {schema}runs set state = 'done', finished_at = 1, result = '1' where parent is not null")
-    ends = world.store.journal.spawned(parent.id)
+    ends = world.store.journal.spawned_results(parent.id)
     assert {key: str(row[0]) for key, row in ends.items()} == {
         f"0:{spawn.key}": spawn.children[0].id for spawn in spawns
     }
@@ -222,7 +222,7 @@ def tree(world, parent):
     """Three children in different states, a grandchild of the second, and one below that."""
     world.spawn("w", parent, 3)
     _, child = world.claim("w", 2, ["child"])
-    children = world.store.journal.children(parent.id, "0:call#1")
+    children = world.store.journal.child_results(parent.id, "0:call#1")
     (grandchild,) = world.spawn("w", child)
     (claim,) = (run for run in world.claim("w", 8, ["child"]) if run.id == grandchild)
     (great,) = world.spawn("w", claim)
@@ -246,11 +246,11 @@ def test_a_bad_end_takes_the_children_along_to_all_depths(world, how):
 
 def test_children_that_a_worker_is_still_at_are_marked_until_it_has_let_go(world, parent):
     below = tree(world, parent)
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     assert world.row(below[0])["session"] == "w"
     assert world.row(below[4])["session"] is None
-    owned = {run.id: run for run in world.store.claims.owned("w")}
-    world.store.attempts.let_go("w", [(owned[below[0]].id, owned[below[0]].fence)])
+    owned = {run.id: run for run in world.store.claims.list_owned("w")}
+    world.store.attempts.release("w", [(owned[below[0]].id, owned[below[0]].fence)])
     assert world.row(below[0])["session"] is None
 
 
@@ -258,7 +258,7 @@ def test_children_that_a_worker_is_still_at_are_marked_until_it_has_let_go(world
 def test_any_other_end_leaves_the_children_running(world, parent, kind):
     below = tree(world, parent)
     before = world.states(below)
-    assert world.end("w", parent, kind, family=True)
+    assert world.end("w", parent, kind, in_tree=True)
     assert world.states(below) == before
 
 
@@ -266,12 +266,12 @@ def test_children_of_a_cancelled_parent_that_had_ended_stay_as_they_are(world, p
     world.spawn("w", parent, 2)
     child = world.child("w")
     finish(world, child)
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     assert world.state(child.id) == "done"
     assert world.kinds(child.id) == ["done"]
 
 
 def test_a_late_spawn_of_a_cancelled_parent_makes_no_child(world, parent):
-    world.store.operators.cancel(parent.id, CANCELLED)
-    assert world.write("w", spawn_of(parent, [world.new("child")])) == [LOST]
+    world.store.actions.cancel(parent.id, CANCELLED)
+    assert world.write("w", spawn_of(parent, [world.new("child")])) == [RUN_LOST]
     assert world.rows("runs") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import Write
+from holdfast.store.commands import WriteCommand
 from tests.store.test_family import finish
 from tests.support.world import CANCELLED, DAY, held, record_of
 
@@ -20,7 +20,7 @@ def parent(world):
 def prune(world):
     pruned = 0
     for _ in range(20):
-        count, more = world.store.timers.prune()
+        count, more = world.store.retention.prune()
         pruned += count
         if not more:
             return pruned
@@ -30,7 +30,7 @@ def prune(world):
 def prune_older(world):
     pruned, after = 0, "00000000-0000-0000-0000-000000000000"
     for _ in range(20):
-        count, after = world.store.upkeep.prune_older(DAY, after)
+        count, after = world.store.retention.prune_older(DAY, after)
         pruned += count
         if after is None:
             return pruned
@@ -47,11 +47,11 @@ def test_a_family_goes_with_its_root_and_all_that_belonged_to_it(world, parent, 
     (grandchild,) = world.spawn("w", claim)
     world.record("w", claim, 2)
     world.wait("w", claim, "event", "x", delay=1)
-    world.store.operators.send(child, "topic", "1")
-    world.write("w", Write(held(claim), None, "step", 1, '"a"'))
-    world.store.operators.cancel(parent.id, CANCELLED)
-    for run in world.store.claims.owned("w"):
-        world.store.attempts.let_go("w", [(run.id, run.fence)])
+    world.store.actions.send(child, "topic", "1")
+    world.write("w", WriteCommand(held(claim), None, "step", 1, '"a"'))
+    world.store.actions.cancel(parent.id, CANCELLED)
+    for run in world.store.claims.list_owned("w"):
+        world.store.attempts.release("w", [(run.id, run.fence)])
     assert all(world.rows(table) for table in TABLES)
     stranger = world.add()
     assert prune(world) == 0
@@ -68,11 +68,11 @@ def test_a_family_in_which_someone_is_at_work_stays(world, parent, clock, state,
     world.spawn("w", parent, 2)
     child = world.child("w")
     finish(world, world.child("w"))
-    world.end("w", parent, family=True)
+    world.end("w", parent, in_tree=True)
     if state == "ready":
-        world.end("w", child, "handed_back", family=True)
+        world.end("w", child, "handed_back", in_tree=True)
     elif state == "lingering":
-        world.store.operators.cancel(child.id, CANCELLED)
+        world.store.actions.cancel(child.id, CANCELLED)
     other = world.running("w")
     world.end("w", other)
     clock.advance(31 * 86_400)
@@ -80,7 +80,7 @@ def test_a_family_in_which_someone_is_at_work_stays(world, parent, clock, state,
     if state == "ready":
         child = world.child("w")
     if state == "lingering":
-        world.store.attempts.let_go("w", [(child.id, child.fence)])
+        world.store.attempts.release("w", [(child.id, child.fence)])
     else:
         finish(world, child)
     clock.advance(2 * 86_400)
@@ -92,7 +92,7 @@ def test_a_family_in_which_someone_is_at_work_stays(world, parent, clock, state,
 def test_a_family_larger_than_a_batch_goes_in_several(world, parent, clock, prune):
     world.spawn("w", parent, 1200)
     world.sql("update {schema}runs set state = 'done', finished_at = {now} where parent is not null")
-    world.end("w", parent, family=True)
+    world.end("w", parent, in_tree=True)
     clock.advance(31 * 86_400)
     assert prune(world) == 1201
     assert world.rows("runs") == 0
@@ -105,13 +105,13 @@ def test_many_families_and_many_alone_all_go(world, parent, clock, prune):
         world.spawn("w", claim, 2)
     world.sql("update {schema}runs set state = 'done', finished_at = {now} where parent is not null")
     for claim in parents[::2]:
-        world.end("w", claim, family=True)
+        world.end("w", claim, in_tree=True)
     world.add_many(300)
     alone = world.claim("w", 256) + world.claim("w", 256)
     for claim in alone:
         world.end("w", claim)
     for claim in parents[1::2]:
-        world.end("w", claim, family=True)
+        world.end("w", claim, in_tree=True)
     clock.advance(31 * 86_400)
     assert prune(world) == 3 * len(parents) + 300
     assert world.rows("runs") == 0
@@ -121,7 +121,7 @@ def test_families_that_stay_dont_keep_later_ones_from_going(world, parent, clock
     """However many there are at the head of the line."""
     world.spawn("w", parent)
     child = world.child("w")
-    world.end("w", parent, family=True)
+    world.end("w", parent, in_tree=True)
     world.add_many(600)
     claims = [claim for _ in range(2) for claim in world.claim("w", 512)]
     claims += world.claim("w", 512)
@@ -131,7 +131,7 @@ def test_families_that_stay_dont_keep_later_ones_from_going(world, parent, clock
         " and parent is null"
     )
     for claim in claims:
-        assert world.end("w", claim, family=True)
+        assert world.end("w", claim, in_tree=True)
     clock.advance(1)
     late = world.running("w")
     world.end("w", late)
@@ -152,9 +152,9 @@ def test_a_failed_child_that_is_retried_is_kept_with_its_finished_root(world, pa
     world.spawn("w", parent)
     child = world.child("w")
     finish(world, child, "failed")
-    world.end("w", parent, family=True)
+    world.end("w", parent, in_tree=True)
     clock.advance(31 * 86_400)
-    world.store.operators.retry(child.id)
+    world.store.actions.retry(child.id)
     assert prune(world) == 0
     finish(world, world.child("w"))
     clock.advance(2 * 86_400)
@@ -164,9 +164,9 @@ def test_a_failed_child_that_is_retried_is_kept_with_its_finished_root(world, pa
 def test_a_root_that_is_retried_is_kept(world, parent, clock):
     world.spawn("w", parent)
     world.write("w", record_of(parent, 3))
-    world.store.operators.cancel(parent.id, CANCELLED)
-    world.store.attempts.let_go("w", [(parent.id, parent.fence)])
+    world.store.actions.cancel(parent.id, CANCELLED)
+    world.store.attempts.release("w", [(parent.id, parent.fence)])
     clock.advance(31 * 86_400)
-    world.store.operators.retry(parent.id)
+    world.store.actions.retry(parent.id)
     assert prune(world) == 0
     assert world.rows("runs") == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import Open, Outcome
+from holdfast.store.commands import WaitOutcome, WaitRegistered
 from tests.store.test_family import finish, join
 from tests.support.world import CANCELLED, record_of
 
@@ -17,7 +17,7 @@ def parent(world):
 
 def let_go(world):
     """Everything that workers were at is let go."""
-    world.store.attempts.let_go("w", [(run.id, run.fence) for run in world.store.claims.owned("w")])
+    world.store.attempts.release("w", [(run.id, run.fence) for run in world.store.claims.list_owned("w")])
 
 
 def test_a_retried_parent_brings_back_the_children_that_ended_with_it_to_all_depths(world, parent):
@@ -26,9 +26,9 @@ def test_a_retried_parent_brings_back_the_children_that_ended_with_it_to_all_dep
     claims = {claim.id: claim for claim in world.claim("w", 2, ["child"])}
     (grandchild,) = world.spawn("w", claims[child])
     finish(world, claims[done])
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     let_go(world)
-    assert world.store.operators.retry(parent.id) is True
+    assert world.store.actions.retry(parent.id) is True
     assert world.states([parent.id, child, grandchild, done]) == ["ready", "ready", "ready", "done"]
     assert world.kinds(grandchild)[-1] == "retried"
 
@@ -42,14 +42,14 @@ def test_a_retried_parent_waits_again_for_the_children_that_were_cancelled_with_
     if asleep:
         world.suspend("w", parent)
     finish(world, world.child("w"))
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     let_go(world)
-    world.store.operators.retry(parent.id)
+    world.store.actions.retry(parent.id)
     (again,) = world.claim("w")
     kept = world.store.journal.load([(again.id, 0)])[again.id]
     assert [wait.outcome for wait in kept.waits] in ([None], []), "nothing that it waited for has come"
     if not kept.waits:
-        assert join(world, again, eager=eager) == Open(None)
+        assert join(world, again, eager=eager) == WaitRegistered(None)
     world.suspend("w", again)
     assert world.states([parent.id, *children]) == ["waiting", "done", "ready", "ready"]
     finish(world, world.child("w"))
@@ -61,10 +61,10 @@ def test_a_retried_parent_waits_again_for_the_children_that_were_cancelled_with_
 def test_children_of_whose_end_the_parent_has_a_record_arent_retried(world, parent):
     (seen,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
-    assert join(world, parent) == Outcome("children", None)
+    assert join(world, parent) == WaitOutcome("children", None)
     (unseen,) = world.spawn("w", parent, key="call#2", n=2)
-    world.end("w", parent, "failed", family=True)
-    world.store.operators.retry(parent.id)
+    world.end("w", parent, "failed", in_tree=True)
+    world.store.actions.retry(parent.id)
     assert world.states([seen, unseen]) == ["failed", "ready"]
 
 
@@ -72,20 +72,20 @@ def test_children_of_whose_failure_the_record_was_forgotten_are_retried(world, p
     (child,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
     join(world, parent)
-    world.end("w", parent, "failed", family=True, forget=(10,))
-    world.store.operators.retry(parent.id)
+    world.end("w", parent, "failed", in_tree=True, forget=(10,))
+    world.store.actions.retry(parent.id)
     assert world.state(child) == "ready"
 
 
 def test_children_of_before_a_restart_arent_retried(world, parent):
     (old,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
-    world.end("w", parent, "restarted", family=True)
+    world.end("w", parent, "restarted", in_tree=True)
     (again,) = world.claim("w")
     (new,) = world.spawn("w", again)
     finish(world, world.child("w"), "failed")
-    world.end("w", again, "failed", family=True)
-    world.store.operators.retry(parent.id)
+    world.end("w", again, "failed", in_tree=True)
+    world.store.actions.retry(parent.id)
     assert world.states([old, new]) == ["failed", "ready"]
 
 
@@ -98,7 +98,7 @@ def test_a_child_that_is_retried_by_itself_is_waited_for_again(world, parent, ea
     failed, other = world.claim("w", 2, ["child"])
     finish(world, failed, "failed")
     assert world.state(parent.id) == ("ready" if eager else "waiting")
-    world.store.operators.retry(failed.id)
+    world.store.actions.retry(failed.id)
     assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}
     finish(world, world.child("w"))
     assert world.waits(parent.id) == {"$join:call#1#1": (None, None)}, "the other one is still at work"
@@ -114,7 +114,7 @@ def test_an_eager_join_that_another_failure_ended_stays_over_when_a_child_is_ret
     first, second, _ = world.claim("w", 2, ["child"]) + world.claim("w", 2, ["child"])
     finish(world, first, "failed")
     finish(world, second, "failed")
-    world.store.operators.retry(second.id)
+    world.store.actions.retry(second.id)
     assert world.waits(parent.id) == {"$join:call#1#1": ("failed", first.id)}
 
 
@@ -122,18 +122,18 @@ def test_a_child_retried_after_its_parent_has_ended_concerns_nobody(world, paren
     world.spawn("w", parent)
     child = world.child("w")
     finish(world, child, "failed")
-    world.end("w", parent, family=True)
+    world.end("w", parent, in_tree=True)
     before = world.row(parent.id)
-    assert world.store.operators.retry(child.id) is True
+    assert world.store.actions.retry(child.id) is True
     assert (world.row(parent.id), world.state(child.id)) == (before, "ready")
 
 
 def test_a_retry_keeps_what_the_run_recorded_and_when_its_sleeps_end(world, parent, clock):
     world.record("w", parent, 1)
     world.wait("w", parent, "sleep", delay=50)
-    world.end("w", parent, "failed", family=True)
+    world.end("w", parent, "failed", in_tree=True)
     clock.now += 20
-    world.store.operators.retry(parent.id)
+    world.store.actions.retry(parent.id)
     (again,) = world.claim("w")
     assert again.attempt == 1
     kept = world.store.journal.load([(again.id, 0)])[again.id]

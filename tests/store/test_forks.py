@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.errors import ConfigError, RunNotFound
-from holdfast.store.commands import MarkUndos, Write
+from holdfast.store.commands import MarkUndosCommand, WriteCommand
 from tests.store.test_family import finish, join
 from tests.support.world import CANCELLED, SECOND, held, record_of
 
@@ -25,7 +25,7 @@ def claim(world):
 
 
 def fork(world, claim, from_step, args=None, id=FORK):
-    world.store.forks.fork(claim.id, id, from_step, args)
+    world.store.actions.fork(claim.id, id, from_step, args)
     return world.steps(id)
 
 
@@ -66,7 +66,7 @@ def test_a_fork_that_is_made_again_after_a_lost_answer_is_the_same(world, claim)
 
 @pytest.mark.parametrize("end", ["done", "failed"])
 def test_finished_runs_can_be_forked(world, claim, end):
-    world.end("w", claim, end, family=True)
+    world.end("w", claim, end, in_tree=True)
     assert len(fork(world, claim, "mail")) == 2
     assert world.state(claim.id) == end
 
@@ -77,12 +77,12 @@ def test_an_unknown_step_is_refused_with_those_that_there_are(world, claim):
     with pytest.raises(ConfigError, match="nothing yet"):
         fork(world, world.running("w"), "ship")
     with pytest.raises(RunNotFound):
-        world.store.forks.fork(NOBODY, FORK, None, None)
+        world.store.actions.fork(NOBODY, FORK, None, None)
     assert world.rows("runs") == 2
 
 
 def test_compensations_and_pieces_stay_the_originals(world, claim):
-    world.write("w", MarkUndos(held(claim)), Write(held(claim), 4, "$write#1", 1, '"a"'))
+    world.write("w", MarkUndosCommand(held(claim)), WriteCommand(held(claim), 4, "$write#1", 1, '"a"'))
     world.record("w", claim, 5, "refund-1:0123456789abcdef#1", undo=1)
     world.record("w", claim, 6, "last-1:0123456789abcdef#1")
     steps = fork(world, claim, "last")
@@ -92,14 +92,14 @@ def test_compensations_and_pieces_stay_the_originals(world, claim):
 
 
 def test_steps_that_were_undone_run_again_in_a_fork(world, claim):
-    world.write("w", MarkUndos(held(claim)))
+    world.write("w", MarkUndosCommand(held(claim)))
     world.record("w", claim, 4, "book-1:0123456789abcdef#1", undo=1)
     world.record("w", claim, 5, "last-1:0123456789abcdef#1")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
     (undoing,) = world.claim("w")
     world.record("w", undoing, 6, "$undo:4#1", kind="undone", value="4")
-    world.end("w", undoing, "undone", state="cancelled", family=True)
+    world.end("w", undoing, "undone", state="cancelled", in_tree=True)
     assert [step[0] for step in fork(world, claim, "last")] == [1, 2, 3]
 
 

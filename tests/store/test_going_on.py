@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.store.claims import MOST_PLACES, Place, Reached, ScanPolicy
+from holdfast.store.claims import MAX_CURSOR_PRIORITIES, LaneCursor, ScanPolicy, ScanRange
 from tests.support.world import World
 
 POLICY = ScanPolicy()
@@ -71,7 +71,7 @@ def test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_
 def test_an_idle_worker_scans_the_head_however_long_the_last_scan_took(timed, took):
     world, watch = timed
     back = one_back(world, watch, took)
-    assert world.store.claims.any_ready([world.lane()])
+    assert world.store.claims.has_ready([world.lane()])
     assert [claim.id for claim in world.claim("w", 8)] == [back]
     assert world.claim("w", 8) == []
     minor = world.add(priority=-5)
@@ -182,9 +182,9 @@ def test_where_tenants_take_turns_every_claim_begins_at_the_front(timed):
 
 
 def test_places_in_many_priorities_are_forgotten_at_once():
-    reached = Reached(1)
-    for priority in range(MOST_PLACES):
-        reached.move_on(SimpleNamespace(priority=priority, turn=0, seq=5))
-    assert len(reached.places()) == MOST_PLACES
-    reached.move_on(SimpleNamespace(priority=-1, turn=0, seq=5))
-    assert reached.places() == [Place(1)]
+    reached = LaneCursor(1)
+    for priority in range(MAX_CURSOR_PRIORITIES):
+        reached.advance(SimpleNamespace(priority=priority, turn=0, seq=5))
+    assert len(reached.ranges()) == MAX_CURSOR_PRIORITIES
+    reached.advance(SimpleNamespace(priority=-1, turn=0, seq=5))
+    assert reached.ranges() == [ScanRange(1)]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast.database import Statements
-from holdfast.store.part import batch
+from holdfast.store.module import json_rows
 from tests.store.test_plans import explain, walk
 from tests.support.graph_world import node, submit
 from tests.support.world import CANCELLED, World, end_of
@@ -65,7 +65,7 @@ def cost_of_ending(world, counting, count, tasks=("task",)):
     claims = []
     while len(claims) < count:
         claims += world.claim("w", count - len(claims), tasks)
-    ends = [end_of(claim, family=True) for claim in claims]
+    ends = [end_of(claim, in_tree=True) for claim in claims]
     return counting.of(lambda store: store.attempts.end("w", ends))
 
 
@@ -103,8 +103,8 @@ def test_a_cancel_and_a_retry_cost_as_much_as_there_are_nodes(sqlite):
     costs = {}
     for size in (10, FEW, MANY):
         graph = fan(sqlite, size)
-        cancelled = counting.of(lambda store, id=graph.id: store.operators.cancel(id, CANCELLED))
-        retried = counting.of(lambda store, id=graph.id: store.operators.retry(id))
+        cancelled = counting.of(lambda store, id=graph.id: store.actions.cancel(id, CANCELLED))
+        retried = counting.of(lambda store, id=graph.id: store.actions.retry(id))
         costs[size] = cancelled, retried
     for few, many in zip(costs[FEW], costs[MANY], strict=True):
         assert many <= few * MANY / FEW * SLACK
@@ -134,13 +134,13 @@ def hot(graph, size):
     ends = {"kind": "done", "state": "done", "failed": 0, "lingers": 0}
     wanted = [{"graph": graph.id, "node": f"n{n}", "wanted": 1} for n in range(size)]
     return {
-        "count_down": batch([{"id": graph.nodes["a"]}]),
-        "release_nodes": batch({"id": id, "state": "ready"} for id in ids),
-        "finish_runs": batch({"id": id, "state": "skipped"} for id in ids),
-        "end_family": batch({"id": id, **ends} for id in ids),
-        "node_ends": batch(wanted),
-        "named_nodes": batch({"node": row["node"]} for row in wanted),
-        "parents_of": batch({"id": id} for id in ids),
+        "decrement_nodes": json_rows([{"id": graph.nodes["a"]}]),
+        "release_nodes": json_rows({"id": id, "state": "ready"} for id in ids),
+        "finish_runs": json_rows({"id": id, "state": "skipped"} for id in ids),
+        "end_tree_attempts": json_rows({"id": id, **ends} for id in ids),
+        "read_node_ends": json_rows(wanted),
+        "find_nodes": json_rows({"node": row["node"]} for row in wanted),
+        "find_parents": json_rows({"id": id} for id in ids),
         "recount_nodes": None,
     }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.errors import KeyConflict, RunFinished
-from holdfast.store.gates import Outcome
+from holdfast.store.graphs import GateOutcome
 from holdfast.store.rows import NewGraph
 from tests.store.test_journal_races import stopped
 from tests.support.graph_world import Made, asking, check_graphs, gate, graph_run, nested, node, submit
@@ -22,7 +22,7 @@ from tests.support.world import CANCELLED, OVERDUE, SECOND, World, end_of
 
 FEW, MANY = 15, 1_000
 AT_ONCE = 100  # graphs that are made before their races begin
-COMPLETED = Outcome("done", '"yes"', None, "me")
+COMPLETED = GateOutcome("done", '"yes"', None, "me")
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def claimed(world, count, tasks=("task",)):
 
 
 def ending(claim, **more):
-    return lambda store: store.attempts.end("w", [end_of(claim, family=True, **more)])
+    return lambda store: store.attempts.end("w", [end_of(claim, in_tree=True, **more)])
 
 
 def end_all(world, claims):
     for claim in claims:
-        assert world.end("w", claim, family=True)
+        assert world.end("w", claim, in_tree=True)
 
 
 def states(world, graphs: list[Made], *names: str) -> Counter[tuple[str, ...]]:
@@ -97,7 +97,7 @@ def test_a_cancel_during_a_release_leaves_nothing_running(world, times):
             for graph in some:
                 claim = claims[graph.nodes["a"]]
                 ended, cancelled = meeting.of(
-                    ending(claim), lambda store, id=graph.id: store.operators.cancel(id, CANCELLED)
+                    ending(claim), lambda store, id=graph.id: store.actions.cancel(id, CANCELLED)
                 )
                 assert cancelled is True
                 assert world.state(claim.id) == ("done" if ended else "cancelled")
@@ -116,7 +116,7 @@ def test_a_gate_that_is_completed_at_its_timeout_ends_one_way(world, times):
             for graph in some:
                 world.clock.advance(1)
                 was_this, timed_out = meeting.of(
-                    lambda store, id=graph.id: store.graphs.conclude(id, "ok", COMPLETED),
+                    lambda store, id=graph.id: store.graphs.conclude_gate(id, "ok", COMPLETED),
                     lambda store: store.timers.fail_overdue(OVERDUE),
                 )
                 if was_this is True:
@@ -163,13 +163,13 @@ def test_a_retry_that_meets_the_late_worker_of_a_node_runs_it_anew(world, times)
             claims = claimed(world, size, [task])
             for graph in some:
                 late = claims[graph.nodes["a"]]
-                world.store.operators.cancel(graph.id, CANCELLED)
+                world.store.actions.cancel(graph.id, CANCELLED)
 
                 def end_late(store, late=late):
-                    counted = store.attempts.end("w", [end_of(late, family=True)])
-                    return counted, store.attempts.let_go("w", [(late.id, late.fence)])
+                    counted = store.attempts.end("w", [end_of(late, in_tree=True)])
+                    return counted, store.attempts.release("w", [(late.id, late.fence)])
 
-                retried, (counted, let_go) = meeting.of(lambda store, id=graph.id: store.operators.retry(id), end_late)
+                retried, (counted, let_go) = meeting.of(lambda store, id=graph.id: store.actions.retry(id), end_late)
                 assert (retried, counted, let_go) == (True, set(), 1)
                 row = world.row(late.id)
                 assert (row["state"], row["held"], row["session"]) == ("ready", None, None)
@@ -224,26 +224,26 @@ def on_postgres(postgres_url):
     world.close()
 
 
-@pytest.mark.parametrize("before", ["end_family", "count_nodes", "count_down"])
+@pytest.mark.parametrize("before", ["end_tree_attempts", "decrement_graphs", "decrement_nodes"])
 def test_an_end_waits_for_the_end_of_another_node_of_its_graph(on_postgres, before):
     world = on_postgres
     graph = submit(world, node(world, "a"), node(world, "b"), node(world, "c", "a", "b", task="last"))
     claims = claimed(world, 2)
     first = stopped(world, ending(claims[graph.nodes["a"]]), before)
-    second = Background(world, lambda: world.end("w", claims[graph.nodes["b"]], family=True))
+    second = Background(world, lambda: world.end("w", claims[graph.nodes["b"]], in_tree=True))
     assert first.result() == {end_of(claims[graph.nodes["a"]]).claim}
     assert second.result() is True
     assert world.state(graph.nodes["c"]) == "ready"
     assert check_graphs(asking(world)) == {"done": 2, "ready": 1}
 
 
-@pytest.mark.parametrize("before", ["count_down", "release_nodes"])
+@pytest.mark.parametrize("before", ["decrement_nodes", "release_nodes"])
 def test_a_cancel_that_waited_for_a_release_takes_what_was_released_along(on_postgres, before):
     world = on_postgres
     graph = submit(world, node(world, "a"), node(world, "b", "a"))
     claims = claimed(world, 1)
     first = stopped(world, ending(claims[graph.nodes["a"]]), before)
-    second = Background(world, lambda: world.store.operators.cancel(graph.id, CANCELLED))
+    second = Background(world, lambda: world.store.actions.cancel(graph.id, CANCELLED))
     assert first.result() == {end_of(claims[graph.nodes["a"]]).claim}
     assert second.result() is True
     assert states(world, [graph], "a", "b") == {("cancelled", "done", "cancelled"): 1}
@@ -254,8 +254,8 @@ def test_the_end_of_a_nested_node_waits_for_what_happens_to_the_graph_above(on_p
     world = on_postgres
     graph = submit(world, nested("in", node(world, "x")), node(world, "z", "in", task="last"))
     claims = claimed(world, 1)
-    cancel = stopped(world, lambda store: store.operators.cancel(graph.id, CANCELLED), "unfinished_children")
-    late = Background(world, lambda: world.end("w", claims[graph.nodes["in/x"]], family=True))
+    cancel = stopped(world, lambda store: store.actions.cancel(graph.id, CANCELLED), "lock_unfinished_children")
+    late = Background(world, lambda: world.end("w", claims[graph.nodes["in/x"]], in_tree=True))
     assert cancel.result() is True
     assert late.result() is False
     assert states(world, [graph], "in", "in/x", "z") == {("cancelled",) * 4: 1}
@@ -265,8 +265,8 @@ def test_the_end_of_a_nested_node_waits_for_what_happens_to_the_graph_above(on_p
 def test_a_gate_of_a_graph_that_ends_meanwhile_is_refused(on_postgres):
     world = on_postgres
     graph = submit(world, gate("ok"), node(world, "b", "ok"))
-    cancel = stopped(world, lambda store: store.operators.cancel(graph.id, CANCELLED), "unfinished_children")
-    late = Background(world, lambda: world.store.graphs.conclude(graph.id, "ok", COMPLETED))
+    cancel = stopped(world, lambda store: store.actions.cancel(graph.id, CANCELLED), "lock_unfinished_children")
+    late = Background(world, lambda: world.store.graphs.conclude_gate(graph.id, "ok", COMPLETED))
     assert cancel.result() is True
     with pytest.raises(RunFinished):
         late.result()

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.database import DataFault
 from holdfast.errors import KeyConflict
-from holdfast.store.intake import BULK
+from holdfast.store.enqueue import MAX_PLAIN_ROWS
 from tests.support.world import SECOND
 
 
@@ -66,24 +66,24 @@ def test_a_claim_tells_how_long_the_deadline_is_away(world, clock):
 
 def test_a_repeat_with_the_same_ids_makes_nothing_twice(world):
     runs = [world.new(), world.new(key="k"), world.new(unique="u"), world.new(key="k2", unique="u2")]
-    first = world.store.intake.add(runs)
+    first = world.store.enqueuer.enqueue(runs)
     before = [world.row(id) for id in first]
-    assert world.store.intake.add(runs) == first == [run.id for run in runs]
+    assert world.store.enqueuer.enqueue(runs) == first == [run.id for run in runs]
     assert [world.row(id) for id in first] == before
     assert (world.rows("runs"), world.rows("keys")) == (4, 2)
 
 
 def test_a_repeat_of_a_finished_unique_run_is_still_that_run(world):
     run = world.new(unique="u")
-    world.store.intake.add([run])
+    world.store.enqueuer.enqueue([run])
     world.session("w")
     world.end("w", world.claim("w")[0])
-    assert world.store.intake.add([run]) == [run.id]
+    assert world.store.enqueuer.enqueue([run]) == [run.id]
     assert (world.rows("runs"), world.state(run.id)) == (1, "done")
 
 
 def test_nothing_given_makes_nothing(world):
-    assert world.store.intake.add([]) == []
+    assert world.store.enqueuer.enqueue([]) == []
     assert world.rows("runs") == 0
 
 
@@ -103,13 +103,13 @@ def test_a_large_batch_is_all_or_none(world):
     world.add(key="taken", digest="other")
     runs = [world.new() for _ in range(600)] + [world.new(key="taken", digest="mine")]
     with pytest.raises(KeyConflict):
-        world.store.intake.add(runs)
+        world.store.enqueuer.enqueue(runs)
     assert world.rows("runs") == 1
 
 
 def test_a_batch_keeps_its_order_of_arrival_also_with_unique_names(world):
     runs = [world.new(unique="b"), world.new(), world.new(unique="a"), world.new()]
-    ids = world.store.intake.add(runs)
+    ids = world.store.enqueuer.enqueue(runs)
     assert [row[0] for row in world.sql("select cast(id as text) from {schema}runs order by seq")] == ids
 
 
@@ -124,15 +124,15 @@ def test_lanes_are_interned_once_for_all_stores(world):
 def test_names_with_quotes_and_semicolons_are_only_names(world):
     evil = "x'; drop table holdfast_runs; --\""
     id = world.add(evil, queue=evil, tenant=evil, key=evil, unique=evil, tags='["' + "x'; --" + '"]')
-    info = world.store.views.run(id)
+    info = world.store.queries.run(id)
     assert (info.task, info.queue, info.tenant) == (evil, evil, evil)
 
 
 def test_a_bulk_of_several_statements_is_all_or_none(world):
-    runs = [world.new() for _ in range(2 * BULK + 1)]
+    runs = [world.new() for _ in range(2 * MAX_PLAIN_ROWS + 1)]
     runs[-1].keep = None
     with pytest.raises(DataFault):
-        world.store.intake.add(runs)
+        world.store.enqueuer.enqueue(runs)
     assert world.rows("runs") == 0
-    assert world.store.intake.add(runs[:-1]) == [run.id for run in runs[:-1]]
-    assert world.rows("runs") == 2 * BULK
+    assert world.store.enqueuer.enqueue(runs[:-1]) == [run.id for run in runs[:-1]]
+    assert world.rows("runs") == 2 * MAX_PLAIN_ROWS

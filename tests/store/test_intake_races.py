@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from holdfast.errors import KeyConflict
-from holdfast.store.intake import plan
+from holdfast.store.enqueue import enqueue_steps
 from tests.support.races import Background, Hand
 from tests.support.world import CANCELLED, World
 
@@ -73,7 +73,7 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
     claim = postgres.running("w", unique="u")
     canceller = Hand(postgres)
     rows = f'[{{"id":"{claim.id}"}}]'
-    canceller.do("hold_runs", rows=rows)
+    canceller.do("lock_runs", rows=rows)
     assert canceller.do("end_runs", rows=rows, state="cancelled", error=CANCELLED, overdue=0)
     successor = Background(postgres, lambda: postgres.add(unique="u"))
     canceller.commit()
@@ -84,10 +84,10 @@ def test_a_successor_that_waited_for_the_cancel_of_its_predecessor_is_held(postg
 
 def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(postgres):
     old = postgres.add(unique="u")
-    postgres.store.operators.cancel(old, CANCELLED)
+    postgres.store.actions.cancel(old, CANCELLED)
     enqueuer = Hand(postgres)
     new = enqueuer.enqueue(postgres.new(unique="u"))
-    retry = Background(postgres, lambda: postgres.store.operators.retry(old))
+    retry = Background(postgres, lambda: postgres.store.actions.retry(old))
     enqueuer.commit()
     with pytest.raises(KeyConflict, match=new):
         retry.result()
@@ -98,12 +98,12 @@ def test_batches_with_the_same_unique_names_in_another_order_dont_wait_in_a_circ
     """The second waits before it has taken anything, so the first can take its second name."""
     lane = postgres.lane()
     first = Hand(postgres)
-    steps = plan([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})
+    steps = enqueue_steps([postgres.new(unique="a"), postgres.new(unique="b")], {("default", "task"): lane})
     name, values = next(steps)
-    assert name == "lock_names"
+    assert name == "lock_unique_names"
     first.do(name, **values)
     second = Background(
-        postgres, lambda: postgres.store.intake.add([postgres.new(unique="b"), postgres.new(unique="a")])
+        postgres, lambda: postgres.store.enqueuer.enqueue([postgres.new(unique="b"), postgres.new(unique="a")])
     )
     name, values = steps.send([])
     made = [row[0] for row in first.do(name, **values)]
@@ -121,21 +121,21 @@ def test_a_writer_that_rolls_back_on_sqlite_leaves_the_key_to_the_next(sqlite_ur
     class Stop(Exception):
         pass
 
-    def work(do):
-        do("add_keys", rows=f'[{{"scope":"[null,\\"task\\"]","key":"k","digest":"same","run":"{run.id}"}}]')
+    def work(tx):
+        tx.execute("add_keys", rows=f'[{{"scope":"[null,\\"task\\"]","key":"k","digest":"same","run":"{run.id}"}}]')
         held.set()
         rolled_back.wait(0.2)
         raise Stop
 
     def winner():
         with pytest.raises(Stop):
-            world.store.intake._together("client", work)
+            world.store.enqueuer._transaction("client", work)
 
     thread = threading.Thread(target=winner)
     thread.start()
     held.wait(10)
     waiter = world.new(key="k")
-    assert peer.intake.add([waiter]) == [waiter.id]
+    assert peer.enqueuer.enqueue([waiter]) == [waiter.id]
     thread.join()
     assert world.rows("runs") == 1
     world.close()

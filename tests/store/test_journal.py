@@ -6,8 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import KeyConflict
-from holdfast.store.commands import LOST, Emit, Enqueue, MarkUndos, Open, Progress, Withdraw, Write, Wrote
-from holdfast.store.waking import target_of
+from holdfast.store.commands import (
+    RUN_LOST,
+    EmitCommand,
+    EnqueueCommand,
+    MarkUndosCommand,
+    ProgressCommand,
+    WaitRegistered,
+    WithdrawCommand,
+    WriteCommand,
+    Written,
+)
+from holdfast.store.waits import event_target
 from tests.support.world import CANCELLED, held, record_of, spawn_of, steps_of, wait_of
 
 
@@ -28,7 +38,7 @@ def lose(world, claim, how):
     elif how == "lease over":
         world.clock.advance(60)
     elif how == "cancelled":
-        world.store.operators.cancel(claim.id, CANCELLED)
+        world.store.actions.cancel(claim.id, CANCELLED)
     elif how == "of another session":
         world.session("v")
         return "v"
@@ -36,7 +46,7 @@ def lose(world, claim, how):
         world.sql("delete from {schema}runs")
     else:
         kind, _, again = how.partition(" and ")
-        assert world.end("w", claim, kind, family=True)
+        assert world.end("w", claim, kind, in_tree=True)
         if again:
             world.claim("w")
     return "w"
@@ -54,13 +64,13 @@ def commands_for(world, claim):
         "event": wait_of(claim, "event", "happened"),
         "message": wait_of(claim, "message", "topic"),
         "children": wait_of(claim, "children", "call#1"),
-        "withdraw": Withdraw(held(claim), 7, "given up"),
-        "emit": Emit(held(claim), 3, "emit", target_of(None, "mine"), None, "mine", "1"),
+        "withdraw": WithdrawCommand(held(claim), 7, "given up"),
+        "emit": EmitCommand(held(claim), 3, "emit", event_target(None, "mine"), None, "mine", "1"),
         "spawn": spawn_of(claim, [world.new("child")], n=4),
-        "enqueue": Enqueue(held(claim), 5, "enqueue", world.new("other")),
-        "write": Write(held(claim), 6, "write", 1, '"text"'),
-        "progress": Progress(held(claim), "{}"),
-        "mark": MarkUndos(held(claim)),
+        "enqueue": EnqueueCommand(held(claim), 5, "enqueue", world.new("other")),
+        "write": WriteCommand(held(claim), 6, "write", 1, '"text"'),
+        "progress": ProgressCommand(held(claim), "{}"),
+        "mark": MarkUndosCommand(held(claim)),
     }
 
 
@@ -74,7 +84,7 @@ def traces(world):
 @pytest.mark.parametrize("how", HOWS)
 def test_a_checkpoint_of_a_run_that_was_lost_is_refused(world, claim, how):
     session = lose(world, claim, how)
-    assert world.record(session, claim, 1) is LOST
+    assert world.record(session, claim, 1) is RUN_LOST
     assert world.rows("checkpoints") == 0
 
 
@@ -87,7 +97,7 @@ def test_steps_with_one_of_a_run_that_was_lost_are_not_all_written(world, claim,
 
 
 def test_steps_are_kept_like_any_checkpoint(world, claim):
-    assert world.end("w", claim, "restarted", family=True)
+    assert world.end("w", claim, "restarted", in_tree=True)
     one, other = world.claim("w")[0], world.running("w")
     assert one.generation == 1
     assert world.store.journal.record_steps("w", *steps_of([one, other], 1)) is True
@@ -106,12 +116,12 @@ def test_steps_that_are_written_again_are_not_all_written_now(world, claim):
 
 @pytest.mark.parametrize("how", HOWS)
 def test_every_command_for_a_run_that_was_lost_is_refused_and_leaves_nothing(world, claim, how):
-    world.store.operators.send(claim.id, "topic", "1")
+    world.store.actions.send(claim.id, "topic", "1")
     session = lose(world, claim, how)
     commands = commands_for(world, claim)
     before = traces(world)
     replies = world.write(session, *commands.values())
-    assert [name for name, reply in zip(commands, replies, strict=True) if reply is not LOST] == []
+    assert [name for name, reply in zip(commands, replies, strict=True) if reply is not RUN_LOST] == []
     assert traces(world) == before
     untaken = world.sql("select count(*) from {schema}messages where taken_by is null")
     assert untaken == [(1,)]
@@ -121,7 +131,10 @@ def test_every_command_for_a_run_that_was_lost_is_refused_and_leaves_nothing(wor
 def test_an_enqueue_with_a_key_for_a_run_that_was_lost_makes_nothing(world, claim, how):
     session = lose(world, claim, how)
     runs = world.rows("runs")
-    assert world.store.journal.enqueue(session, Enqueue(held(claim), 1, "e", world.new("other", key="k"))) is LOST
+    assert (
+        world.store.journal.enqueue(session, EnqueueCommand(held(claim), 1, "e", world.new("other", key="k")))
+        is RUN_LOST
+    )
     assert (world.rows("runs"), world.rows("keys"), world.rows("checkpoints")) == (runs, 0, 0)
 
 
@@ -132,10 +145,10 @@ def test_a_command_for_a_lost_run_doesnt_hurt_its_group(world, claim):
     right = commands_for(world, claim)
     wrong["emit"].name, wrong["emit"].target = "mine", right["emit"].target
     replies = world.write("w", *wrong.values(), *right.values())
-    assert set(replies[: len(wrong)]) == {LOST}
-    assert LOST not in replies[len(wrong) :]
+    assert set(replies[: len(wrong)]) == {RUN_LOST}
+    assert RUN_LOST not in replies[len(wrong) :]
     emitted = replies[len(wrong) + list(right).index("emit")]
-    assert emitted == Wrote("true"), "the refused emit of the same event wasn't the first"
+    assert emitted == Written("true"), "the refused emit of the same event wasn't the first"
     assert world.rows("chunks") == world.rows("waits") - 2 == 1  # the children's wait came at once: there are none
 
 
@@ -143,33 +156,33 @@ def test_checkpoints_of_lost_runs_dont_hurt_those_written_with_them(world, claim
     lost = world.running("w")
     lose(world, lost, "done")
     replies = world.store.journal.record("w", [record_of(lost, 1), record_of(claim, 1), record_of(lost, 2)])
-    assert [reply is LOST for reply in replies] == [True, False, True]
+    assert [reply is RUN_LOST for reply in replies] == [True, False, True]
     assert [key for _, key, _, _ in world.steps(claim.id)] == ["step 1"]
 
 
 def test_a_checkpoint_that_is_written_again_counts_and_changes_nothing(world, claim):
     world.record("w", claim, 1, value='"first"')
-    assert world.record("w", claim, 1, value='"second"') == Wrote('"first"')
+    assert world.record("w", claim, 1, value='"second"') == Written('"first"')
     assert world.steps(claim.id) == [(1, "step 1", "step", '"first"')]
 
 
 def test_a_checkpoint_that_another_claim_wrote_isnt_taken_for_ones_own(world, claim):
     world.record("w", claim, 1)
     lose(world, claim, "taken over")
-    (again,) = world.store.claims.owned("v")
-    assert world.record("v", replace(claim, fence=again.fence), 1) is LOST, "same number and key, another fence"
-    assert world.record("w", claim, 1) == Wrote('"value 1"'), "it was written while it was its own"
+    (again,) = world.store.claims.list_owned("v")
+    assert world.record("v", replace(claim, fence=again.fence), 1) is RUN_LOST, "same number and key, another fence"
+    assert world.record("w", claim, 1) == Written('"value 1"'), "it was written while it was its own"
 
 
 def test_the_time_that_a_run_asks_for_is_the_databases_and_stays(world, claim, clock):
     asked = clock.now
-    assert world.record("w", claim, 1, kind="now", value="") == Wrote(str(asked))
+    assert world.record("w", claim, 1, kind="now", value="") == Written(str(asked))
     clock.advance(5)
-    assert world.record("w", claim, 1, kind="now", value="") == Wrote(str(asked))
+    assert world.record("w", claim, 1, kind="now", value="") == Written(str(asked))
 
 
 def test_every_command_said_again_after_its_answer_was_lost_reads_back_what_was_done(world, claim, clock):
-    world.store.operators.send(claim.id, "topic", '"hello"')
+    world.store.actions.send(claim.id, "topic", '"hello"')
     world.store.events.emit(None, "happened", '"yes"')
     commands = list(commands_for(world, claim).values())
     for number, command in enumerate(commands):
@@ -181,20 +194,20 @@ def test_every_command_said_again_after_its_answer_was_lost_reads_back_what_was_
     again = world.write("w", *commands)
     assert traces(world) == before
     for one, other in zip(first, again, strict=True):
-        if isinstance(one, Wrote) and one.value is None:
-            assert isinstance(other, Wrote)
-        elif isinstance(one, Open):
-            assert other == Open(one.due_in - 1_000_000)
+        if isinstance(one, Written) and one.value is None:
+            assert isinstance(other, Written)
+        elif isinstance(one, WaitRegistered):
+            assert other == WaitRegistered(one.due_in - 1_000_000)
         else:
             assert one == other
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "k"}, {"unique": "u"}, {"key": "k", "unique": "u"}])
 def test_an_enqueue_that_is_written_again_gives_the_same_run(world, claim, more):
-    command = Enqueue(held(claim), 1, "enqueue", world.new("other", **more))
+    command = EnqueueCommand(held(claim), 1, "enqueue", world.new("other", **more))
     reply = world.store.journal.enqueue("w", command)
-    assert reply == Wrote(f'"{command.request.id}"')
-    later = Enqueue(held(claim), 1, "enqueue", world.new("other", **more))
+    assert reply == Written(f'"{command.request.id}"')
+    later = EnqueueCommand(held(claim), 1, "enqueue", world.new("other", **more))
     assert world.store.journal.enqueue("w", later) == reply
     assert world.rows("runs") == 2
     assert [step[:3] for step in world.steps(claim.id)] == [(1, "enqueue", "enqueue")]
@@ -202,9 +215,9 @@ def test_an_enqueue_that_is_written_again_gives_the_same_run(world, claim, more)
 
 def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
     there = world.add("other", key="k")
-    same = Enqueue(held(claim), 1, "one", world.new("other", key="k"))
-    assert world.store.journal.enqueue("w", same) == Wrote(f'"{there}"')
-    other = Enqueue(held(claim), 2, "two", world.new("other", key="k", digest="else"))
+    same = EnqueueCommand(held(claim), 1, "one", world.new("other", key="k"))
+    assert world.store.journal.enqueue("w", same) == Written(f'"{there}"')
+    other = EnqueueCommand(held(claim), 2, "two", world.new("other", key="k", digest="else"))
     conflict = world.store.journal.enqueue("w", other)
     assert isinstance(conflict, KeyConflict)
     assert there in str(conflict)
@@ -213,7 +226,7 @@ def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
 
 def test_pieces_are_numbered_in_the_order_in_which_they_were_written(world, claim):
     def piece(n, text):
-        return Write(held(claim), n, f"write {n}", 1, text)
+        return WriteCommand(held(claim), n, f"write {n}", 1, text)
 
     world.write("w", piece(1, "a"), piece(None, "b"))
     world.write("w", piece(2, "c"))
@@ -222,7 +235,7 @@ def test_pieces_are_numbered_in_the_order_in_which_they_were_written(world, clai
 
 
 def test_progress_is_what_was_said_last(world, claim):
-    world.write("w", Progress(held(claim), "1"), Progress(held(claim), "2"))
+    world.write("w", ProgressCommand(held(claim), "1"), ProgressCommand(held(claim), "2"))
     assert world.row(claim.id)["progress"] == "2"
 
 
@@ -269,9 +282,9 @@ def test_many_runs_are_loaded_at_once_each_with_its_own(world, claim):
 def test_a_restart_drops_what_was_recorded_and_keeps_messages(world, claim):
     world.record("w", claim, 1)
     world.wait("w", claim, "event", "x")
-    world.write("w", MarkUndos(held(claim)))
-    world.store.operators.send(claim.id, "topic", "1")
-    assert world.end("w", claim, "restarted", family=True, args="[[2],{}]")
+    world.write("w", MarkUndosCommand(held(claim)))
+    world.store.actions.send(claim.id, "topic", "1")
+    assert world.end("w", claim, "restarted", in_tree=True, args="[[2],{}]")
     row = world.row(claim.id)
     assert (row["state"], row["generation"], row["attempt"], row["undos"]) == ("ready", 1, 0, 0)
     assert (world.rows("checkpoints"), world.rows("waits"), world.rows("messages")) == (0, 0, 1)
@@ -281,14 +294,14 @@ def test_a_restart_drops_what_was_recorded_and_keeps_messages(world, claim):
 
 
 def test_a_message_that_a_wait_got_but_nobody_saw_is_there_after_a_restart(world, claim):
-    world.store.operators.send(claim.id, "topic", '"seen"')
+    world.store.actions.send(claim.id, "topic", '"seen"')
     assert world.wait("w", claim, "message", "topic", key="receive#1").value == '"seen"'
-    assert world.end("w", claim, "restarted", family=True)
+    assert world.end("w", claim, "restarted", in_tree=True)
     (second,) = world.claim("w")
     world.wait("w", second, "message", "topic", key="receive#1", n=1)
-    world.store.operators.send(claim.id, "topic", '"unseen"')
+    world.store.actions.send(claim.id, "topic", '"unseen"')
     assert world.waits(claim.id) == {"receive#1": ("message", '"unseen"')}
-    assert world.end("w", second, "restarted", family=True)
+    assert world.end("w", second, "restarted", in_tree=True)
     (third,) = world.claim("w")
     assert world.wait("w", third, "message", "topic", key="receive#1", n=1).value == '"unseen"'
 
@@ -296,5 +309,5 @@ def test_a_message_that_a_wait_got_but_nobody_saw_is_there_after_a_restart(world
 def test_failures_that_ended_an_attempt_are_forgotten_with_it(world, claim):
     world.record("w", claim, 1)
     world.record("w", claim, 2, kind="failed")
-    world.end("w", claim, "retrying", family=True, forget=(2,))
+    world.end("w", claim, "retrying", in_tree=True, forget=(2,))
     assert [step[0] for step in world.steps(claim.id)] == [1]

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from holdfast.store.commands import LOST, MarkUndos, Open, Outcome, Wrote
-from holdfast.store.part import batch
+from holdfast.store.commands import RUN_LOST, MarkUndosCommand, WaitOutcome, WaitRegistered, Written
+from holdfast.store.module import json_rows
 from tests.store.test_family import finish, join
 from tests.support.races import Background, Hand
 from tests.support.world import CANCELLED, World, end_of, held, record_of, spawn_of, steps_of, wait_of
@@ -69,23 +69,23 @@ def test_an_event_emitted_while_a_wait_registers_finds_it(world):
     claim = world.running("w")
     waiter = stopped(world, lambda store: store.journal.write("w", [wait_of(claim, "event", "x")]), "add_waits")
     emitter = Background(world, lambda: world.store.events.emit(None, "x", "1"))
-    assert waiter.result() == [Open(None)]
+    assert waiter.result() == [WaitRegistered(None)]
     assert emitter.result() is True
     assert world.waits(claim.id) == {"event": ("event", "1")}
     world.suspend("w", claim)
     assert world.state(claim.id) == "ready"
 
 
-@pytest.mark.parametrize("before", ["find_waiters", "emit_events", "settle_events"])
+@pytest.mark.parametrize("before", ["find_event_waiters", "emit_events", "clear_more_waiters"])
 def test_a_wait_that_registers_while_the_event_is_emitted_finds_it(world, before):
-    if before == "settle_events":
+    if before == "clear_more_waiters":
         before = "emit_events"
         world.waiting("w", "event", "x")
     claim = world.running("w")
     emitter = stopped(world, lambda store: store.events.emit(None, "x", "1"), before)
     waiter = Background(world, lambda: world.wait("w", claim, "event", "x"))
     assert emitter.result() is True
-    assert waiter.result() == Outcome("event", "1")
+    assert waiter.result() == WaitOutcome("event", "1")
 
 
 def test_of_two_that_emit_at_once_one_is_first(world):
@@ -101,14 +101,14 @@ def test_an_event_that_is_pruned_while_someone_comes_for_it_is_made_anew(world, 
     claim = world.running("w")
     world.store.events.emit(None, "x", "1")
     world.clock.advance(5)
-    pruner = stopped(world, lambda store: store.timers.prune_events(1), "prune_events")
+    pruner = stopped(world, lambda store: store.retention.prune_events(1), "delete_unawaited_events")
     calls = {
         "wait": lambda: world.wait("w", claim, "event", "x"),
         "emit": lambda: world.store.events.emit(None, "x", "2"),
     }
     late = Background(world, calls[verb])
     pruner.result()
-    assert late.result() == {"wait": Open(None), "emit": True}[verb]
+    assert late.result() == {"wait": WaitRegistered(None), "emit": True}[verb]
     assert world.rows("events") == 1
 
 
@@ -119,7 +119,7 @@ def test_a_wait_that_registers_while_old_events_are_pruned_keeps_its_event(world
     other = world.running("w")
     waiter = stopped(world, lambda store: store.journal.write("w", [wait_of(other, "event", "x")]), "add_waits")
     world.sql("delete from {schema}waits")
-    world.store.timers.prune_events(1)
+    world.store.retention.prune_events(1)
     assert world.rows("events") == 1, "it is locked by someone who comes for it"
     waiter.result()
 
@@ -127,7 +127,7 @@ def test_a_wait_that_registers_while_old_events_are_pruned_keeps_its_event(world
 def test_a_time_out_and_an_event_at_once_settle_a_wait_one_way(world):
     claim = world.waiting("w", "event", "x", delay=5)
     world.clock.now += 5
-    waker = stopped(world, lambda store: store.timers.wake_due(), "settle_due")
+    waker = stopped(world, lambda store: store.timers.resolve_due_waits(), "resolve_due_waits")
     emitter = Background(world, lambda: world.store.events.emit(None, "x", "1"))
     assert (waker.result(), emitter.result()) == (1, True)
     assert world.waits(claim.id) == {"event": ("due", None)}
@@ -137,7 +137,7 @@ def test_a_time_out_and_an_event_at_once_settle_a_wait_one_way(world):
 def test_a_run_that_suspends_while_its_event_is_emitted_is_ready(world):
     claim = world.running("w")
     world.wait("w", claim, "event", "x")
-    emitter = stopped(world, lambda store: store.events.emit(None, "x", "1"), "settle_waits")
+    emitter = stopped(world, lambda store: store.events.emit(None, "x", "1"), "resolve_waits")
     suspending = Background(world, lambda: world.suspend("w", claim))
     assert emitter.result() is True
     assert suspending.result() is True
@@ -148,7 +148,7 @@ def test_an_event_emitted_while_its_waiter_suspends_wakes_it(world):
     claim = world.running("w")
     world.wait("w", claim, "event", "x")
     suspending = stopped(
-        world, lambda store: store.attempts.end("w", [end_of(claim, "waiting", family=True)]), "end_family"
+        world, lambda store: store.attempts.end("w", [end_of(claim, "waiting", in_tree=True)]), "end_tree_attempts"
     )
     emitter = Background(world, lambda: world.store.events.emit(None, "x", "1"))
     assert suspending.result() == {end_of(claim).claim}
@@ -159,29 +159,29 @@ def test_an_event_emitted_while_its_waiter_suspends_wakes_it(world):
 # Messages
 
 
-@pytest.mark.parametrize("before", ["known_waits", "first_message", "add_waits"])
+@pytest.mark.parametrize("before", ["find_waits", "first_unread_message", "add_waits"])
 def test_a_message_sent_while_a_receive_registers_reaches_it(world, before):
     claim = world.running("w")
     receiver = stopped(world, lambda store: store.journal.write("w", [wait_of(claim, "message", "topic")]), before)
-    sender = Background(world, lambda: world.store.operators.send(claim.id, "topic", "1"))
-    assert receiver.result() == [Open(None)]
+    sender = Background(world, lambda: world.store.actions.send(claim.id, "topic", "1"))
+    assert receiver.result() == [WaitRegistered(None)]
     sender.result()
     assert world.waits(claim.id) == {"message": ("message", "1")}
 
 
-@pytest.mark.parametrize("before", ["add_messages", "first_receiver"])
+@pytest.mark.parametrize("before", ["add_messages", "first_waiting_receiver"])
 def test_a_receive_that_registers_while_a_message_is_sent_gets_it(world, before):
     claim = world.running("w")
-    sender = stopped(world, lambda store: store.operators.send(claim.id, "topic", "1"), before)
+    sender = stopped(world, lambda store: store.actions.send(claim.id, "topic", "1"), before)
     receiver = Background(world, lambda: world.wait("w", claim, "message", "topic"))
     sender.result()
-    assert receiver.result() == Outcome("message", "1")
+    assert receiver.result() == WaitOutcome("message", "1")
 
 
 def test_messages_sent_at_once_are_numbered_one_after_the_other(world):
     claim = world.running("w")
-    first = stopped(world, lambda store: store.operators.send(claim.id, "topic", "1"), "first_receiver")
-    second = Background(world, lambda: world.store.operators.send(claim.id, "topic", "2"))
+    first = stopped(world, lambda store: store.actions.send(claim.id, "topic", "1"), "first_waiting_receiver")
+    second = Background(world, lambda: world.store.actions.send(claim.id, "topic", "2"))
     first.result()
     second.result()
     assert world.sql("select n, payload from {schema}messages order by n") == [(1, "1"), (2, "2")]
@@ -200,22 +200,22 @@ def test_a_child_that_ends_while_its_join_registers_is_counted(world):
         "add_waits",
     )
     ending = Background(world, lambda: finish(world, one))
-    assert joining.result() == [Open(None)]
+    assert joining.result() == [WaitRegistered(None)]
     ending.result()
     assert world.sql("select pending from {schema}waits") == [(1,)]
     finish(world, other)
     assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
 
 
-@pytest.mark.parametrize("before", ["end_family", "settle_children"])
+@pytest.mark.parametrize("before", ["end_tree_attempts", "resolve_child_waits"])
 def test_a_join_that_registers_while_the_child_ends_sees_it_ended(world, before):
     parent = world.running("w")
     world.spawn("w", parent)
     child = world.child("w")
-    ending = stopped(world, lambda store: store.attempts.end("w", [end_of(child, family=True)]), before)
+    ending = stopped(world, lambda store: store.attempts.end("w", [end_of(child, in_tree=True)]), before)
     joining = Background(world, lambda: join(world, parent))
     assert ending.result() == {end_of(child).claim}
-    assert joining.result() == Outcome("children", None)
+    assert joining.result() == WaitOutcome("children", None)
 
 
 def test_children_that_end_at_once_wake_their_parent_once_with_all(world):
@@ -224,8 +224,8 @@ def test_children_that_end_at_once_wake_their_parent_once_with_all(world):
     join(world, parent)
     world.suspend("w", parent)
     one, other = world.claim("w", 2, ["child"])
-    first = stopped(world, lambda store: store.attempts.end("w", [end_of(one, family=True)]), "settle_children")
-    second = Background(world, lambda: world.end("w", other, family=True))
+    first = stopped(world, lambda store: store.attempts.end("w", [end_of(one, in_tree=True)]), "resolve_child_waits")
+    second = Background(world, lambda: world.end("w", other, in_tree=True))
     assert first.result() == {end_of(one).claim}
     assert second.result() is True
     assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
@@ -238,8 +238,8 @@ def test_children_of_a_map_that_end_at_once_let_as_many_go(world):
     parent = world.running("w")
     children = world.spawn("w", parent, 4, concurrency=2)
     one, other = world.claim("w", 2, ["child"])
-    first = stopped(world, lambda store: store.attempts.end("w", [end_of(one, family=True)]), "release_siblings")
-    second = Background(world, lambda: world.end("w", other, family=True))
+    first = stopped(world, lambda store: store.attempts.end("w", [end_of(one, in_tree=True)]), "release_map_children")
+    second = Background(world, lambda: world.end("w", other, in_tree=True))
     first.result()
     second.result()
     assert world.states(children) == ["done", "done", "ready", "ready"]
@@ -250,10 +250,10 @@ def test_children_of_a_map_that_end_at_once_let_as_many_go(world):
 
 def test_a_spawn_that_waited_for_the_cancel_of_its_run_makes_no_child(world):
     parent = world.running("w")
-    cancel = stopped(world, lambda store: store.operators.cancel(parent.id, CANCELLED), "unfinished_children")
+    cancel = stopped(world, lambda store: store.actions.cancel(parent.id, CANCELLED), "lock_unfinished_children")
     spawning = Background(world, lambda: world.write("w", spawn_of(parent, [world.new("child")])))
     assert cancel.result() is True
-    assert spawning.result() == [LOST]
+    assert spawning.result() == [RUN_LOST]
     assert world.rows("runs") == 1
 
 
@@ -261,8 +261,8 @@ def test_a_cancel_that_waited_for_a_spawn_takes_the_child_along(world):
     parent = world.running("w")
     child = world.new("child")
     spawning = stopped(world, lambda store: store.journal.write("w", [spawn_of(parent, [child])]), "add_checkpoints")
-    cancel = Background(world, lambda: world.store.operators.cancel(parent.id, CANCELLED))
-    assert isinstance(spawning.result()[0], Wrote)
+    cancel = Background(world, lambda: world.store.actions.cancel(parent.id, CANCELLED))
+    assert isinstance(spawning.result()[0], Written)
     assert cancel.result() is True
     assert world.states([parent.id, child.id]) == ["cancelled", "cancelled"]
 
@@ -274,7 +274,7 @@ def test_a_cancel_of_the_root_takes_what_a_child_spawns_meanwhile_along(world):
     spawning = stopped(
         world, lambda store: store.journal.write("w", [spawn_of(child, [grandchild])]), "add_checkpoints"
     )
-    cancel = Background(world, lambda: world.store.operators.cancel(parent.id, CANCELLED))
+    cancel = Background(world, lambda: world.store.actions.cancel(parent.id, CANCELLED))
     spawning.result()
     assert cancel.result() is True
     assert world.states([parent.id, child.id, grandchild.id]) == ["cancelled"] * 3
@@ -284,8 +284,8 @@ def test_a_child_that_ends_while_its_parent_is_cancelled_ends_one_way(world):
     parent = world.running("w")
     world.spawn("w", parent)
     child = world.child("w")
-    cancel = stopped(world, lambda store: store.operators.cancel(parent.id, CANCELLED), "unfinished_children")
-    ending = Background(world, lambda: world.end("w", child, family=True))
+    cancel = stopped(world, lambda store: store.actions.cancel(parent.id, CANCELLED), "lock_unfinished_children")
+    ending = Background(world, lambda: world.end("w", child, in_tree=True))
     assert cancel.result() is True
     assert ending.result() is False
     assert (world.state(child.id), world.kinds(child.id)) == ("cancelled", ["cancelled"])
@@ -295,22 +295,22 @@ def test_a_child_that_ends_while_its_parent_is_cancelled_ends_one_way(world):
 def test_a_checkpoint_that_waited_for_a_cancel_is_kept_only_where_it_is_to_be_undone(world, undo):
     claim = world.running("w")
     if undo:
-        world.write("w", MarkUndos(held(claim)))
-    cancel = stopped(world, lambda store: store.operators.cancel(claim.id, CANCELLED), "add_history")
+        world.write("w", MarkUndosCommand(held(claim)))
+    cancel = stopped(world, lambda store: store.actions.cancel(claim.id, CANCELLED), "add_history")
     late = Background(world, lambda: world.record("w", claim, 1, undo=undo))
     assert cancel.result() is True
-    assert late.result() is LOST, "nothing may follow it"
+    assert late.result() is RUN_LOST, "nothing may follow it"
     assert len(world.steps(claim.id)) == undo
 
 
 def test_a_cancel_that_waited_for_a_checkpoint_undoes_it(world):
     claim = world.running("w")
-    world.write("w", MarkUndos(held(claim)))
+    world.write("w", MarkUndosCommand(held(claim)))
     hand = Hand(world)
     row = {"run": claim.id, "seq": claim.seq, "fence": claim.fence, "generation": 0, "n": 1, "key": "s",
            "kind": "step", "value": "1", "undo": 1}  # fmt: skip
-    assert hand.do("record_checkpoints", session="w", rows=batch([row]))
-    cancel = Background(world, lambda: world.store.operators.cancel(claim.id, CANCELLED))
+    assert hand.do("record_checkpoints", session="w", rows=json_rows([row]))
+    cancel = Background(world, lambda: world.store.actions.cancel(claim.id, CANCELLED))
     hand.commit()
     assert cancel.result() is True
     assert (len(world.steps(claim.id)), world.row(claim.id)["ending"]) == (1, "cancelled")
@@ -323,25 +323,25 @@ def test_a_cancel_that_waited_for_a_checkpoint_undoes_it(world):
 def test_a_checkpoint_that_waited_for_the_recovery_of_its_session_is_refused(world, kind):
     claim = world.running("w")
     world.clock.advance(60)
-    recovery = stopped(world, lambda store: store.workers.recover(["w"], "{}"), "crash_runs")
+    recovery = stopped(world, lambda store: store.sessions.recover(["w"], "{}"), "crash_runs")
     world.clock.advance(-1)  # as if the writer had looked at the clock just before
     journal, records = world.store.journal, [record_of(claim, 1)]
     write = {
         "plain": lambda: journal.record("w", records),
         "group": lambda: journal.write("w", records),
-        "steps": lambda: [LOST] if journal.record_steps("w", *steps_of([claim], 1)) is False else [],
+        "steps": lambda: [RUN_LOST] if journal.record_steps("w", *steps_of([claim], 1)) is False else [],
     }
     late = Background(world, write[kind])
-    assert recovery.result().ready == 1
-    assert late.result() == [LOST]
+    assert recovery.result().requeued == 1
+    assert late.result() == [RUN_LOST]
     assert world.rows("checkpoints") == 0
 
 
 def test_a_checkpoint_that_waited_for_another_change_of_its_run_counts(world):
     claim = world.running("w")
     hand = Hand(world)
-    hand.do("set_progress", rows=batch([{"id": claim.id, "progress": "1"}]))
+    hand.do("set_progress", rows=json_rows([{"id": claim.id, "progress": "1"}]))
     late = Background(world, lambda: world.record("w", claim, 1))
     hand.commit()
-    assert isinstance(late.result(), Wrote)
+    assert isinstance(late.result(), Written)
     assert len(world.steps(claim.id)) == 1

@@ -48,19 +48,19 @@ def test_a_conflict_keeps_the_whole_batch_and_its_other_keys_out(world):
     world.add(key="k", digest="one")
     batch = [world.new(), world.new(key="new"), world.new(key="k", digest="two"), world.new(unique="u")]
     with pytest.raises(KeyConflict):
-        world.store.intake.add(batch)
+        world.store.enqueuer.enqueue(batch)
     assert (world.rows("runs"), world.rows("keys")) == (1, 1)
 
 
 def test_the_same_key_twice_in_one_batch_is_one_run(world):
-    ids = world.store.intake.add([world.new(key="k"), world.new(), world.new(key="k")])
+    ids = world.store.enqueuer.enqueue([world.new(key="k"), world.new(), world.new(key="k")])
     assert ids[0] == ids[2] != ids[1]
     assert world.rows("runs") == 2
 
 
 def test_the_same_key_twice_in_one_batch_for_different_requests_is_a_conflict(world):
     with pytest.raises(KeyConflict):
-        world.store.intake.add([world.new(key="k", digest="one"), world.new(key="k", digest="two")])
+        world.store.enqueuer.enqueue([world.new(key="k", digest="one"), world.new(key="k", digest="two")])
     assert (world.rows("runs"), world.rows("keys")) == (0, 0)
 
 
@@ -89,8 +89,8 @@ def test_a_key_outlives_its_pruned_run(world, clock):
     first = world.add(key="k", keep=1 * DAY)
     finish(world, first)
     clock.advance(2 * 86_400)
-    assert world.store.timers.prune() == (1, False)
-    assert world.store.views.run(first) is None
+    assert world.store.retention.prune() == (1, False)
+    assert world.store.queries.run(first) is None
     assert world.add(key="k") == first
     with pytest.raises(KeyConflict):
         world.add(key="k", digest="other")
@@ -108,7 +108,7 @@ def test_sixty_four_enqueues_at_once_with_one_key_make_one_run(world):
         run = world.new(key="k")
         gate.wait()
         try:
-            ids.append(store.intake.add([run])[0])
+            ids.append(store.enqueuer.enqueue([run])[0])
         except BaseException as fault:
             faults.append(fault)
         finally:
@@ -152,7 +152,7 @@ def test_a_unique_name_counts_per_task_and_tenant(world):
 
 
 def test_the_same_unique_name_twice_in_one_batch_is_one_run(world):
-    ids = world.store.intake.add([world.new(unique="u"), world.new(unique="v"), world.new(unique="u")])
+    ids = world.store.enqueuer.enqueue([world.new(unique="u"), world.new(unique="v"), world.new(unique="u")])
     assert ids[0] == ids[2] != ids[1]
     assert world.rows("runs") == 2
 
@@ -168,7 +168,7 @@ def test_a_key_whose_run_found_its_unique_name_taken_names_the_holder(world):
 def test_one_key_twice_in_a_batch_whose_unique_name_is_taken_names_the_holder_both_times(world):
     holder = world.add(unique="u")
     batch = [world.new(unique="u", key="k"), world.new(unique="u", key="k")]
-    assert world.store.intake.add(batch) == [holder, holder]
+    assert world.store.enqueuer.enqueue(batch) == [holder, holder]
     assert world.add(unique="u", key="k") == holder
     assert [row[0] for row in world.sql("select cast(run as text) from {schema}keys")] == [holder]
 
@@ -176,7 +176,7 @@ def test_one_key_twice_in_a_batch_whose_unique_name_is_taken_names_the_holder_bo
 def test_a_repeat_whose_key_was_pointed_at_the_unique_holder_gives_the_holder_again(world):
     holder = world.add(unique="u")
     batch = [world.new(unique="u", key="k")]
-    assert world.store.intake.add(batch) == world.store.intake.add(batch) == [holder]
+    assert world.store.enqueuer.enqueue(batch) == world.store.enqueuer.enqueue(batch) == [holder]
     assert world.rows("runs") == 1
 
 
@@ -189,7 +189,7 @@ def test_sixteen_enqueues_at_once_with_one_unique_name_make_one_run(world):
         store = Store(open_database(world.url, "holdfast"), clock=world.clock)
         run = world.new(unique="u")
         gate.wait()
-        ids.append(store.intake.add([run])[0])
+        ids.append(store.enqueuer.enqueue([run])[0])
         store.close()
 
     threads = [threading.Thread(target=enqueue) for _ in range(16)]

@@ -12,8 +12,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
 from holdfast.model.filters import RunFilter
-from holdfast.store import listing
-from holdfast.store.part import batch
+from holdfast.store import run_listing
+from holdfast.store.module import json_rows
 from tests.support.world import SECOND
 
 COUNT = 400
@@ -73,7 +73,7 @@ def many(world):
                 "kind": "graph" if state == "waiting" and n % 2 == 0 else None,
             }
         )  # fmt: skip
-    world.sql(INSERT, rows=batch(rows))
+    world.sql(INSERT, rows=json_rows(rows))
     return rows
 
 
@@ -139,9 +139,9 @@ def random_filter(chance, many):
 @pytest.mark.parametrize(("walk", "few"), [(10_000, 2_000), (40, 10), (25, 100)])
 def test_pages_have_what_a_look_at_every_row_finds(world, many, monkeypatch, walk, few):
     """Whether the walk ends early, whether heaps count as small or not: no run is missed, and none comes twice."""
-    monkeypatch.setattr(listing, "WALK", walk)
-    monkeypatch.setattr(listing, "FEW", few)
-    monkeypatch.setattr(listing, "PORTIONS", (5, 30))
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", walk)
+    monkeypatch.setattr(run_listing, "MAX_HEAP_RUNS", few)
+    monkeypatch.setattr(run_listing, "PORTION_SIZES", (5, 30))
     chance = random.Random(walk)
     rows = {row["id"]: row for row in many}
     shown = everything(world)
@@ -165,7 +165,7 @@ def all_pages(world, asked, size):
 
 
 def test_a_page_that_passes_over_too_many_is_partial_and_says_where_to_go_on(world, many, monkeypatch):
-    monkeypatch.setattr(listing, "WALK", 100)
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 100)
     first = world.store.listing.page(RunFilter(tag="nobody has it"), 10)
     assert (first.rows, first.partial) == ([], True)
     passed = [row["id"] for row in many if row["id"] >= first.after]
@@ -177,7 +177,7 @@ def test_the_text_of_an_error_is_its_message_type_and_code_not_how_it_is_kept(wo
     lane = world.lane("t", "q")
     error = '{"code":"timeout","type":"shop.Déjà","message":"line\\none \\u00e9 \\\\","traceback":"File x"}'
     row = {"id": id_at(world.clock(), 1), "lane": lane, "state": "failed", "created_at": 1, "finished_at": 2}
-    world.sql(INSERT, rows=batch([row | {"error": error}]))
+    world.sql(INSERT, rows=json_rows([row | {"error": error}]))
     for text, found in {
         "TIMEOUT": 1, "shop.D": 1, "one é \\": 1, "é": 1,
         "message": 0, "traceback": 0, "File x": 0, "null": 0, '"': 0, "\\n": 0,
@@ -186,7 +186,7 @@ def test_the_text_of_an_error_is_its_message_type_and_code_not_how_it_is_kept(wo
 
 
 def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(world, many, monkeypatch):
-    monkeypatch.setattr(listing, "WALK", 40)
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 40)
     page = world.store.listing.page(RunFilter(queue="q1", tag="nobody has it"), 10)
     lanes = {world.lane(task, "q1") for task in ("t1", "t2")}
     passed = [row for row in many if row["id"] >= page.after and row["lane"] in lanes and row["finished_at"]]
@@ -197,19 +197,19 @@ def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(world, 
 def test_heaps_that_are_small_by_themselves_may_be_too_much_together(world, many, monkeypatch):
     asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
     assert world.store.listing.page(asked, 10) == ([], None, False)
-    monkeypatch.setattr(listing, "FEW_TOGETHER", 20)
-    monkeypatch.setattr(listing, "WALK", 40)
+    monkeypatch.setattr(run_listing, "MAX_HEAP_RUNS_TOTAL", 20)
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 40)
     assert world.store.listing.page(asked, 10).partial
 
 
 def test_a_task_that_no_run_ever_had_is_known_at_once(world, many, monkeypatch):
-    monkeypatch.setattr(listing, "WALK", 100)
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 100)
     assert world.store.listing.page(RunFilter(task="unknown"), 10) == ([], None, False)
 
 
 def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypatch):
     """By an index of their own: no walk."""
-    monkeypatch.setattr(listing, "WALK", 1)
+    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 1)
     failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
     page = world.store.listing.page(RunFilter(states=("failed",)), 10)
     assert ([row.id for row in page.rows], page.partial) == (failed[:10], False)
@@ -220,7 +220,7 @@ def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypa
     [
         ({"state": "flying"}, "no state 'flying'"),
         ({"state": ["done", "flying"]}, "no state 'flying'"),
-        ({"id_prefix": "xyz"}, "no beginning of a run id"),
+        ({"id_prefix": "xyz"}, "invalid run id prefix"),
         ({"error": ""}, "must not be empty"),
         ({"tenant": "a\0"}, "control character"),
         ({"created_from": 5}, "must be a datetime"),

@@ -54,7 +54,7 @@ def test_an_enqueue_with_key_and_unique_name_makes_one_run(proxy, far, lost):
     lose(proxy, lost, COMMIT)
     batch = [far.new(key="k", unique="u"), far.new(key="k"), far.new(unique="u"), far.new()]
     batch[1].unique = "u"
-    ids = far.store.intake.add(batch)
+    ids = far.store.enqueuer.enqueue(batch)
     assert proxy.fired.is_set()
     assert ids == [batch[0].id, batch[0].id, batch[0].id, batch[3].id]
     assert (far.rows("runs"), far.rows("keys")) == (2, 1)
@@ -65,7 +65,7 @@ def test_a_claim_whose_answer_was_lost_is_known_to_the_database_and_can_be_hande
     lose(proxy, "answer", CLAIM)
     claimed = {claim.id for claim in far.claim("w", 2)}
     assert proxy.fired.is_set()
-    owned = far.store.claims.owned("w")
+    owned = far.store.claims.list_owned("w")
     unknown = [run for run in owned if run.id not in claimed]
     assert len(claimed) == len(unknown) == 2, "the first two were claimed, nobody was told, and two more came"
     ends = [end_of(far_claim(run), "handed_back") for run in unknown]
@@ -84,7 +84,7 @@ def test_a_claim_that_didnt_reach_the_server_takes_each_run_once(proxy, far):
     lose(proxy, "request", CLAIM)
     claimed = {claim.id for claim in far.claim("w", 2)}
     assert proxy.fired.is_set()
-    assert claimed == {run.id for run in far.store.claims.owned("w")}
+    assert claimed == {run.id for run in far.store.claims.list_owned("w")}
     assert len(claimed) == 2
 
 
@@ -113,7 +113,7 @@ def test_a_recovery_counts_one_crash(proxy, far, lost):
 def test_a_cancel_is_recorded_once(proxy, far, lost):
     id = far.add()
     lose(proxy, lost, COMMIT)
-    far.store.operators.cancel(id, CANCELLED)
+    far.store.actions.cancel(id, CANCELLED)
     assert proxy.fired.is_set()
     assert (far.state(id), far.kinds(id)) == ("cancelled", ["cancelled"])
 
@@ -125,7 +125,7 @@ def test_a_session_is_opened_once_and_renewed(proxy, far, lost):
     far.session("v")
     assert proxy.fired.is_set()
     assert far.sql("select count(*) from {schema}workers where session = 'v'") == [(1,)]
-    assert far.store.workers.renew("v", SECOND)
+    assert far.store.sessions.renew("v", SECOND)
 
 
 def test_a_connection_cut_between_calls_is_opened_again(proxy, far):
@@ -138,10 +138,10 @@ def test_a_connection_cut_between_calls_is_opened_again(proxy, far):
 
 def test_a_server_that_is_gone_is_unavailable_and_found_again_later(postgres_url, proxy, far, monkeypatch):
     proxy.close()
-    with pytest.raises(StoreUnavailable, match="can't be reached"):
+    with pytest.raises(StoreUnavailable, match="cannot connect to"):
         far.add()
     monkeypatch.setattr(base, "RECONNECT_DELAY_S", 0.0)
-    with pytest.raises(StoreUnavailable, match="can't be reached"):
+    with pytest.raises(StoreUnavailable, match="cannot connect to"):
         far.add()
     with Proxy(postgres_url, proxy.port):
         assert far.state(far.add()) == "ready"

@@ -7,15 +7,15 @@ import pytest
 
 from holdfast.database import Statements
 from holdfast.database.dialect import PostgresDialect
-from holdfast.store.part import batch
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
+from holdfast.store.module import json_rows
 from tests.store.test_plans import literal
 
 KEYS = 5_000
 BATCH = 20
 
 
-@pytest.mark.parametrize("name", ["hold_limits", "keep_limits", "return_permits"])
+@pytest.mark.parametrize("name", ["lock_counters", "store_counters", "return_permits"])
 def test_a_plan_that_was_cached_while_there_were_few_keys_does_not_read_the_table_when_there_are_many(
     postgres_url, name
 ):
@@ -23,8 +23,8 @@ def test_a_plan_that_was_cached_while_there_were_few_keys_does_not_read_the_tabl
     statement = Statements("holdfast.store.sql", PostgresDialect("holdfast")).get(name)
 
     def call(keys: range) -> str:
-        rows = batch(
-            {"place": place_of("one", str(key)), "name": "one", "used": 1, "log": "[]", "number": 1} for key in keys
+        rows = json_rows(
+            {"place": counter_key("one", str(key)), "name": "one", "used": 1, "log": "[]", "number": 1} for key in keys
         )
         values = {"rows": rows, "now": None}
         return f"execute p({', '.join(literal(values[parameter]) for parameter in statement.parameters)})"

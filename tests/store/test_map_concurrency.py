@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store import Claim
-from holdfast.store.commands import Outcome
+from holdfast.store.commands import WaitOutcome
 from tests.store.test_family import BAD, LAST_CRASH, finish, join
 from tests.support.world import CANCELLED, OVERDUE, SECOND, end_of
 
@@ -37,7 +37,7 @@ def test_the_next_child_is_let_go_when_one_ends_in_any_way(world, parent, how):
         claims = world.claim("w", 8, ["child"])
         assert len(claims) == {1: 2, 6: 0}.get(ended, 1)
         running = [id for id in children if world.state(id) == "running"]
-        (claim,) = [run for run in world.store.claims.owned("w") if run.id == running[0]]
+        (claim,) = [run for run in world.store.claims.list_owned("w") if run.id == running[0]]
         finish(world, _as_claim(claim), how)
         assert let_go(world) == min(2, 6 - ended)
     assert world.waits(parent.id) == {"$join:call#1#1": ("children", None)}
@@ -50,7 +50,7 @@ def _as_claim(owned):
 def test_several_that_end_at_once_let_as_many_go(world, parent):
     children = world.spawn("w", parent, 9, concurrency=4)
     claims = world.claim("w", 4, ["child"])
-    world.store.attempts.end("w", [end_of(claim, family=True) for claim in claims[:3]])
+    world.store.attempts.end("w", [end_of(claim, in_tree=True) for claim in claims[:3]])
     assert world.states(children) == ["done"] * 3 + ["running"] + ["ready"] * 3 + ["blocked"] * 2
 
 
@@ -59,7 +59,7 @@ def test_a_child_that_ends_while_it_is_kept_back_lets_nobody_else_go(world, pare
     children = world.spawn("w", parent, 5, concurrency=2)
     join(world, parent)
     if how == "cancelled":
-        world.store.operators.cancel(children[3], CANCELLED)
+        world.store.actions.cancel(children[3], CANCELLED)
     else:
         world.sql("update {schema}runs set deadline = 1 where place = 3")
         assert world.store.timers.fail_overdue(OVERDUE) == [children[3]]
@@ -72,7 +72,7 @@ def test_a_child_that_ends_while_it_is_kept_back_lets_nobody_else_go(world, pare
 def test_a_child_that_is_tried_again_keeps_its_place(world, parent, clock):
     world.spawn("w", parent, 4, concurrency=2)
     one, other = world.claim("w", 2, ["child"])
-    world.end("w", one, "retrying", family=True)
+    world.end("w", one, "retrying", in_tree=True)
     world.wait("w", other, "sleep", delay=9)
     world.suspend("w", other)
     assert (let_go(world), world.claim("w", 8, ["child"])) == (2, [])
@@ -101,9 +101,9 @@ def test_a_retried_parent_lets_no_more_children_go_than_before(world, parent, en
     join(world, parent)
     for _ in range(ended):
         finish(world, world.child("w"))
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     assert let_go(world) == 0
-    world.store.operators.retry(parent.id)
+    world.store.actions.retry(parent.id)
     assert let_go(world) == 2
     world.session("v")
     assert world.states(children) == ["done"] * ended + ["ready"] * 2 + ["blocked"] * (4 - ended)
@@ -117,7 +117,7 @@ def test_a_retried_child_waits_for_its_turn_while_others_are_kept_back(world, pa
     children = world.spawn("w", parent, 5, concurrency=2)
     join(world, parent)
     finish(world, world.child("w"), "failed")
-    world.store.operators.retry(children[0])
+    world.store.actions.retry(children[0])
     assert let_go(world) == 2
     finish(world, world.child("w"))
     assert world.state(children[0]) == "ready", "the first in order"
@@ -132,4 +132,4 @@ def test_a_parent_that_joins_after_all_ended_has_nothing_to_wait_for(world, pare
     world.spawn("w", parent, 3, concurrency=1)
     for _ in range(3):
         finish(world, world.child("w"))
-    assert join(world, parent) == Outcome("children", None)
+    assert join(world, parent) == WaitOutcome("children", None)

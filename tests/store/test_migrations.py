@@ -69,7 +69,7 @@ def test_without_migrate_older_tables_are_an_error_with_both_versions(world, mon
     world.store.prepare()
     later = Migration(newest_version() + 1, "9999_later.sql", "create table {schema}later (x int);")
     monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), later))
-    with pytest.raises(SchemaBehind, match=f"version {newest_version() - 1}.*needs {newest_version()}"):
+    with pytest.raises(SchemaBehind, match=f"version {newest_version() - 1}.*needs version {newest_version()}"):
         world.another_store(migrate=False).prepare()
 
 
@@ -88,7 +88,7 @@ def test_newer_tables_that_old_code_can_live_with_work(world):
     store = world.another_store()
     assert store.prepare() == []
     run = world.new()
-    assert store.intake.add([run]) == [run.id]
+    assert store.enqueuer.enqueue([run]) == [run.id]
     assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version() + 7)
 
 

@@ -23,7 +23,7 @@ def run_in(world, state, **more):
         if state != "running":
             world.end("w", claim, state)
     elif state == "cancelled":
-        world.store.operators.cancel(id, CANCELLED)
+        world.store.actions.cancel(id, CANCELLED)
     elif state != "ready":
         finished = "{now}" if state == "skipped" else "null"
         world.sql(f"update {{schema}}runs set state = :state, finished_at = {finished}", state=state)
@@ -34,7 +34,7 @@ def run_in(world, state, **more):
 def test_an_unfinished_run_is_cancelled_with_its_reason(world, clock, state):
     id = run_in(world, state)
     records = len(world.kinds(id))
-    assert world.store.operators.cancel(id, CANCELLED) is True
+    assert world.store.actions.cancel(id, CANCELLED) is True
     row = world.row(id)
     assert (row["state"], row["error"], row["held"], row["due_at"]) == ("cancelled", CANCELLED, None, None)
     assert (row["finished_at"], row["expires_at"]) == (clock.now, clock.now + row["keep"])
@@ -47,7 +47,7 @@ def test_cancelling_a_finished_run_changes_nothing(world, clock, state):
     id = run_in(world, state)
     before, kinds = world.row(id), world.kinds(id)
     clock.advance(1)
-    assert world.store.operators.cancel(id, '{"code":"again"}') is False
+    assert world.store.actions.cancel(id, '{"code":"again"}') is False
     assert (world.row(id), world.kinds(id)) == (before, kinds)
 
 
@@ -56,13 +56,13 @@ def test_the_record_of_a_cancel_tells_of_the_attempt_that_was_under_way(world, c
     claim = world.running("w")
     started = clock.now
     clock.advance(3)
-    world.store.operators.cancel(claim.id, CANCELLED)
-    assert world.store.views.history(claim.id) == [(1, clock.now, "cancelled", 1, "w", started, CANCELLED)]
+    world.store.actions.cancel(claim.id, CANCELLED)
+    assert world.store.queries.history(claim.id) == [(1, clock.now, "cancelled", 1, "w", started, CANCELLED)]
 
 
 def test_cancelling_leaves_other_runs_alone(world):
     one, other = world.add(), world.add()
-    world.store.operators.cancel(one, CANCELLED)
+    world.store.actions.cancel(one, CANCELLED)
     assert world.state(other) == "ready"
 
 
@@ -70,7 +70,7 @@ def test_cancelling_leaves_other_runs_alone(world):
 def test_a_run_that_isnt_there_is_not_found(world, verb):
     arguments = [NOBODY, CANCELLED][: 2 if verb == "cancel" else 1]
     with pytest.raises(RunNotFound, match=NOBODY):
-        getattr(world.store.operators, verb)(*arguments)
+        getattr(world.store.actions, verb)(*arguments)
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
@@ -79,7 +79,7 @@ def test_a_retried_run_is_ready_with_new_budgets(world, clock, state):
     world.sql("update {schema}runs set crashes = 2, failures = 2")
     kinds = world.kinds(id)
     clock.advance(3600)
-    assert world.store.operators.retry(id) is True
+    assert world.store.actions.retry(id) is True
     row = world.row(id)
     assert (row["state"], row["attempt"], row["failures"], row["crashes"]) == ("ready", 0, 0, 0)
     assert (row["error"], row["result"], row["held"]) == (None, None, None)
@@ -92,7 +92,7 @@ def test_a_retried_run_keeps_its_fence_so_that_late_ends_are_refused(world, cloc
     world.session("w")
     claim = world.running("w")
     world.end("w", claim, "failed")
-    world.store.operators.retry(claim.id)
+    world.store.actions.retry(claim.id)
     (again,) = world.claim("w")
     assert (again.attempt, again.fence) == (1, 2)
 
@@ -101,7 +101,7 @@ def test_a_retried_run_keeps_its_fence_so_that_late_ends_are_refused(world, cloc
 def test_retrying_an_unfinished_run_changes_nothing(world, state):
     id = run_in(world, state)
     before, kinds = world.row(id), world.kinds(id)
-    assert world.store.operators.retry(id) is False
+    assert world.store.actions.retry(id) is False
     assert (world.row(id), world.kinds(id)) == (before, kinds)
 
 
@@ -110,7 +110,7 @@ def test_a_run_that_ended_well_cant_be_retried(world, state):
     id = run_in(world, state)
     before = world.row(id)
     with pytest.raises(RunFinished, match=f"{id} is {state}"):
-        world.store.operators.retry(id)
+        world.store.actions.retry(id)
     assert world.row(id) == before
 
 
@@ -118,21 +118,21 @@ def test_a_cancelled_run_that_its_worker_still_holds_waits_with_its_retry(world)
     world.session("w")
     world.session("v")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
     row = world.row(claim.id)
     assert (row["state"], row["held"], row["session"]) == ("ready", "quiescing", "w")
-    assert world.store.timers.unhold() == 0
+    assert world.store.timers.release_held() == 0
     assert world.claim("v") == []
-    assert world.store.attempts.let_go("w", [(claim.id, claim.fence)]) == 1
+    assert world.store.attempts.release("w", [(claim.id, claim.fence)]) == 1
     assert [again.id for again in world.claim("v")] == [claim.id]
 
 
 def test_a_retry_waits_no_longer_when_the_old_worker_is_dead(world, clock):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
     clock.advance(60)
     world.session("v")
     assert world.recover("w").released == 1
@@ -143,8 +143,8 @@ def test_a_retry_waits_no_longer_when_the_old_worker_is_dead(world, clock):
 def test_a_late_end_cant_end_the_retry_that_waits_for_it(world):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
     assert not world.end("w", claim)
     assert world.state(claim.id) == "ready"
 
@@ -152,10 +152,10 @@ def test_a_late_end_cant_end_the_retry_that_waits_for_it(world):
 def test_cancelling_a_retry_that_waits_for_the_old_worker_tells_of_no_attempt(world):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
-    assert world.store.operators.cancel(claim.id, CANCELLED)
-    assert world.store.views.history(claim.id)[-1][5] is None
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
+    assert world.store.actions.cancel(claim.id, CANCELLED)
+    assert world.store.queries.history(claim.id)[-1][5] is None
 
 
 def test_a_retry_whose_unique_name_is_in_use_is_a_conflict_that_names_the_holder(world):
@@ -163,8 +163,8 @@ def test_a_retry_whose_unique_name_is_in_use_is_a_conflict_that_names_the_holder
     holder = world.add(unique="u")
     before = world.row(old)
     with pytest.raises(KeyConflict, match=holder) as caught:
-        world.store.operators.retry(old)
+        world.store.actions.retry(old)
     assert caught.value.run_id == UUID(holder)
     assert world.row(old) == before
-    world.store.operators.cancel(holder, CANCELLED)
-    assert world.store.operators.retry(old) is True
+    world.store.actions.cancel(holder, CANCELLED)
+    assert world.store.actions.retry(old) is True

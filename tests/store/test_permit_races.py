@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from holdfast.policy.admission import RECHECK_MICROS, Rate
-from holdfast.store.permits import MANY, place_of
+from holdfast.store.limits import MAX_UNPARKED_RUNS, counter_key
 from tests.support.permits import in_use
 from tests.support.races import Background, Hand
 from tests.support.world import SECOND, World
 
-ONE, SLOW = place_of("one", ""), place_of("slow", "")
+ONE, SLOW = counter_key("one", ""), counter_key("slow", "")
 
 
 def add(world, *places, **more):
@@ -50,13 +50,13 @@ def test_a_parked_run_that_someone_is_at_for_a_moment_is_looked_at_soon(postgres
     parked = add(postgres)
     (run,) = claim(postgres)
     other = Hand(postgres)
-    other.do("hold_runs", rows=msgspec.json.encode([{"id": parked}]).decode())
+    other.do("lock_runs", rows=msgspec.json.encode([{"id": parked}]).decode())
     postgres.end("w", run, limits=run.limits)
     other.rollback()
     assert claim(postgres) == [], "it couldn't be told"
     assert postgres.store.timers.due().limits <= SECOND // 10
     postgres.clock.advance(0.1)
-    postgres.store.timers.look_at_limits()
+    postgres.store.timers.unpark_due()
     assert [each.id for each in claim(postgres)] == [parked]
 
 
@@ -67,11 +67,11 @@ def test_a_counter_is_not_pruned_while_a_claim_takes_from_it(postgres):
     postgres.clock.advance(3601)
     taking = Hand(postgres)
     rows = msgspec.json.encode([{"place": ONE, "name": "one", "used": 1, "log": "[]", "look_at": None}]).decode()
-    taking.do("hold_limits", rows=rows)
-    postgres.store.timers.prune_limits()
-    taking.do("keep_limits", rows=rows)
+    taking.do("lock_counters", rows=rows)
+    postgres.store.retention.prune_limits()
+    taking.do("store_counters", rows=rows)
     taking.commit()
-    postgres.store.timers.prune_limits()
+    postgres.store.retention.prune_limits()
     assert in_use(postgres.store) == {ONE: 1}
 
 
@@ -114,9 +114,9 @@ def test_room_that_nobody_uses_goes_to_others_however_many_stand_before_them(lim
     assert [limited.row(each)["held"] for each in unclaimed].count(None) == 1
     assert claim(limited) == []
     limited.clock.advance(RECHECK_MICROS / SECOND)
-    limited.store.timers.look_at_limits()
+    limited.store.timers.unpark_due()
     assert [each.id for each in claim(limited)] == [known]
-    assert len(unclaimed) < MANY
+    assert len(unclaimed) < MAX_UNPARKED_RUNS
 
 
 def test_a_rate_is_looked_at_when_its_window_moves_on_though_the_runs_take_long(limited):
@@ -126,5 +126,5 @@ def test_a_rate_is_looked_at_when_its_window_moves_on_though_the_runs_take_long(
     while len(starts) < 3:
         starts += [limited.clock() for _ in claim(limited)]
         limited.clock.advance((limited.store.timers.due().limits or SECOND) / SECOND)
-        limited.store.timers.look_at_limits()
+        limited.store.timers.unpark_due()
     assert [later - at for at, later in pairwise(starts)] == [SECOND, SECOND]

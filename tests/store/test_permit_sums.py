@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.model.ids import new_id
 from holdfast.policy.admission import Rate
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
 from tests.support.permits import in_use, parked_and_forgotten, recount
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of
 
-PLACES = [place_of("one", '"a"'), place_of("one", '"b"'), place_of("three", ""), place_of("slow", "")]
+PLACES = [counter_key("one", '"a"'), counter_key("one", '"b"'), counter_key("three", ""), counter_key("slow", "")]
 CAPS = {"one": 1, "three": 3}
 ENDS = ("done", "failed", "retrying", "handed_back", "waiting", "timed_out")
 
@@ -59,7 +59,7 @@ class Play:
         if kind == "waiting":
             self.waits += 1
             self.world.wait(session, claim, "sleep", delay=SECOND, n=self.waits, key=f"sleep {self.waits}")
-        end = end_of(claim, kind, lingers=lingers, family=kind == "waiting" or self.chance.random() < 0.5)
+        end = end_of(claim, kind, still_running=lingers, in_tree=kind == "waiting" or self.chance.random() < 0.5)
         end.limits = claim.limits
         counted = self.world.store.attempts.end(session, [end])
         if lingers or end.claim not in counted:
@@ -68,7 +68,7 @@ class Play:
     def let_go(self):
         if self.lingering:
             session, claim = self.lingering.pop(self.chance.choice(list(self.lingering)))
-            self.world.store.attempts.let_go(session, [(claim.id, claim.fence)])
+            self.world.store.attempts.release(session, [(claim.id, claim.fence)])
 
     def crash(self):
         if self.in_hand:
@@ -89,27 +89,27 @@ class Play:
 
     def cancel(self):
         if self.runs:
-            self.world.store.operators.cancel(self.chance.choice(self.runs), CANCELLED)
+            self.world.store.actions.cancel(self.chance.choice(self.runs), CANCELLED)
 
     def retry(self):
         run = self.chance.choice(self.runs) if self.runs else None
         if run is not None and self.world.state(run) in ("failed", "cancelled"):
-            self.world.store.operators.retry(run)
+            self.world.store.actions.retry(run)
 
     def fork(self):
         if self.runs:
             fork = str(new_id())
-            self.world.store.forks.fork(self.chance.choice(self.runs), fork, None, None)
+            self.world.store.actions.fork(self.chance.choice(self.runs), fork, None, None)
             self.runs.append(fork)
 
     def tick(self):
         self.world.clock.advance(self.chance.choice([0.05, 0.4, 1.1]))
         timers = self.world.store.timers
         timers.promote_due()
-        timers.wake_due()
+        timers.resolve_due_waits()
         timers.fail_overdue(OVERDUE)
-        timers.unhold()
-        timers.look_at_limits()
+        timers.release_held()
+        timers.unpark_due()
 
     def check(self):
         used = in_use(self.world.store)
@@ -127,7 +127,7 @@ class Play:
                 end = end_of(claim)
                 end.limits = claim.limits
                 if end.claim not in self.world.store.attempts.end(session, [end]):
-                    self.world.store.attempts.let_go(session, [(claim.id, claim.fence)])
+                    self.world.store.attempts.release(session, [(claim.id, claim.fence)])
             self.in_hand.clear()
             self.claim()
             self.tick()

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from holdfast.policy.admission import RECHECK_MICROS, Rate
-from holdfast.store.permits import place_of
+from holdfast.store.limits import counter_key
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, end_of
 
-ONE = place_of("one", "")
-SLOW = place_of("slow", "")
+ONE = counter_key("one", "")
+SLOW = counter_key("slow", "")
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ def test_runs_without_limits_in_the_same_lane_are_claimed_too(limited):
 
 def ends(world, run):
     return {
-        "done": lambda: world.end("w", run, family=True),
-        "failed": lambda: world.end("w", run, "failed", error=CRASHED, family=True),
-        "retrying": lambda: world.end("w", run, "retrying", delay=SECOND, family=True),
-        "handed back": lambda: world.end("w", run, "handed_back", family=True),
+        "done": lambda: world.end("w", run, in_tree=True),
+        "failed": lambda: world.end("w", run, "failed", error=CRASHED, in_tree=True),
+        "retrying": lambda: world.end("w", run, "retrying", delay=SECOND, in_tree=True),
+        "handed back": lambda: world.end("w", run, "handed_back", in_tree=True),
         "suspended": lambda: world.wait("w", run, "sleep", delay=SECOND) and world.suspend("w", run),
         "process crashed": lambda: world.store.attempts.crash("w", [end_of(run, "handed_back", error=CRASHED)]),
         "worker died": lambda: world.clock.advance(61) or world.recover("w"),
@@ -90,13 +90,13 @@ def test_a_run_ended_from_outside_keeps_its_permit_until_its_worker_lets_go(limi
     (run,) = claim(limited)
     claim(limited)
     if how == "cancelled":
-        assert limited.store.operators.cancel(run.id, CANCELLED)
+        assert limited.store.actions.cancel(run.id, CANCELLED)
     else:
         limited.clock.advance(2)
         assert limited.store.timers.fail_overdue(OVERDUE) == [run.id]
     assert claim(limited) == []
     assert limited.row(waiting)["held"] == "full"
-    limited.store.attempts.let_go("w", [(run.id, run.fence)])
+    limited.store.attempts.release("w", [(run.id, run.fence)])
     assert [each.id for each in claim(limited)] == [waiting]
 
 
@@ -105,9 +105,9 @@ def test_a_thread_that_outlives_its_attempt_keeps_the_permit(limited):
     add(limited)
     (run,) = claim(limited)
     claim(limited)
-    limited.end("w", run, "timed_out", delay=0, lingers=1, family=True)
+    limited.end("w", run, "timed_out", delay=0, still_running=1, in_tree=True)
     assert claim(limited) == []
-    limited.store.attempts.let_go("w", [(run.id, run.fence)])
+    limited.store.attempts.release("w", [(run.id, run.fence)])
     assert len(claim(limited)) == 1
 
 
@@ -118,7 +118,7 @@ def test_the_next_one_is_let_in_by_priority_then_arrival(limited):
     assert claim(limited) == []
     order = []
     for _ in range(3):
-        limited.end("w", run, family=True)
+        limited.end("w", run, in_tree=True)
         (run,) = claim(limited)
         order.append(run.id)
     assert order == [high, later, low]
@@ -127,7 +127,7 @@ def test_the_next_one_is_let_in_by_priority_then_arrival(limited):
 def test_a_full_limit_keeps_nobody_else_waiting(limited):
     for _ in range(600):
         add(limited)
-    other = add(limited, place_of("one", "other"))
+    other = add(limited, counter_key("one", "other"))
     found = []
     for _ in range(5):
         found += [each.id for each in claim(limited, 512)]
@@ -142,9 +142,9 @@ def test_a_rate_lets_so_many_start_in_any_window(limited):
     for _ in range(40):
         for run in claim(limited):
             starts.append(limited.clock())
-            limited.end("w", run, family=True)
+            limited.end("w", run, in_tree=True)
         limited.clock.advance(0.1)
-        limited.store.timers.look_at_limits()
+        limited.store.timers.unpark_due()
     assert len(starts) == 6
     assert all(sum(start <= other < start + SECOND for other in starts) <= 2 for start in starts)
     assert starts[-1] - starts[0] <= 2.2 * SECOND, "no slot of the window is left unused"
@@ -156,7 +156,7 @@ def test_those_that_wait_for_a_rate_are_looked_at_when_it_has_room(limited):
     assert len(claim(limited)) == 2
     assert limited.store.timers.due().limits == SECOND
     limited.clock.advance(1.001)
-    assert limited.store.timers.look_at_limits() == 1
+    assert limited.store.timers.unpark_due() == 1
     assert len(claim(limited)) == 1
 
 
@@ -167,7 +167,7 @@ def test_those_that_wait_for_a_permit_are_looked_at_even_if_nobody_told_them(lim
     claim(limited)
     limited.sql("update {schema}limits set used = 0")
     limited.clock.advance(RECHECK_MICROS / SECOND + 1)
-    limited.store.timers.look_at_limits()
+    limited.store.timers.unpark_due()
     assert [each.id for each in claim(limited)] == [waiting]
 
 
@@ -177,7 +177,7 @@ def test_a_changed_limit_counts_at_once(limited):
     assert len(claim(limited)) == 1
     assert claim(limited) == []
     limited.store.limits.declare([("one", 3, None)])
-    limited.store.timers.look_at_limits()
+    limited.store.timers.unpark_due()
     assert len(claim(limited)) == 2
 
 
@@ -192,18 +192,18 @@ def test_a_parked_run_can_be_cancelled(limited):
     parked = add(limited)
     claim(limited)
     claim(limited)
-    assert limited.store.operators.cancel(parked, CANCELLED)
+    assert limited.store.actions.cancel(parked, CANCELLED)
     assert limited.state(parked) == "cancelled"
 
 
 def test_unused_counters_are_pruned(limited):
-    add(limited, place_of("one", '"acme"'))
+    add(limited, counter_key("one", '"acme"'))
     (run,) = claim(limited)
-    limited.end("w", run, family=True)
-    limited.store.timers.prune_limits()
+    limited.end("w", run, in_tree=True)
+    limited.store.retention.prune_limits()
     assert limited.rows("limits") == 1
     limited.clock.advance(3601)
-    limited.store.timers.prune_limits()
+    limited.store.retention.prune_limits()
     assert limited.rows("limits") == 0
 
 
@@ -228,7 +228,7 @@ def test_many_claimers_at_once_never_exceed_a_limit(limited):
                 with lock:
                     taken.append(run.id)
                 at_once.append(limited.sql("select count(*) from {schema}runs where session is not null")[0][0])
-                assert limited.end(session, run, family=True)
+                assert limited.end(session, run, in_tree=True)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -238,7 +238,7 @@ def test_many_claimers_at_once_never_exceed_a_limit(limited):
     while runs := claim(limited):
         taken += [run.id for run in runs]
         for run in runs:
-            limited.end("w", run, family=True)
+            limited.end("w", run, in_tree=True)
     assert len(taken) == len(set(taken)) == 60
     assert set(at_once) == {1}
     assert counter(limited).used == 0

@@ -16,18 +16,19 @@ import pytest
 
 from holdfast.database import Statements
 from holdfast.database.statements import Statement
-from holdfast.store.claims import Place, Reached
-from holdfast.store.part import batch
+from holdfast.store.claims import LaneCursor, ScanRange
+from holdfast.store.module import json_rows
 from holdfast.testing.server import create_database, database_of, drop_database
 from tests.support.plans import HOT, TABLES, VALUES, fill
 from tests.support.world import World, end_of
 
 ONLY_POSTGRES = {"add_new_runs"}
-ONLY_SQLITE = {"claimable", "claimed_limited", "record_ends", "still_running"}
-SIZED = {"claim", "limited_candidates"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
+ONLY_SQLITE = {"pick_claimable", "read_admitted", "add_end_history", "find_running_attempts"}
+SIZED = {"claim", "pick_limited"} | {name for name in HOT if name.startswith(("newest_", "some_"))}
 # What may compare every row with every other when statistics are stale: their batches are small, or rare.
 COMPARING = {
-    "find_keys", "point_keys", "joined_keys", "return_messages", "give_back", "settle_children", "fitting_runs",
+    "find_keys", "redirect_keys", "find_joined_calls", "return_unread_messages", "return_messages",
+    "resolve_child_waits", "filter_runs",
 }  # fmt: skip
 SMALL_TABLES = {"workers", "watchers", "queues", "lanes", "limit_settings"}
 # Indexes of rows that are few: as many as are held, or as events have waiters left, or counters that are waited for.
@@ -141,7 +142,7 @@ def literal(value):
 def test_a_claim_of_any_size_reads_the_ready_index(postgres, statistics, wanted):
     statistics.execute("set local plan_cache_mode = force_generic_plan")
     statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("claim", wanted)
-    places = {"places": batch(Place(lane) for lane in (1, 2, 3))}
+    places = {"ranges": json_rows(ScanRange(lane) for lane in (1, 2, 3))}
     plan = explain(statistics, statement, VALUES | places, "analyze,")
     nodes = list(walk(plan))
     scans = [node for node in nodes if node.get("Index Name") == "holdfast_runs_ready"]
@@ -169,7 +170,7 @@ def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(
         world.sql(MIXED)
         world.sql("analyze {schema}runs")
         claim = Statements("holdfast.store.sql", world.store.database.dialect).get("claim", 512)
-        values = {"session": "w", "places": batch([Place(1), Place(2)]), "now": None}
+        values = {"session": "w", "ranges": json_rows([ScanRange(1), ScanRange(2)]), "now": None}
         explained = Statement("explained", f"explain {claim.sql}", claim.parameters)
         rows = world.store.database.connection("claim").run(lambda connection: connection.execute(explained, values))
         plan = "\n".join(row[0] for row in rows)
@@ -178,12 +179,12 @@ def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(
 
 def test_parked_runs_are_not_read_by_claims_and_only_as_many_as_are_let_in(postgres, statistics):
     statements = Statements("holdfast.store.sql", postgres.store.database.dialect)
-    picked = list(walk(explain(statistics, statements.get("limited_candidates", 64), VALUES, "analyze,")))
+    picked = list(walk(explain(statistics, statements.get("pick_limited", 64), VALUES, "analyze,")))
     scans = [node for node in picked if node.get("Index Name") == "holdfast_runs_ready"]
     assert scans
     assert all(scan["Actual Rows"] <= 64 and not scan.get("Rows Removed by Filter") for scan in scans)
     values = VALUES | {"parked_on": '["one","25"]', "size": 3}
-    let_in = list(walk(explain(statistics, statements.get("unpark"), values, "analyze,")))
+    let_in = list(walk(explain(statistics, statements.get("unpark_runs"), values, "analyze,")))
     (parked,) = [node for node in let_in if node.get("Index Name") == "holdfast_runs_parked"]
     assert parked["Actual Rows"] == 3
 
@@ -231,7 +232,7 @@ def test_hot_statements_on_sqlite_find_their_rows_by_an_index(sqlite, analyzed):
             walks = [scan for scan in walks if not scan.endswith(f"INDEX {index}")]
         if walks or compares_with_the_batch(lines) or (index and index.startswith("holdfast_") and index not in plan):
             wrong[name] = plan
-        if name in ("claim", "end_attempts", "record_ends"):
+        if name in ("claim", "end_attempts", "add_end_history"):
             assert "USING INTEGER PRIMARY KEY (rowid=?)" in plan, plan
     assert wrong == {}, "\n\n".join(f"{name}:\n{plan}" for name, plan in wrong.items())
 
@@ -242,7 +243,7 @@ def test_a_claim_on_sqlite_isnt_misled_by_statistics_of_equal_runs(sqlite_url):
         world.session("w19")
         world.add_many(2000)
         world.sql("analyze")
-        text = world.store.claims._ground.statements.get("claim").sql
+        text = world.store.claims._context.statements.get("claim").sql
         plan = [row[3] for row in world.sql(f"explain query plan {text}", **(VALUES | HOT["claim"][0]))]
         assert [step for step in plan if "rowid<" in step or step.startswith("SCAN x")] == []
 
@@ -282,10 +283,10 @@ def test_what_an_old_snapshot_keeps_in_the_index_is_not_walked_over_by_claims_th
                 world.store.attempts.end("w", [end_of(claim) for claim in claims])
                 last = claims[-1]
         world.sql("analyze {schema}runs")
-        reached = Reached(last.lane)
-        reached.move_on(last)
-        on = pages_read(world, "claim", places=batch(reached.places()))
-        assert 3 * on < pages_read(world, "claim", places=batch(reached.places(resume=False)))
+        reached = LaneCursor(last.lane)
+        reached.advance(last)
+        on = pages_read(world, "claim", ranges=json_rows(reached.ranges()))
+        assert 3 * on < pages_read(world, "claim", ranges=json_rows(reached.ranges(resume=False)))
 
 
 def pages_read(world, name, **values):

@@ -37,10 +37,10 @@ def test_no_store_claims_after_the_pause_has_committed(world):
     world.session("w")
     asked = lanes(world, "billing")
     other = world.another_store()
-    assert other.claims.any_ready(asked)
+    assert other.claims.has_ready(asked)
     world.store.queues.pause(["billing"])
     assert other.claims.claim("w", asked, 1) == []
-    assert not other.claims.any_ready(asked)
+    assert not other.claims.has_ready(asked)
 
 
 def test_a_run_that_comes_into_a_paused_queue_waits_there(world):
@@ -63,7 +63,7 @@ def test_pause_and_resume_answer_only_what_they_changed(world, clock):
     clock.advance(5)
     assert world.store.queues.pause(["a", "c"]) == ["c"]
     assert world.store.queues.resume(["a", "never named"]) == ["a"]
-    rows = {row.name: row for row in world.store.queues.all()}
+    rows = {row.name: row for row in world.store.queues.list_all()}
     assert {name: row.paused for name, row in rows.items()} == {"a": 0, "b": 1, "c": 1}
     assert rows["c"].paused_at == rows["b"].paused_at + 5_000_000
     assert rows["a"].paused_at is None
@@ -83,23 +83,23 @@ def test_lanes_of_a_paused_queue_count_as_busy_only_while_something_runs(world):
     claim = world.running("w")
     world.add()
     world.store.queues.pause(["default"])
-    assert world.store.claims.busy(asked)
+    assert world.store.claims.has_active(asked)
     world.end("w", claim)
-    assert not world.store.claims.busy(asked)
+    assert not world.store.claims.has_active(asked)
     world.store.queues.resume(["default"])
-    assert world.store.claims.busy(asked)
+    assert world.store.claims.has_active(asked)
 
 
 def test_a_run_that_will_be_ready_in_a_paused_queue_keeps_nobody_waiting(world):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
     asked = [world.lane()]
     assert world.row(claim.id)["session"] == "w", "its worker has not let go yet"
-    assert world.store.claims.busy(asked)
+    assert world.store.claims.has_active(asked)
     world.store.queues.pause(["default"])
-    assert not world.store.claims.busy(asked)
+    assert not world.store.claims.has_active(asked)
 
 
 def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_not(world, clock):
@@ -112,7 +112,7 @@ def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_no
     world.add("other")
     world.add(delay=60_000_000)
     world.add(queue="mail")
-    counted = {(c.queue, c.state): c for c in world.store.queues.unfinished()}
+    counted = {(c.queue, c.state): c for c in world.store.queues.count_unfinished()}
     assert {place: count.runs for place, count in counted.items()} == {
         ("default", "running"): 1,
         ("default", "ready"): 2,
@@ -126,7 +126,7 @@ def test_unfinished_runs_are_counted_by_queue_and_state_and_finished_ones_are_no
 def test_held_runs_count_as_ready(world):
     id = world.add()
     world.sql("update {schema}runs set held = 'quiescing'")
-    (count,) = world.store.queues.unfinished()
+    (count,) = world.store.queues.count_unfinished()
     assert (count.state, count.runs) == ("ready", 1), id
 
 
@@ -136,7 +136,7 @@ def test_every_queue_that_was_ever_used_or_paused_is_listed_by_name(world):
     world.store.queues.pause(["c"])
     world.store.queues.pause(["a"])
     world.store.queues.resume(["a"])
-    assert [row.name for row in world.store.queues.all()] == ["a", "b", "c"]
+    assert [row.name for row in world.store.queues.list_all()] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ["'; drop table runs; --", "with space", "ü☂", "%s $1 :x {y}"])
@@ -149,7 +149,7 @@ def test_odd_queue_names_are_paused_like_any_other(world, name):
 
 def test_resuming_tells_whoever_watches(world):
     world.session("w")
-    world.store.workers.mark_idle("w", True)
+    world.store.sessions.mark_idle("w", True)
     world.store.queues.pause(["default"])
     watch = world.store.database.change_listener()
     heard: list[bool] = []

@@ -6,21 +6,22 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.policy.schedule_timing import MAX_MISSED_SLOTS, Timing
-from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
 from tests.support.world import CANCELLED, SECOND, World
 
 MINUTE = 60 * SECOND
 EVERY_MINUTE = Timing(every=MINUTE)
 
 
-def declared(world: World, name: str = "tick", timing: Timing = EVERY_MINUTE, **more: Any) -> Declared:
+def declared(world: World, name: str = "tick", timing: Timing = EVERY_MINUTE, **more: Any) -> DeclaredSchedule:
     run = {name: more.pop(name) for name in ("args", "delay", "unique", "options", "task") if name in more}
-    return Declared(name, timing, Rules(**more), world.new(**{"task": "task", **run}))
+    return DeclaredSchedule(name, timing, ScheduleRules(**more), world.new(**{"task": "task", **run}))
 
 
 def declare(world: World, *names: str, app: str = "shop", **more: Any) -> Any:
@@ -28,14 +29,14 @@ def declare(world: World, *names: str, app: str = "shop", **more: Any) -> Any:
 
 
 def row(world: World, name: str = "tick") -> Any:
-    return next(row for row in world.store.schedules.all() if row.name == name)
+    return next(row for row in world.store.schedules.list_all() if row.name == name)
 
 
 def fire(world: World) -> list[tuple[str, int]]:
     """All that is due; the schedules and slots that runs were made of."""
     made = []
     while (left := world.store.schedules.until_next()) is not None and left <= 0:
-        made += [(each.schedule, each.slot) for each in world.store.schedules.fire().made]
+        made += [(each.schedule, each.slot) for each in world.store.schedules.fire().created]
     return made
 
 
@@ -55,14 +56,14 @@ def options(world: World, id: str) -> Any:
 def test_a_slot_makes_one_run_when_its_time_has_come(world, clock):
     declare(world, "tick", args='{"x":1}')
     assert world.store.schedules.until_next() == MINUTE
-    assert world.store.schedules.fire().made == []
+    assert world.store.schedules.fire().created == []
     clock.advance(60)
-    (made,) = world.store.schedules.fire().made
+    (made,) = world.store.schedules.fire().created
     assert (made.schedule, made.slot) == minutes(world, 1)[0]
     assert world.state(made.run) == "ready"
     assert world.row(made.run)["args"] == '{"x":1}'
     assert options(world, made.run) == {"schedule": "tick", "scheduled_for": made.slot}
-    assert world.store.schedules.fire().made == []
+    assert world.store.schedules.fire().created == []
     assert world.store.schedules.until_next() == MINUTE
     assert world.rows("runs") == 1
 
@@ -79,7 +80,7 @@ def test_eight_schedulers_make_one_run_of_a_slot(world, clock):
 
         def look(store: Any, together: threading.Barrier = together, made: list[Any] = made) -> None:
             together.wait()
-            made.extend(store.schedules.fire().made)
+            made.extend(store.schedules.fire().created)
 
         threads = [threading.Thread(target=look, args=(store,)) for store in stores]
         for thread in threads:
@@ -95,7 +96,7 @@ def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world,
     clock.advance(60)
 
     def break_off(name: str) -> None:
-        if name == "move_schedules":
+        if name == "advance_schedules":
             raise KeyboardInterrupt
 
     store = world.another_store()
@@ -110,19 +111,18 @@ def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world,
 @contextmanager
 def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
     """Calls a function before each statement of the store's schedules."""
-    doer = store.schedules._doer
+    executor = store.schedules._executor
 
     def watched(connection: Any) -> Any:
-        do = doer(connection)
+        tx = executor(connection)
 
         def call(name: str, **values: Any) -> Any:
             before(name)
-            return do(name, **values)
+            return tx.execute(name, **values)
 
-        call.payloads = do.payloads  # type: ignore[attr-defined]
-        return call
+        return SimpleNamespace(execute=call, payloads=tx.payloads)
 
-    store.schedules._doer = watched
+    store.schedules._executor = watched
     yield
 
 
@@ -148,7 +148,7 @@ def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_n
     world.sql(f"update {{schema}}schedules set {part} = :new where name = 'new'", new='{"moon":"full"}')
     clock.advance(60)
     fired = world.store.schedules.fire()
-    assert [each.schedule for each in fired.made] == ["tick"]
+    assert [each.schedule for each in fired.created] == ["tick"]
     assert "moon" in fired.unreadable["new"]
     assert row(world, "new").next_at == clock.now
 
@@ -159,7 +159,7 @@ def test_many_schedules_that_this_code_can_not_read_hold_up_nobody(world, clock)
     world.sql("update {schema}schedules set timing = :timing where name <> 'tick'", timing='{"moon":"full"}')
     clock.advance(60)
     fired = world.store.schedules.fire()
-    assert [each.schedule for each in fired.made] == ["tick"]
+    assert [each.schedule for each in fired.created] == ["tick"]
     assert sorted(fired.unreadable) == names
 
 
@@ -174,7 +174,7 @@ def test_a_schedule_that_is_over_makes_nothing_more(world, clock):
 def test_jitter_lets_a_run_begin_later_and_leaves_its_slot_alone(world, clock):
     declare(world, *(f"s{n}" for n in range(50)), jitter=30 * SECOND)
     clock.advance(60)
-    made = world.store.schedules.fire().made
+    made = world.store.schedules.fire().created
     slot = minutes(world, 1)[0][1]
     begins = [world.row(each.run)["due_at"] for each in made]
     assert all(slot < at <= slot + 30 * SECOND for at in begins)
@@ -186,7 +186,7 @@ def test_jitter_lets_a_run_begin_later_and_leaves_its_slot_alone(world, clock):
 def test_the_delay_of_a_request_counts_from_the_slot(world, clock):
     declare(world, "tick", delay=5 * SECOND)
     clock.advance(61)
-    (made,) = world.store.schedules.fire().made
+    (made,) = world.store.schedules.fire().created
     assert world.row(made.run)["due_at"] == made.slot + 5 * SECOND
 
 
@@ -241,13 +241,13 @@ def test_after_a_very_long_time_the_last_thousand_are_caught_up(world, clock):
 def test_with_overlap_skip_a_slot_waits_for_nobody_but_is_passed_over(world, clock, end):
     declare(world, "tick", overlap="skip")
     clock.advance(60)
-    (first,) = world.store.schedules.fire().made
+    (first,) = world.store.schedules.fire().created
     clock.advance(60)
     fired = world.store.schedules.fire()
-    assert (fired.made, fired.passed) == ([], minutes(world, 2))
+    assert (fired.created, fired.skipped) == ([], minutes(world, 2))
     assert row(world).passed_at == minutes(world, 2)[0][1]
     if end != "unfinished":
-        world.store.operators.cancel(first.run, CANCELLED)
+        world.store.actions.cancel(first.run, CANCELLED)
     if end == "pruned":
         world.sql("delete from {schema}runs")
     clock.advance(60)
@@ -272,9 +272,9 @@ def test_with_overlap_allow_runs_pile_up(world, clock):
 def test_a_request_with_a_unique_name_stands_for_its_unfinished_run(world, clock):
     declare(world, "tick", unique="one")
     clock.advance(60)
-    (first,) = world.store.schedules.fire().made
+    (first,) = world.store.schedules.fire().created
     clock.advance(60)
-    (second,) = world.store.schedules.fire().made
+    (second,) = world.store.schedules.fire().created
     assert first.run == second.run
     assert world.rows("runs") == 1
 
@@ -301,7 +301,7 @@ def test_other_arguments_leave_the_slots_as_they_are(world, clock):
     declare(world, "tick", catch_up="all")
     clock.advance(130)
     assert declare(world, "tick", catch_up="all", args='{"x":2}') == ([], ["tick"], [], {})
-    made = world.store.schedules.fire().made
+    made = world.store.schedules.fire().created
     assert [each[:2] for each in made] == minutes(world, 1, 2)
     assert {world.row(each.run)["args"] for each in made} == {'{"x":2}'}
 
@@ -357,8 +357,8 @@ def test_eight_workers_that_start_together_declare_once(world, clock):
     for thread in threads:
         thread.join()
     assert troubles == []
-    assert [each.name for each in world.store.schedules.all()] == names
-    assert {each.orphaned for each in world.store.schedules.all()} == {0}
+    assert [each.name for each in world.store.schedules.list_all()] == names
+    assert {each.orphaned for each in world.store.schedules.list_all()} == {0}
 
 
 # Operators
@@ -370,7 +370,7 @@ def test_a_paused_schedule_makes_nothing_and_goes_on_from_when_it_is_resumed(wor
     assert world.store.schedules.pause(["tick"]) == []
     clock.advance(200)
     assert world.store.schedules.until_next() is None
-    assert world.store.schedules.fire().made == []
+    assert world.store.schedules.fire().created == []
     declare(world, "tick", catch_up="all")
     assert row(world).paused == 1, "a worker that starts doesn't resume it"
     assert world.store.schedules.resume(["tick", "nobody"]) == ["tick"]
@@ -408,7 +408,7 @@ def test_the_list_shows_the_last_run_and_its_state(world, clock):
     clock.advance(60)
     fire(world)
     assert (row(world).last_slot, row(world).last_state) == (clock.now, "ready")
-    world.store.operators.cancel(row(world).last_run, CANCELLED)
+    world.store.actions.cancel(row(world).last_run, CANCELLED)
     assert (row(world).last_state, row(world, "tock").last_state) == ("cancelled", "ready")
     world.sql("delete from {schema}runs")
     assert (row(world).last_slot, row(world).last_state) == (clock.now, None)

@@ -48,7 +48,7 @@ def test_a_running_run_cant_lose_its_session(world):
 
 
 def test_a_finished_run_cant_lose_its_end(world):
-    world.store.operators.cancel(world.add(), CANCELLED)
+    world.store.actions.cancel(world.add(), CANCELLED)
     with pytest.raises(DataFault):
         world.sql(SET + "finished_at = null")
     with pytest.raises(DataFault):
@@ -72,7 +72,7 @@ def test_two_unfinished_runs_cant_have_one_unique_name(world):
 
 def test_two_finished_runs_may_have_one_unique_name(world):
     for _ in range(2):
-        world.store.operators.cancel(world.add(unique="u"), CANCELLED)
+        world.store.actions.cancel(world.add(unique="u"), CANCELLED)
     assert world.sql("select count(distinct unique_name), count(*) from {schema}runs") == [(1, 2)]
 
 

@@ -83,7 +83,7 @@ def test_every_statement_is_used():
 def test_a_limit_is_written_into_the_text():
     source = StatementSource("x", None, "", "select 1 limit {limit}")
     assert render(source, DIALECTS["sqlite"], limit=64).sql == "select 1 limit 64"
-    with pytest.raises(LookupError, match="needs a size"):
+    with pytest.raises(LookupError, match="needs a limit"):
         render(source, DIALECTS["sqlite"])
 
 

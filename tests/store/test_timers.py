@@ -66,7 +66,7 @@ def overdue_in(world, state):
     elif state == "held":
         world.sql("update {schema}runs set held = 'limit'")
     elif state == "lingering":
-        world.end("w", world.claim("w")[0], "timed_out", lingers=1)
+        world.end("w", world.claim("w")[0], "timed_out", still_running=1)
     elif state in ("blocked", "waiting", "undoing"):
         world.sql("update {schema}runs set state = :state", state=state)
     return id
@@ -96,8 +96,8 @@ def test_the_worker_of_an_overdue_run_keeps_its_mark_until_it_lets_go(world, clo
     clock.advance(10)
     world.store.timers.fail_overdue(OVERDUE)
     assert world.row(claim.id)["session"] == "w"
-    assert world.store.views.history(claim.id) == [(1, clock.now, "failed", 1, "w", started, OVERDUE)]
-    assert world.store.attempts.let_go("w", [(claim.id, claim.fence)]) == 1
+    assert world.store.queries.history(claim.id) == [(1, clock.now, "failed", 1, "w", started, OVERDUE)]
+    assert world.store.attempts.release("w", [(claim.id, claim.fence)]) == 1
 
 
 @pytest.mark.parametrize("kind", ["done", "failed"])
@@ -124,12 +124,12 @@ def test_only_finished_runs_whose_time_is_over_are_pruned_with_their_history(wor
     old, young = finished(world, 1 * DAY), finished(world, 2 * DAY)
     unfinished = world.add(keep=1)
     clock.advance(86_400 - 0.000001)
-    assert world.store.timers.prune() == (0, False)
+    assert world.store.retention.prune() == (0, False)
     clock.advance(0.000001)
-    assert world.store.timers.prune() == (1, False)
-    assert world.store.views.run(old) is None
-    assert world.store.views.history(old) == []
-    assert world.store.views.run(young) is not None
+    assert world.store.retention.prune() == (1, False)
+    assert world.store.queries.run(old) is None
+    assert world.store.queries.history(old) == []
+    assert world.store.queries.run(young) is not None
     assert world.kinds(young) == ["done"]
     assert world.state(unfinished) == "ready"
     assert world.rows("keys") == 2, "keys outlive their runs"
@@ -140,41 +140,41 @@ def test_runs_that_ended_otherwise_are_pruned_too(world, clock, verb):
     world.session("w")
     claim = world.running("w", keep=DAY, deadline_in=60 * SECOND, max_crashes=0)
     if verb == "cancel":
-        world.store.operators.cancel(claim.id, CANCELLED)
+        world.store.actions.cancel(claim.id, CANCELLED)
     clock.advance(60)
     if verb == "overdue":
         world.store.timers.fail_overdue(OVERDUE)
     world.recover("w")
     clock.advance(86_400)
-    assert world.store.timers.prune() == (1, False)
+    assert world.store.retention.prune() == (1, False)
     assert world.rows("history") == 0
 
 
 def test_a_run_that_a_worker_is_still_at_is_kept(world, clock):
     world.session("w", lease=10 * 86_400)
     claim = world.running("w", keep=DAY)
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     clock.advance(2 * 86_400)
-    assert world.store.timers.prune() == (0, False)
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    assert world.store.retention.prune() == (0, False)
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
     clock.advance(3600)  # it isn't looked at all the time
-    assert world.store.timers.prune() == (1, False)
+    assert world.store.retention.prune() == (1, False)
 
 
 def test_a_retried_run_isnt_pruned(world, clock):
     id = world.add(keep=DAY)
-    world.store.operators.cancel(id, CANCELLED)
-    world.store.operators.retry(id)
+    world.store.actions.cancel(id, CANCELLED)
+    world.store.actions.retry(id)
     clock.advance(2 * 86_400)
-    assert world.store.timers.prune() == (0, False)
+    assert world.store.retention.prune() == (0, False)
 
 
 def test_pruning_goes_in_batches_and_says_when_there_may_be_more(world, clock):
     world.add_many(501, keep=DAY)
     world.sql("update {schema}runs set state = 'done', finished_at = {now}, expires_at = {now} + keep")
     clock.advance(86_400)
-    assert world.store.timers.prune() == (500, True)
-    assert world.store.timers.prune() == (1, False)
+    assert world.store.retention.prune() == (500, True)
+    assert world.store.retention.prune() == (1, False)
 
 
 # Runs that wait for a predecessor's worker
@@ -184,33 +184,33 @@ def test_a_successor_waits_until_the_cancelled_predecessor_is_let_go(world):
     world.session("w")
     world.session("v")
     old = world.running("w", unique="u")
-    world.store.operators.cancel(old.id, CANCELLED)
+    world.store.actions.cancel(old.id, CANCELLED)
     successor = world.add(unique="u")
     assert successor != old.id
     assert world.row(successor)["held"] == "quiescing"
-    assert world.store.timers.unhold() == 0
+    assert world.store.timers.release_held() == 0
     assert world.claim("v") == []
-    world.store.attempts.let_go("w", [(old.id, old.fence)])
-    assert world.store.timers.unhold() == 1
+    world.store.attempts.release("w", [(old.id, old.fence)])
+    assert world.store.timers.release_held() == 1
     assert [claim.id for claim in world.claim("v")] == [successor]
 
 
 def test_a_successor_waits_no_longer_when_the_predecessors_worker_is_dead(world, clock):
     world.session("w")
     old = world.running("w", unique="u")
-    world.store.operators.cancel(old.id, CANCELLED)
+    world.store.actions.cancel(old.id, CANCELLED)
     successor = world.add(unique="u")
     clock.advance(60)
     world.session("v")
     world.recover("w")
-    assert world.store.timers.unhold() == 1
+    assert world.store.timers.release_held() == 1
     assert [claim.id for claim in world.claim("v")] == [successor]
 
 
 def test_a_successor_of_one_name_doesnt_wait_for_another(world):
     world.session("w")
     old = world.running("w", unique="u")
-    world.store.operators.cancel(old.id, CANCELLED)
+    world.store.actions.cancel(old.id, CANCELLED)
     assert world.row(world.add(unique="other"))["held"] is None
     assert world.row(world.add(unique="u", tenant="acme"))["held"] is None
 
@@ -218,18 +218,18 @@ def test_a_successor_of_one_name_doesnt_wait_for_another(world):
 def test_a_retry_waits_for_the_worker_of_another_run_of_its_unique_name(world):
     world.session("w")
     first = world.add(unique="u")
-    world.store.operators.cancel(first, CANCELLED)
+    world.store.actions.cancel(first, CANCELLED)
     second = world.running("w", unique="u")
-    world.store.operators.cancel(second.id, CANCELLED)
-    world.store.operators.retry(first)
+    world.store.actions.cancel(second.id, CANCELLED)
+    world.store.actions.retry(first)
     assert world.row(first)["held"] == "quiescing"
-    assert world.store.timers.unhold() == 0
-    world.store.attempts.let_go("w", [(second.id, second.fence)])
-    assert world.store.timers.unhold() == 1
+    assert world.store.timers.release_held() == 0
+    world.store.attempts.release("w", [(second.id, second.fence)])
+    assert world.store.timers.release_held() == 1
 
 
 def test_what_is_held_for_another_reason_isnt_freed(world):
     id = world.add()
     world.sql("update {schema}runs set held = 'limit'")
-    assert world.store.timers.unhold() == 0
+    assert world.store.timers.release_held() == 0
     assert world.row(id)["held"] == "limit"

@@ -41,7 +41,7 @@ def effects(world):
 
 
 def run(world, claim, work, n=1, session="w"):
-    return world.store.transactions.run(session, record_of(claim, n, "t", value=None), work)
+    return world.store.step_transactions.run(session, record_of(claim, n, "t", value=None), work)
 
 
 def test_the_effect_and_its_record_are_there_together(world, claim):
@@ -54,7 +54,7 @@ def test_the_effect_and_its_record_are_there_together(world, claim):
 def test_the_effect_of_a_run_that_was_lost_is_taken_back(world, claim, how):
     session = "w"
     if how == "cancelled":
-        world.store.operators.cancel(claim.id, CANCELLED)
+        world.store.actions.cancel(claim.id, CANCELLED)
     elif how == "done":
         world.end("w", claim)
     elif how == "of another session":
@@ -86,8 +86,8 @@ def test_a_run_isnt_locked_while_author_code_runs(postgres_url):
     world = World(postgres_url)
     claim = prepare(world)
     other = world.another_store()
-    assert run(world, claim, Work(world, lambda _: other.operators.send(claim.id, "topic", "1"))) == '"1"'
-    assert run(world, claim, Work(world, lambda _: other.operators.cancel(claim.id, CANCELLED)), n=2) is None
+    assert run(world, claim, Work(world, lambda _: other.actions.send(claim.id, "topic", "1"))) == '"1"'
+    assert run(world, claim, Work(world, lambda _: other.actions.cancel(claim.id, CANCELLED)), n=2) is None
     assert (effects(world), world.state(claim.id)) == (["call 1"], "cancelled")
     world.close()
 
@@ -164,7 +164,7 @@ def test_author_code_that_ends_the_transaction_is_told_so_and_nothing_is_recorde
             if not caught:
                 raise
 
-    with pytest.raises(TaskError, match="leave out commit and rollback"):
+    with pytest.raises(TaskError, match="don't commit or roll back"):
         run(world, claim, Work(world, end))
     assert world.steps(claim.id) == []
     world.sql("delete from effects")  # on PostgreSQL what was committed by hand is

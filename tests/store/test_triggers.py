@@ -6,55 +6,54 @@ import threading
 from typing import Any
 
 from holdfast.policy.schedule_timing import Timing
-from holdfast.store.schedule_rows import Declared
-from holdfast.store.triggers import Result
+from holdfast.store.schedules import DeclaredSchedule, PollResult
 from tests.support.world import SECOND, World
 
 WANTED = {"files": (10 * SECOND, 30 * SECOND)}
 
 
 def declare(world: World, *names: str) -> None:
-    world.store.schedules.declare("shop", [Declared(name, Timing(every=30 * SECOND)) for name in names])
+    world.store.schedules.declare("shop", [DeclaredSchedule(name, Timing(every=30 * SECOND)) for name in names])
 
 
 def end(world: World, poller: str, number: int, *, again: bool = False, **more: Any) -> bool:
-    came = Result(**{"took": 5, "found": 3, "made": 2, "error": None, **more})
-    return world.store.triggers.end(poller, "files", number, came, again=again)
+    came = PollResult(**{"took": 5, "found": 3, "made": 2, "error": None, **more})
+    return world.store.triggers.finish_poll(poller, "files", number, came, again=again)
 
 
 def test_a_new_trigger_is_due_at_once_and_then_at_its_interval(world, clock):
     declare(world, "files")
     triggers = world.store.triggers
     assert triggers.until_next(["files"]) == 0
-    assert triggers.take("a", WANTED) == {"files": 1}
-    assert triggers.take("a", WANTED) == triggers.take("b", WANTED) == {}
+    assert triggers.acquire_due("a", WANTED) == {"files": 1}
+    assert triggers.acquire_due("a", WANTED) == triggers.acquire_due("b", WANTED) == {}
     assert end(world, "a", 1)
     assert triggers.until_next(["files"]) == 30 * SECOND
-    assert triggers.take("b", WANTED) == {}
+    assert triggers.acquire_due("b", WANTED) == {}
     clock.advance(30)
-    assert triggers.take("b", WANTED) == {"files": 2}
+    assert triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
 def test_a_poll_that_takes_longer_than_the_interval_is_followed_at_once(world, clock):
     declare(world, "files")
-    world.store.triggers.take("a", {"files": (100 * SECOND, 30 * SECOND)})
+    world.store.triggers.acquire_due("a", {"files": (100 * SECOND, 30 * SECOND)})
     clock.advance(50)
     assert world.store.triggers.until_next(["files"]) == 50 * SECOND, "unless it ends before"
-    assert world.store.triggers.take("b", WANTED) == {}
+    assert world.store.triggers.acquire_due("b", WANTED) == {}
     end(world, "a", 1)
     assert world.store.triggers.until_next(["files"]) == -20 * SECOND
-    assert world.store.triggers.take("b", WANTED) == {"files": 2}
+    assert world.store.triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
 def test_the_right_of_a_poller_that_died_ends_by_itself_and_its_late_word_does_not_count(world, clock):
     declare(world, "files")
-    world.store.triggers.take("a", {"files": (40 * SECOND, 30 * SECOND)})
+    world.store.triggers.acquire_due("a", {"files": (40 * SECOND, 30 * SECOND)})
     clock.advance(39)
-    assert world.store.triggers.take("b", WANTED) == {}
+    assert world.store.triggers.acquire_due("b", WANTED) == {}
     clock.advance(1)
-    assert world.store.triggers.take("b", WANTED) == {"files": 2}
+    assert world.store.triggers.acquire_due("b", WANTED) == {"files": 2}
     assert not end(world, "a", 1)
-    assert world.store.triggers.last("files") == []
+    assert world.store.triggers.last_polls("files") == []
     assert end(world, "b", 2)
     assert not end(world, "b", 2), "once"
 
@@ -62,23 +61,23 @@ def test_the_right_of_a_poller_that_died_ends_by_itself_and_its_late_word_does_n
 def test_a_poll_that_died_is_made_up_for_when_its_time_is_over_however_long_the_interval(world, clock):
     declare(world, "files")
     daily = {"files": (40 * SECOND, 86_400 * SECOND)}
-    world.store.triggers.take("a", daily)
+    world.store.triggers.acquire_due("a", daily)
     clock.advance(39)
     assert world.store.triggers.until_next(["files"]) == SECOND
-    assert world.store.triggers.take("b", daily) == {}
+    assert world.store.triggers.acquire_due("b", daily) == {}
     clock.advance(1)
-    assert world.store.triggers.take("b", daily) == {"files": 2}
+    assert world.store.triggers.acquire_due("b", daily) == {"files": 2}
     assert end(world, "b", 2)
     assert world.store.triggers.until_next(["files"]) == 86_400 * SECOND, "the next one is counted from its beginning"
 
 
 def test_a_poll_that_was_broken_off_is_due_at_once(world, clock):
     declare(world, "files")
-    world.store.triggers.take("a", WANTED)
+    world.store.triggers.acquire_due("a", WANTED)
     clock.advance(5)
     assert end(world, "a", 1, again=True, error='{"code":"error"}')
     assert world.store.triggers.until_next(["files"]) == 0
-    assert world.store.triggers.take("b", WANTED) == {"files": 2}
+    assert world.store.triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
 def test_eight_pollers_one_poll(world, clock):
@@ -91,7 +90,7 @@ def test_eight_pollers_one_poll(world, clock):
 
     def take(store: Any, poller: str) -> None:
         together.wait()
-        taken.extend(store.triggers.take(poller, wanted))
+        taken.extend(store.triggers.acquire_due(poller, wanted))
 
     threads = [threading.Thread(target=take, args=(store, str(n))) for n, store in enumerate(stores)]
     for thread in threads:
@@ -104,13 +103,13 @@ def test_eight_pollers_one_poll(world, clock):
 def test_the_last_polls_are_kept(world, clock):
     declare(world, "files")
     for number in range(1, 26):
-        assert world.store.triggers.take("a", WANTED) == {"files": number}
+        assert world.store.triggers.acquire_due("a", WANTED) == {"files": number}
         end(world, "a", number, found=number, error='{"code":"error"}' if number == 24 else None)
         clock.advance(30)
-    polls = world.store.triggers.last("files")
+    polls = world.store.triggers.last_polls("files")
     assert [poll.found for poll in polls] == list(range(25, 5, -1))
     assert [poll.error for poll in polls[:3]] == [None, '{"code":"error"}', None]
-    (row,) = world.store.schedules.all()
+    (row,) = world.store.schedules.list_all()
     assert (row.kind, row.found, row.made, row.polled_at) == ("trigger", 25, 2, clock.now - 30 * SECOND)
 
 
@@ -118,26 +117,26 @@ def test_paused_and_orphaned_triggers_are_not_polled_and_one_that_is_asked_for_i
     declare(world, "files")
     triggers, schedules = world.store.triggers, world.store.schedules
     schedules.pause(["files"])
-    assert (triggers.until_next(["files"]), triggers.take("a", WANTED)) == (None, {})
+    assert (triggers.until_next(["files"]), triggers.acquire_due("a", WANTED)) == (None, {})
     schedules.resume(["files"])
-    assert triggers.take("a", WANTED) == {"files": 1}
+    assert triggers.acquire_due("a", WANTED) == {"files": 1}
     end(world, "a", 1)
     assert schedules.run_now("files") is None
-    assert triggers.take("a", WANTED) == {"files": 2}
+    assert triggers.acquire_due("a", WANTED) == {"files": 2}
     end(world, "a", 2)
     declare(world)
     clock.advance(60)
-    assert (triggers.until_next(["files"]), triggers.take("a", WANTED)) == (None, {})
+    assert (triggers.until_next(["files"]), triggers.acquire_due("a", WANTED)) == (None, {})
     declare(world, "files")
-    assert triggers.take("a", WANTED) == {"files": 3}
+    assert triggers.acquire_due("a", WANTED) == {"files": 3}
 
 
 def test_a_trigger_makes_no_slots_and_a_schedule_is_not_polled(world, clock):
     declare(world, "files")
     clock.advance(60)
     assert world.store.schedules.until_next() is None
-    assert world.store.schedules.fire().made == []
-    schedule = Declared("tick", Timing(every=60 * SECOND), template=world.new())
+    assert world.store.schedules.fire().created == []
+    schedule = DeclaredSchedule("tick", Timing(every=60 * SECOND), template=world.new())
     world.store.schedules.declare("other", [schedule])
     clock.advance(60)
-    assert world.store.triggers.take("a", {"tick": WANTED["files"]}) == {}
+    assert world.store.triggers.acquire_due("a", {"tick": WANTED["files"]}) == {}

@@ -23,17 +23,17 @@ def order(world, count=20, tasks=("task",)):
 
 
 def moved(world, claim):
-    world.end("w", claim, "moved", state="ready", family=True)
+    world.end("w", claim, "moved", state="ready", in_tree=True)
 
 
 def moved_later(world, claim):
-    world.end("w", claim, "moved", state="scheduled", delay=1000, family=True)
+    world.end("w", claim, "moved", state="scheduled", delay=1000, in_tree=True)
     world.clock.advance(0.001)
     world.store.timers.promote_due()
 
 
 def restarted(world, claim):
-    world.end("w", claim, "restarted", family=True)
+    world.end("w", claim, "restarted", in_tree=True)
 
 
 def retried_at_once(world, claim):
@@ -42,25 +42,25 @@ def retried_at_once(world, claim):
 
 
 def failed_into_undoing(world, claim):
-    world.end("w", claim, "undoing", family=True)
+    world.end("w", claim, "undoing", in_tree=True)
 
 
 def woken(world, claim):
     world.wait("w", claim, "sleep", delay=1000)
     world.suspend("w", claim)
     world.clock.advance(0.001)
-    world.store.timers.wake_due()
+    world.store.timers.resolve_due_waits()
 
 
 def woken_while_it_suspends(world, claim):
     world.wait("w", claim, "sleep", delay=0)
-    world.store.timers.wake_due()
+    world.store.timers.resolve_due_waits()
     world.suspend("w", claim)
 
 
 def retried_by_an_operator(world, claim):
     world.end("w", claim, "failed")
-    world.store.operators.retry(claim.id)
+    world.store.actions.retry(claim.id)
 
 
 AGAIN = [
@@ -126,7 +126,7 @@ def test_children_and_forks_queue_behind_what_was_ready(world):
     world.clock.advance(1)
     (child,) = world.spawn("w", parent)
     fork = str(world.new().id)
-    world.store.forks.fork(parent.id, fork, None, None)
+    world.store.actions.fork(parent.id, fork, None, None)
     assert order(world, tasks=("task", "child")) == [job, child, fork]
 
 
@@ -134,7 +134,7 @@ def test_children_and_forks_queue_behind_what_was_ready(world):
 
 
 def fair(world, tenant, count=1):
-    return world.store.intake.add([world.new(tenant=tenant, **FAIR) for _ in range(count)])
+    return world.store.enqueuer.enqueue([world.new(tenant=tenant, **FAIR) for _ in range(count)])
 
 
 @pytest.mark.parametrize("again", [moved, moved_later, retried_at_once, woken, retried_by_an_operator])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.commands import LOST, MarkUndos
+from holdfast.store.commands import RUN_LOST, MarkUndosCommand
 from tests.store.test_family import join
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, held
 
@@ -22,7 +22,7 @@ def claim(world):
 
 
 def prepare(world, claim):
-    world.write("w", MarkUndos(held(claim)))
+    world.write("w", MarkUndosCommand(held(claim)))
     world.record("w", claim, 1, undo=1)
     world.record("w", claim, 2)
     world.record("w", claim, 3, undo=1)
@@ -31,9 +31,9 @@ def prepare(world, claim):
 def fail(world, claim, how):
     """Let a run end badly; whoever was at it has let go then."""
     if how == "failed":
-        assert world.end("w", claim, "undoing", family=True)
+        assert world.end("w", claim, "undoing", in_tree=True)
     elif how == "cancelled":
-        assert world.store.operators.cancel(claim.id, CANCELLED)
+        assert world.store.actions.cancel(claim.id, CANCELLED)
     elif how == "overdue":
         world.clock.advance(50)
         assert world.store.timers.fail_overdue(OVERDUE) == []
@@ -41,11 +41,11 @@ def fail(world, claim, how):
         world.clock.advance(60)
         assert world.recover("w").failed == []
         world.session("w")
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
 
 
 def shown(world, id):
-    return world.store.views.end(id)[0]
+    return world.store.queries.outcome(id)[0]
 
 
 @pytest.mark.parametrize("how", CAUSES)
@@ -59,7 +59,7 @@ def test_a_run_with_compensations_undoes_before_it_ends(world, claim, how):
     (undoing,) = world.claim("w")
     assert (undoing.id, undoing.ending, undoing.undos) == (claim.id, ending, 1)
     assert shown(world, claim.id) == "undoing"
-    assert world.end("w", undoing, "undone", state=ending, family=True)
+    assert world.end("w", undoing, "undone", state=ending, in_tree=True)
     row = world.row(claim.id)
     assert (row["state"], row["error"], row["ending"], row["cause"]) == (ending, CAUSES[how], None, None)
     assert world.kinds(claim.id)[-1] == ending
@@ -70,19 +70,19 @@ def test_a_run_with_compensations_undoes_before_it_ends(world, claim, how):
 def test_the_undoing_waits_until_the_old_attempt_has_let_go(world, claim, how):
     world.session("v", lease=1000)
     if how == "cancelled":
-        world.store.operators.cancel(claim.id, CANCELLED)
+        world.store.actions.cancel(claim.id, CANCELLED)
     else:
         world.clock.advance(50)
         world.store.timers.fail_overdue(OVERDUE)
     row = world.row(claim.id)
     assert (row["held"], row["session"]) == ("quiescing", "w")
     assert world.claim("v") == []
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
     assert [run.id for run in world.claim("v")] == [claim.id]
 
 
 def test_the_undoing_begins_when_the_session_of_the_old_attempt_is_over(world, claim):
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     world.clock.advance(60)
     world.recover("w")
     world.session("v")
@@ -96,23 +96,25 @@ def test_a_run_that_nobody_is_at_undoes_at_once_when_it_is_cancelled(world, clai
         world.wait("w", claim, "sleep", delay=99)
         world.suspend("w", claim)
     else:
-        world.end("w", claim, {"scheduled": "retrying", "ready": "handed_back"}[state], family=True)
-    assert world.store.operators.cancel(claim.id, CANCELLED) is True
+        world.end("w", claim, {"scheduled": "retrying", "ready": "handed_back"}[state], in_tree=True)
+    assert world.store.actions.cancel(claim.id, CANCELLED) is True
     assert (shown(world, claim.id), world.kinds(claim.id)[-1]) == ("undoing", "undoing")
     (undoing,) = world.claim("w")
     assert undoing.ending == "cancelled"
 
 
 def test_a_step_that_was_under_way_when_its_run_was_cancelled_is_still_recorded(world, claim):
-    world.store.operators.cancel(claim.id, CANCELLED)
-    assert world.record("w", claim, 4, undo=1) is LOST, "it is kept, so that it can be undone; but nothing may follow"
-    assert world.record("w", claim, 7) is LOST
-    assert world.write("w", MarkUndos(held(claim))) == [LOST], "anything else is refused"
-    assert world.wait("w", claim, "sleep", delay=1) is LOST
-    world.store.attempts.let_go("w", [(claim.id, claim.fence)])
-    assert world.record("w", claim, 5, undo=1) is LOST
+    world.store.actions.cancel(claim.id, CANCELLED)
+    assert world.record("w", claim, 4, undo=1) is RUN_LOST, (
+        "it is kept, so that it can be undone; but nothing may follow"
+    )
+    assert world.record("w", claim, 7) is RUN_LOST
+    assert world.write("w", MarkUndosCommand(held(claim))) == [RUN_LOST], "anything else is refused"
+    assert world.wait("w", claim, "sleep", delay=1) is RUN_LOST
+    world.store.attempts.release("w", [(claim.id, claim.fence)])
+    assert world.record("w", claim, 5, undo=1) is RUN_LOST
     world.claim("w")
-    assert world.record("w", claim, 6, undo=1) is LOST
+    assert world.record("w", claim, 6, undo=1) is RUN_LOST
     assert [step[0] for step in world.steps(claim.id)] == [1, 2, 3, 4]
 
 
@@ -121,7 +123,7 @@ def test_a_run_that_undoes_already_isnt_ended_again(world, claim, again):
     fail(world, claim, "failed")
     before = world.row(claim.id)
     if again == "cancelled":
-        assert world.store.operators.cancel(claim.id, CANCELLED) is False
+        assert world.store.actions.cancel(claim.id, CANCELLED) is False
     else:
         world.clock.advance(50)
         world.store.timers.fail_overdue(OVERDUE)
@@ -135,7 +137,7 @@ def test_a_run_that_crashes_too_often_while_it_undoes_fails_and_can_go_on_later(
     assert world.recover("w").failed == [claim.id]
     row = world.row(claim.id)
     assert (row["state"], row["error"], row["ending"], row["cause"]) == ("failed", CRASHED, "cancelled", CANCELLED)
-    world.store.operators.retry(claim.id)
+    world.store.actions.retry(claim.id)
     assert (shown(world, claim.id), world.row(claim.id)["ending"]) == ("undoing", "cancelled")
 
 
@@ -148,10 +150,10 @@ def test_the_children_of_a_run_that_undoes_are_cancelled_and_its_parent_waits(wo
     child = world.child("w")
     prepare(world, child)
     (grandchild,) = world.spawn("w", child, n=4)
-    assert world.end("w", child, "undoing", family=True)
+    assert world.end("w", child, "undoing", in_tree=True)
     assert world.states([grandchild, parent.id]) == ["cancelled", "waiting"]
     undoing = world.child("w")
-    assert world.end("w", undoing, "undone", state="failed", family=True)
+    assert world.end("w", undoing, "undone", state="failed", in_tree=True)
     assert world.states([child.id, parent.id]) == ["failed", "ready"]
 
 
@@ -161,7 +163,7 @@ def test_children_with_compensations_undo_when_their_parent_is_cancelled(world):
     world.spawn("w", parent)
     child = world.child("w")
     prepare(world, child)
-    world.store.operators.cancel(parent.id, CANCELLED)
+    world.store.actions.cancel(parent.id, CANCELLED)
     assert world.state(parent.id) == "cancelled"
     assert (shown(world, child.id), world.row(child.id)["held"]) == ("undoing", "quiescing")
 
@@ -178,8 +180,8 @@ def test_a_retry_of_an_undone_run_runs_the_undone_steps_again(world, claim):
     (undoing,) = world.claim("w")
     undo(world, undoing, 5)
     undo(world, undoing, 6)
-    world.end("w", undoing, "undone", state="failed", family=True)
-    assert world.store.operators.retry(claim.id) is True
+    world.end("w", undoing, "undone", state="failed", in_tree=True)
+    assert world.store.actions.retry(claim.id) is True
     kept = [step[0] for step in world.steps(claim.id)]
     assert kept == [2, 5, 6], "what wasn't undone is kept, and what says that the others were"
     row = world.row(claim.id)
@@ -191,16 +193,16 @@ def test_a_retry_of_an_undoing_that_failed_goes_on_with_what_is_left(world, clai
     fail(world, claim, "cancelled")
     (undoing,) = world.claim("w")
     undo(world, undoing, 5)
-    world.end("w", undoing, "failed", family=True, error='{"code":"undo"}')
+    world.end("w", undoing, "failed", in_tree=True, error='{"code":"undo"}')
     row = world.row(claim.id)
     assert (row["state"], row["error"], row["ending"]) == ("failed", '{"code":"undo"}', "cancelled")
     assert shown(world, claim.id) == "failed"
-    assert world.store.operators.retry(claim.id) is True
+    assert world.store.actions.retry(claim.id) is True
     row = world.row(claim.id)
     assert (row["state"], row["ending"], row["error"], row["deadline"]) == ("ready", "cancelled", CANCELLED, None)
     assert [step[0] for step in world.steps(claim.id)] == [1, 2, 3, 5]
     (again,) = world.claim("w")
-    world.end("w", again, "undone", state="cancelled", family=True)
+    world.end("w", again, "undone", state="cancelled", in_tree=True)
     assert (world.state(claim.id), world.row(claim.id)["error"]) == ("cancelled", CANCELLED)
 
 
@@ -208,8 +210,8 @@ def test_children_stay_cancelled_when_only_the_undoing_is_retried(world, claim):
     (child,) = world.spawn("w", claim, n=4)
     fail(world, claim, "cancelled")
     (undoing,) = world.claim("w")
-    world.end("w", undoing, "failed", family=True)
-    world.store.operators.retry(claim.id)
+    world.end("w", undoing, "failed", in_tree=True)
+    world.store.actions.retry(claim.id)
     assert world.states([claim.id, child]) == ["ready", "cancelled"]
 
 
@@ -217,6 +219,6 @@ def test_a_run_without_compensations_ends_at_once(world):
     world.session("w")
     claim = world.running("w")
     world.record("w", claim, 1)
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     assert (world.state(claim.id), world.row(claim.id)["ending"]) == ("cancelled", None)
-    assert world.record("w", claim, 2) is LOST
+    assert world.record("w", claim, 2) is RUN_LOST

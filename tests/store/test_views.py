@@ -53,13 +53,13 @@ def test_filters_narrow_the_page(world, filters, expected):
         "b": world.add("t1", queue="q2", tags='["blue"]'),
         "c": world.add("t2", tenant="acme", tags='["it\'s","red"]'),
     }
-    world.store.operators.cancel(ids["a"], CANCELLED)
+    world.store.actions.cancel(ids["a"], CANCELLED)
     assert page(world, **filters) == [ids[name] for name in sorted(expected, reverse=True)]
 
 
 def test_a_run_is_shown_with_its_names_and_times(world, clock):
     id = world.add("t", queue="q", tenant="acme", priority=3, tags='["x"]', delay=5 * SECOND)
-    row = world.store.views.run(id)
+    row = world.store.queries.run(id)
     assert (row.id, row.task, row.queue, row.tenant, row.priority, row.tags) == (id, "t", "q", "acme", 3, '["x"]')
     assert (row.state, row.created_at, row.due_at) == ("scheduled", clock.now, clock.now + 5 * SECOND)
     assert (row.session, row.started_at, row.finished_at, row.result, row.error) == (None, None, None, None, None)
@@ -68,23 +68,23 @@ def test_a_run_is_shown_with_its_names_and_times(world, clock):
 def test_a_page_shows_a_run_as_it_is_shown_alone(world):
     world.session("w")
     claim = world.running("w", tenant="acme")
-    assert world.store.listing.page(RunFilter(), 100).rows == [world.store.views.run(claim.id)]
-    assert world.store.views.run(claim.id).session == "w"
+    assert world.store.listing.page(RunFilter(), 100).rows == [world.store.queries.run(claim.id)]
+    assert world.store.queries.run(claim.id).session == "w"
 
 
 def test_the_end_of_a_run_is_its_state_result_and_error(world):
     world.session("w")
     claim = world.running("w")
-    assert world.store.views.end(claim.id) == ("running", None, None, None, None)
+    assert world.store.queries.outcome(claim.id) == ("running", None, None, None, None)
     world.end("w", claim, result="[1]")
-    assert world.store.views.end(claim.id) == ("done", "[1]", None, None, None)
+    assert world.store.queries.outcome(claim.id) == ("done", "[1]", None, None, None)
 
 
 def test_a_run_that_isnt_there_is_nothing(world):
     nobody = "00000000-0000-7000-8000-000000000000"
-    assert world.store.views.run(nobody) is None
-    assert world.store.views.end(nobody) is None
-    assert world.store.views.history(nobody) == []
+    assert world.store.queries.run(nobody) is None
+    assert world.store.queries.outcome(nobody) is None
+    assert world.store.queries.history(nobody) == []
 
 
 def test_history_is_in_order_and_only_the_runs_own(world, clock):
@@ -94,9 +94,9 @@ def test_history_is_in_order_and_only_the_runs_own(world, clock):
     claim = world.running("w")
     world.end("w", claim, "retrying")
     clock.advance(10)
-    world.store.operators.cancel(claim.id, CANCELLED)
-    world.store.operators.retry(claim.id)
-    records = world.store.views.history(claim.id)
+    world.store.actions.cancel(claim.id, CANCELLED)
+    world.store.actions.retry(claim.id)
+    records = world.store.queries.history(claim.id)
     assert [(n, kind) for n, _, kind, *_ in records] == [(1, "retrying"), (2, "cancelled"), (3, "retried")]
     assert world.kinds(other.id) == ["done"]
 

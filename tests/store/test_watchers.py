@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from holdfast.store.gates import completed
+from holdfast.store.graphs import gate_completed
 from tests.support.graph_world import gate, node, submit
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, SECOND, World, end_of
 
@@ -71,14 +71,14 @@ def limited(world):
 
 
 def family(world):
-    assert world.end("w", world.running("w"), family=True)
+    assert world.end("w", world.running("w"), in_tree=True)
 
 
 def undone(world):
     claim = world.running("w")
-    assert world.end("w", claim, "undoing", family=True)
+    assert world.end("w", claim, "undoing", in_tree=True)
     (claim,) = world.claim("w")
-    assert world.end("w", claim, "undone", state="failed", family=True)
+    assert world.end("w", claim, "undone", state="failed", in_tree=True)
 
 
 def crashed(world):
@@ -95,7 +95,7 @@ def recovered(world):
 
 
 def cancelled(world):
-    assert world.store.operators.cancel(world.add(), CANCELLED)
+    assert world.store.actions.cancel(world.add(), CANCELLED)
 
 
 def overdue(world):
@@ -107,13 +107,13 @@ def overdue(world):
 def graph(world):
     made = submit(world, node(world, "only"))
     (claim,) = world.claim("w")
-    assert world.end("w", claim, family=True)
+    assert world.end("w", claim, in_tree=True)
     assert world.state(made.id) == "done"
 
 
 def gate_opened(world):
     made = submit(world, gate("ok"))
-    world.store.graphs.conclude(made.id, "ok", completed("ok", "yes", None))
+    world.store.graphs.conclude_gate(made.id, "ok", gate_completed("ok", "yes", None))
     assert world.state(made.id) == "done"
 
 
@@ -129,7 +129,7 @@ def test_every_kind_of_end_tells_those_who_wait_and_nobody_else(postgres, ear, e
     postgres.store.watchers.add("client", 60 * SECOND)
     end(postgres)
     assert 1 <= ear.heard() <= 3, "once for each transaction, however many end in it"
-    postgres.store.watchers.drop("client")
+    postgres.store.watchers.remove("client")
     end(postgres)
     assert ear.heard() == 0, "it waits no more"
 
@@ -144,7 +144,7 @@ def test_a_batch_of_ends_is_told_once(postgres, ear):
 def test_attempts_that_end_without_the_run_are_not_told(postgres, ear, kind):
     postgres.store.watchers.add("client", 60 * SECOND)
     family = kind in ("waiting", "restarted")
-    assert postgres.end("w", postgres.running("w"), kind, family=family)
+    assert postgres.end("w", postgres.running("w"), kind, in_tree=family)
     postgres.add()
     assert ear.heard() == 0
 
@@ -169,7 +169,7 @@ def test_the_rows_of_those_who_died_dont_pile_up(postgres):
         postgres.store.watchers.add(f"client {n}", 30 * SECOND)
         postgres.clock.advance(20)
     assert postgres.rows("watchers") == 2
-    postgres.store.watchers.drop("client 4")
+    postgres.store.watchers.remove("client 4")
     assert postgres.sql("select id from {schema}watchers") == [("client 3",)]
 
 
@@ -181,14 +181,14 @@ def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
     assert watch.wait(0, stop), "the first look only begins to watch"
     world.store.watchers.add("client", SECOND)
     world.store.watchers.renew("client", SECOND)
-    world.store.watchers.drop("client")
+    world.store.watchers.remove("client")
     assert not watch.wait(0, stop)
     world.close()
 
 
 def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
     postgres.store.watchers.add("client", 60 * SECOND)
-    postgres.store.workers.mark_idle("w", True)
+    postgres.store.sessions.mark_idle("w", True)
     ends, work = (postgres.store.database.change_listener(topic) for topic in ("completions", "work"))
     stop = threading.Event()
     assert ends.wait(0, stop)
@@ -206,17 +206,17 @@ def test_new_work_is_told_only_while_a_worker_is_idle_and_a_batch_of_it_once(pos
     with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
         postgres.add()
         assert ear.heard() == 0
-        postgres.store.workers.mark_idle("w", True)
+        postgres.store.sessions.mark_idle("w", True)
         postgres.add_many(5)
         assert ear.heard() == 1
-        postgres.store.workers.mark_idle("w", False)
+        postgres.store.sessions.mark_idle("w", False)
         postgres.add()
         assert ear.heard() == 0
 
 
 def test_nobody_is_told_of_new_work_for_a_worker_that_died_idle(postgres):
     with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
-        postgres.store.workers.mark_idle("w", True)
+        postgres.store.sessions.mark_idle("w", True)
         postgres.clock.advance(3601)
         postgres.add()
         assert ear.heard() == 0
@@ -229,6 +229,6 @@ def test_closing_one_watch_of_a_file_doesnt_close_the_other(sqlite_url):
     for watch in (ends, work):
         assert watch.wait(0, stop)
     ends.close()
-    assert ends._line._connection is None
-    assert work._line._connection is not None
+    assert ends._connection._connection is None
+    assert work._connection._connection is not None
     world.close()

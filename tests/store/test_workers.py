@@ -12,30 +12,30 @@ from tests.support.world import CANCELLED, CRASHED, SECOND, World
 def test_a_lease_is_renewed_only_before_it_is_over(world, clock):
     world.session("w", lease=60)
     clock.advance(59.999999)
-    assert world.store.workers.renew("w", 60 * SECOND)
+    assert world.store.sessions.renew("w", 60 * SECOND)
     clock.advance(60)
-    assert not world.store.workers.renew("w", 60 * SECOND), "nobody has recovered it, and yet it is over"
-    assert world.store.workers.dead() == ["w"]
+    assert not world.store.sessions.renew("w", 60 * SECOND), "nobody has recovered it, and yet it is over"
+    assert world.store.sessions.find_dead() == ["w"]
 
 
 def test_a_renewal_counts_from_the_moment_it_is_made(world, clock):
     world.session("w", lease=60)
     clock.advance(20)
-    world.store.workers.renew("w", 60 * SECOND)
+    world.store.sessions.renew("w", 60 * SECOND)
     clock.advance(59)
-    assert world.store.workers.dead() == []
-    assert world.store.workers.next_expiry() == SECOND
+    assert world.store.sessions.find_dead() == []
+    assert world.store.sessions.next_expiry() == SECOND
 
 
 def test_a_session_nobody_knows_cant_be_renewed(world):
-    assert not world.store.workers.renew("stranger", 60 * SECOND)
+    assert not world.store.sessions.renew("stranger", 60 * SECOND)
 
 
 def test_opening_a_session_again_doesnt_lengthen_its_lease(world, clock):
     world.session("w", lease=60)
     clock.advance(60)
     world.session("w", lease=60)
-    assert world.store.workers.dead() == ["w"]
+    assert world.store.sessions.find_dead() == ["w"]
 
 
 def test_live_workers_are_those_with_a_lease(world, clock):
@@ -43,19 +43,19 @@ def test_live_workers_are_those_with_a_lease(world, clock):
     world.session("v", lease=20)
     started = clock.now
     clock.advance(10)
-    assert world.store.workers.live() == [("v", "worker v", started, started + 20 * SECOND, "{}")]
+    assert world.store.sessions.list_live() == [("v", "worker v", started, started + 20 * SECOND, "{}")]
 
 
 def test_a_clean_stop_leaves_no_session_behind(world):
     world.session("w")
-    assert world.store.workers.close("w")
+    assert world.store.sessions.close("w")
     assert world.rows("workers") == 0
 
 
 def test_a_session_that_still_holds_runs_isnt_closed(world):
     world.session("w")
     world.running("w")
-    assert not world.store.workers.close("w")
+    assert not world.store.sessions.close("w")
     assert world.rows("workers") == 1
 
 
@@ -66,12 +66,12 @@ def test_runs_of_a_dead_session_go_back_to_ready_and_count_a_crash(world, clock)
     world.session("w")
     claim = world.running("w")
     clock.advance(60)
-    recovered = world.recover(*world.store.workers.dead())
-    assert (recovered.ready, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
+    recovered = world.recover(*world.store.sessions.find_dead())
+    assert (recovered.requeued, recovered.failed, recovered.released, recovered.sessions) == (1, [], 0, ["w"])
     row = world.row(claim.id)
     assert (row["state"], row["session"], row["crashes"], row["failures"]) == ("ready", None, 1, 0)
     since = clock.now - 60 * SECOND
-    assert world.store.views.history(claim.id) == [(1, clock.now, "crashed", 1, "w", since, None)]
+    assert world.store.queries.history(claim.id) == [(1, clock.now, "crashed", 1, "w", since, None)]
 
 
 def test_the_next_claim_after_a_crash_has_the_next_attempt_and_fence(world, clock):
@@ -94,13 +94,13 @@ def crash(world, clock, name):
 def test_one_crash_more_than_max_crashes_fails_the_run(world, clock):
     id = world.add(max_crashes=2)
     for name in ("first", "second"):
-        assert crash(world, clock, name)[1].ready == 1
+        assert crash(world, clock, name)[1].requeued == 1
     assert crash(world, clock, "third")[1].failed == [id]
     row = world.row(id)
     assert (row["state"], row["crashes"], row["error"], row["session"]) == ("failed", 3, CRASHED, None)
     assert (row["finished_at"], row["expires_at"]) == (clock.now, clock.now + row["keep"])
     assert world.kinds(id) == ["crashed", "crashed", "crashed"]
-    assert world.store.views.history(id)[-1][6] == CRASHED
+    assert world.store.queries.history(id)[-1][6] == CRASHED
 
 
 def test_with_no_crash_allowed_the_first_one_fails_the_run(world, clock):
@@ -136,10 +136,10 @@ def test_runs_of_a_session_nobody_knows_are_recovered(world):
     world.session("w")
     claim = world.running("w")
     world.sql("delete from {schema}workers")
-    assert world.store.workers.dead() == ["w"]
-    assert world.recover("w").ready == 1
+    assert world.store.sessions.find_dead() == ["w"]
+    assert world.recover("w").requeued == 1
     assert world.state(claim.id) == "ready"
-    assert world.store.workers.dead() == []
+    assert world.store.sessions.find_dead() == []
 
 
 def test_only_the_dead_of_several_sessions_are_recovered(world, clock):
@@ -154,11 +154,11 @@ def test_only_the_dead_of_several_sessions_are_recovered(world, clock):
 def test_a_cancelled_run_that_the_dead_still_held_is_freed_and_stays_cancelled(world, clock):
     world.session("w")
     claim = world.running("w")
-    world.store.operators.cancel(claim.id, CANCELLED)
+    world.store.actions.cancel(claim.id, CANCELLED)
     before = world.row(claim.id)
     clock.advance(60)
     recovered = world.recover("w")
-    assert (recovered.ready, recovered.failed, recovered.released) == (0, [], 1)
+    assert (recovered.requeued, recovered.failed, recovered.released) == (0, [], 1)
     assert world.row(claim.id) == before | {"session": None, "records": 2}
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
@@ -169,9 +169,9 @@ def test_a_session_is_forgotten_only_when_no_run_names_it(world, clock):
     while world.claim("w", 512):
         pass
     clock.advance(60)
-    assert world.recover("w").ready == 500
+    assert world.recover("w").requeued == 500
     assert world.rows("workers") == 1, "100 runs still name it"
-    assert world.recover("w").ready == 100
+    assert world.recover("w").requeued == 100
     assert world.rows("workers") == 0
 
 
@@ -192,7 +192,7 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     while world.claim("w", 512):
         pass
     clock.advance(60)
-    assert world.recover("w").ready == 500
+    assert world.recover("w").requeued == 500
     (poisoned,) = world.sql("select cast(id as text) from {schema}runs where state = 'running' limit 1")[0]
     world.sql(
         "insert into {schema}history (run, n, at, kind, attempt) values (cast(:id as {uuid}), 1, 1, 'x', 0)",
@@ -203,8 +203,8 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     assert world.sql("select count(*) from {schema}runs where state = 'running'") == [(200,)], "all or none"
     assert world.sql("select count(*) from {schema}runs where deaths > 0") == [(500,)]
     world.sql("delete from {schema}history where kind = 'x'")
-    assert world.store.workers.dead() == ["w"]
-    assert world.recover("w").ready == 200
+    assert world.store.sessions.find_dead() == ["w"]
+    assert world.recover("w").requeued == 200
     assert world.sql("select count(*) from {schema}runs where session is not null or deaths <> 1") == [(0,)]
     assert world.sql("select count(*) from {schema}runs where crashes > 0") == [(0,)], "nobody is charged"
     kinds = world.sql("select kind, data, count(*) from {schema}history group by kind, data")
@@ -219,10 +219,10 @@ def test_recovery_passes_over_what_another_transaction_holds_and_comes_back_to_i
     world.clock.advance(60)
     with psycopg.connect(postgres_url) as other:
         other.execute("select 1 from holdfast.runs where id = %s for update", (first.id,))
-        assert world.recover("w").ready == 1
+        assert world.recover("w").requeued == 1
         assert world.rows("workers") == 1
         assert world.state(second.id) == "ready"
-    assert world.recover("w").ready == 1
+    assert world.recover("w").requeued == 1
     assert world.rows("workers") == 0
     world.close()
 
@@ -237,6 +237,6 @@ def test_a_worker_that_is_writing_keeps_its_session_from_being_recovered(postgre
         world.clock.advance(60)
         assert world.recover("w").sessions == []
         assert world.state(claim.id) == "running"
-        assert not world.store.workers.renew("w", SECOND), "a heartbeat doesn't wait for it"
-    assert world.recover("w").ready == 1
+        assert not world.store.sessions.renew("w", SECOND), "a heartbeat doesn't wait for it"
+    assert world.recover("w").requeued == 1
     world.close()

@@ -175,7 +175,7 @@ def test_who_keeps_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.
         assert holder is not None
         assert holder.pid == os.getpid()
         with pytest.raises(StoreUnavailable, match=f"held by process {os.getpid()}"):
-            other.workers.mark_idle("nobody", True)
+            other.sessions.mark_idle("nobody", True)
     assert world.store.database.long_writer() is None
     world.close()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from tests.support.family import running
 from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
@@ -60,7 +60,7 @@ def supervise(start: Callable[..., Process]) -> Callable[..., Process]:
         command = ["-m", "holdfast.cli", "worker", "--app", "shop:app", "--processes", processes, *options]
         process = start(*command, **env)
         if wait:
-            wait_until(lambda: process.log.count(" works on ") == processes, 60, "its workers at work")
+            wait_until(lambda: process.log.count("worker started") == processes, 60, "its workers at work")
         return process
 
     return supervise

@@ -114,7 +114,7 @@ def test_no_color_comes_before_force_color(supervise):
 
 def test_forced_colours_reach_the_workers_too(supervise):
     supervisor = supervise(1, wait=False, FORCE_COLOR="1")
-    wait_until(lambda: "works on" in supervisor.log, 60, "a worker")
+    wait_until(lambda: "worker started" in supervisor.log, 60, "a worker")
     assert re.search("\x1b\\[36mworker 1 \\| \x1b\\[0m\x1b\\[2m[\\d:]{8}\x1b\\[0m INFO", supervisor.log)
 
 

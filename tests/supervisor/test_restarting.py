@@ -9,14 +9,14 @@ import signal
 
 import pytest
 
-from tests.support.family import children, family
+from tests.support.session_processes import children, session_processes
 from tests.support.waiting import wait_until
 
 
 def at_work(supervisor):
     """The workers that work now, by number: what the log says last of each."""
     last = {}
-    for number, pid in re.findall(r"worker (\d+) \| .*worker [^:]+:(\d+):\w+ works on", supervisor.log):
+    for number, pid in re.findall(r"worker (\d+) \| .*worker started session=[^:]+:(\d+):", supervisor.log):
         last[number] = int(pid)
     alive = {child.pid for child in children(supervisor.pid) if not child.zombie}
     return {number: pid for number, pid in last.items() if pid in alive}
@@ -42,8 +42,8 @@ def survive_kills(app, start, ledger, kills):
     wait_until(lambda: not app.runs(state="ready") and not app.runs(state="running"), 60, "the end of all runs")
     os.killpg(supervisor.pid, signal.SIGINT)
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
-    assert len(re.findall(r"was killed by SIGKILL; a new one starts", supervisor.log)) == kills
+    assert session_processes(supervisor.pid) == []
+    assert len(re.findall(r'reason="was killed by SIGKILL" restart_in=', supervisor.log)) == kills
     assert {int(words[1]) for words in ledger.words() if words[0] == "done"} == set(range(kills * 20))
 
 
@@ -60,31 +60,31 @@ def test_each_death_in_a_row_makes_the_pause_longer(supervise):
     supervisor = supervise(1)
     for deaths in (1, 2):
         os.kill(wait_until(lambda: at_work(supervisor), what="a worker")["1"], signal.SIGKILL)
-        wait_until(lambda deaths=deaths: supervisor.log.count("works on") > deaths, what="another worker")
-    assert re.findall(r"a new one starts in ([\d.]+) s", supervisor.log) == ["0.5", "1.0"]
+        wait_until(lambda deaths=deaths: supervisor.log.count("worker started") > deaths, what="another worker")
+    assert re.findall(r"restart_in=([\d.]+)s", supervisor.log) == ["0.5", "1.0"]
 
 
 def test_a_worker_that_ends_unasked_is_started_again(supervise):
     supervisor = supervise(1)
     os.kill(at_work(supervisor)["1"], signal.SIGTERM)
-    wait_until(lambda: supervisor.log.count("works on") == 2, what="another worker")
-    assert "ended with exit code 0; a new one starts" in supervisor.log
+    wait_until(lambda: supervisor.log.count("worker started") == 2, what="another worker")
+    assert 'reason="ended with exit code 0" restart_in=' in supervisor.log
 
 
 def test_an_app_that_cannot_be_imported_is_given_up_with_its_exit_code(start):
     supervisor = start("-m", "holdfast.cli", "worker", "--app", "nothing_here:app", "--processes", "2")
     assert supervisor.wait(60) == 2, supervisor.log
-    (line,) = [line for line in supervisor.log.splitlines() if "giving up" in line]
-    assert re.search(r"giving up: worker \d failed to start 3 times in a row, .* exit code 2", line)
+    (line,) = [line for line in supervisor.log.splitlines() if "supervisor gave up" in line]
+    assert re.search(r"worker=\d attempts=3 last=.* exit code 2", line)
     assert "there is no module 'nothing_here'" in supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_a_worker_killed_while_it_starts_is_no_reason_to_give_up(start):
     supervisor = start("hasty.py", 1, 5)
     for starts in range(1, 6):
-        wait_until(lambda starts=starts: supervisor.log.count("starts again") == starts - 1, what="a start")
+        wait_until(lambda starts=starts: supervisor.log.count("worker process restarted") == starts - 1, what="a start")
         os.kill(wait_until(lambda: children(supervisor.pid), what="a child")[0].pid, signal.SIGKILL)
         wait_until(lambda starts=starts: supervisor.log.count("was killed by SIGKILL") == starts, what="its death")
-    supervisor.wait_for(" works on ", 60)
-    assert "giving up" not in supervisor.log
+    supervisor.wait_for("worker started", 60)
+    assert "supervisor gave up" not in supervisor.log

@@ -6,7 +6,7 @@ import os
 import signal
 from contextlib import suppress
 
-from tests.support.family import children, family, running
+from tests.support.session_processes import children, running, session_processes
 from tests.support.waiting import wait_until
 
 
@@ -25,10 +25,10 @@ def test_ctrl_c_lets_runs_finish_and_leaves_nothing_running(app, supervise, ledg
     run = begin_nap(app, ledger, 1.0)
     os.killpg(supervisor.pid, signal.SIGINT)  # as a terminal does
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
     assert [words[0] for words in ledger.words()] == ["begun", "done"]
     assert run.info().state == "done"
-    assert "stopped: no worker process is left" in supervisor.log
+    assert "supervisor stopped" in supervisor.log
 
 
 def test_a_signal_to_everyone_at_once_counts_once(app, supervise, ledger):
@@ -47,11 +47,11 @@ def test_a_second_signal_hands_back_at_once(app, supervise, ledger):
     supervisor = supervise(2, "--grace=600")
     run = begin_nap(app, ledger, 600)
     supervisor.signal(signal.SIGTERM)
-    supervisor.wait_for("1 run has 600 s to finish")
+    supervisor.wait_for("running=1 grace=600s")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0, supervisor.log
     assert run.info().state == "ready"
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_workers_whose_supervisor_was_killed_finish_and_end(app, supervise, ledger):
@@ -75,17 +75,17 @@ def test_a_stop_during_the_start_is_a_clean_stop(start):
     wait_until(lambda: len(children(supervisor.pid)) == 2, what="two children")
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 0, supervisor.log
-    assert family(supervisor.pid) == []
+    assert session_processes(supervisor.pid) == []
 
 
 def test_a_worker_that_does_not_stop_is_killed_after_a_while(start):
     supervisor = start("hasty.py", 1, 0.1)
-    supervisor.wait_for(" works on ", 60)
+    supervisor.wait_for("worker started", 60)
     os.kill(children(supervisor.pid)[0].pid, signal.SIGSTOP)
     supervisor.signal(signal.SIGTERM)
     assert supervisor.wait() == 1, supervisor.log
-    assert "didn't stop in time and is killed" in supervisor.log
-    assert family(supervisor.pid) == []
+    assert "worker process killed, it didn't stop in time" in supervisor.log
+    assert session_processes(supervisor.pid) == []
 
 
 def test_programs_that_tasks_started_end_with_their_worker(app, supervise, ledger):

@@ -1,4 +1,4 @@
-"""pgbouncer before a PostgreSQL server, in transaction mode, with fewer connections to the server than clients have."""
+"""pgbouncer in transaction mode, with fewer server connections than clients."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ logfile = {folder}/log
 
 
 def program() -> str | None:
-    """Where pgbouncer is; None where it isn't installed."""
+    """Return the path of pgbouncer, or None if it isn't installed."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 
 @contextlib.contextmanager
 def bouncer(url: str, more: str = "") -> Iterator[str]:
-    """Start it before the server of a URL; the URL of the same database through it."""
+    """Start pgbouncer in front of a server and yield the URL of the same database through it."""
     given = conninfo_to_dict(url)
     owner = ServerUser.fitting()
     with tempfile.TemporaryDirectory(prefix="holdfast-bouncer-") as name, socket.socket() as probe:

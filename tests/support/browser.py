@@ -1,4 +1,4 @@
-"""A real Chromium, and the dashboard on a port of this machine for it to look at."""
+"""Chromium, and a local server of the dashboard."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ FLAGS = (
     "--no-first-run", "--force-color-profile=srgb",
 )  # fmt: skip
 AUDIT = (Path(__file__).parent / "audit.js").read_text()
-PATIENCE = 30_000
-"""Milliseconds after which something that should appear won't."""
+TIMEOUT_MS = 30_000
 
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """The browser; where there is none the test is skipped, and says why."""
+    """Start Chromium, or skip the test if it isn't installed."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium libatomic1")
@@ -42,7 +41,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class Served:
-    """A site on a free port, served by a thread."""
+    """Serves a site on a free port, in a thread."""
 
     def __init__(self, site: Any) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -53,17 +52,17 @@ class Served:
         wait_until(lambda: self._server.started, what="the dashboard answers")
 
     def close(self) -> None:
-        """Stop at once: whoever still listens to changes isn't waited for."""
+        """Stop at once, without waiting for clients that listen for changes."""
         self._server.should_exit = self._server.force_exit = True
         self._thread.join()
         self._socket.close()
 
 
 async def audit(page: Page) -> list[str]:
-    """What is wrong with a page for those who can't see it well, or use no mouse."""
+    """Return the accessibility problems of a page."""
     return list(await page.evaluate(AUDIT))
 
 
 async def overflow(page: Page) -> int:
-    """By how many pixels a page is wider than its window."""
+    """Return by how many pixels a page is wider than its window."""
     return int(await page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

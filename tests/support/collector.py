@@ -1,4 +1,4 @@
-"""A small collector of OpenTelemetry: takes spans by OTLP over HTTP, and keeps them."""
+"""A small OpenTelemetry collector that receives spans by OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
-class Seen(NamedTuple):
-    """A span as it came in."""
+class ReceivedSpan(NamedTuple):
+    """A received span."""
 
     name: str
     trace: str
@@ -23,10 +23,10 @@ class Seen(NamedTuple):
 
 
 class Collector:
-    """Listens on a port of its own, at `endpoint`, until it is closed."""
+    """Listens at `endpoint` until it is closed."""
 
     def __init__(self) -> None:
-        self.spans: list[Seen] = []
+        self.spans: list[ReceivedSpan] = []
         seen = self.spans
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,7 +40,7 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, *_args: object) -> None:
-                """Silent."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -51,9 +51,9 @@ class Collector:
         self._server.server_close()
 
 
-def _read(request: ExportTraceServiceRequest) -> list[Seen]:
+def _read(request: ExportTraceServiceRequest) -> list[ReceivedSpan]:
     return [
-        Seen(
+        ReceivedSpan(
             span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(),
             [link.span_id.hex() for link in span.links], _values(span.attributes),
             str(_values(resource.resource.attributes)["process"]),

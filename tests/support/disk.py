@@ -1,4 +1,4 @@
-"""A small file system of a test's own, which can be full."""
+"""A small file system that a test can fill."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 
 class Disk:
-    """A file system in memory, whose size can be taken down to what is used. Only root may mount it; else `missing`
-    says why it is an ordinary folder."""
+    """A file system in memory that can be shrunk to its used size.
+
+    Only root can mount it. Otherwise it is an ordinary folder, and `missing` says why.
+    """
 
     def __init__(self, folder: Path, megabytes: int) -> None:
         self.folder = folder
@@ -22,14 +24,14 @@ class Disk:
             self.missing = "no tmpfs can be mounted here"
 
     def fill(self) -> bool:
-        """Leave no room."""
+        """Shrink the file system until it is full."""
         facts = os.statvfs(self.folder)
         used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
         return any(self._resize(f"{used + more}") for more in (0, 2**16, 2**20, 2**22))
 
     def clear(self) -> None:
         if not self._resize(self._size):
-            raise RuntimeError(f"the file system at {self.folder} can't be given its size back")
+            raise RuntimeError(f"the file system at {self.folder} can't be resized")
 
     def close(self) -> None:
         if self.missing is None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.model.ids import new_id
-from holdfast.store.intake import GRAPH_QUEUE
+from holdfast.store.enqueue import GRAPH_QUEUE
 from holdfast.store.rows import NewGraph, NewNode, NewRun
 from tests.support.world import DAY, World
 

@@ -1,4 +1,4 @@
-"""An append-only record of effects, kept outside the store and written by author code: one line per effect."""
+"""An append-only record of effects outside the database, written by task code: one line per effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Ledger:
-    """A file that any number of processes append to; lines shorter than a page are written whole."""
+    """A file that several processes append to. Lines shorter than a page are written atomically."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -23,8 +23,8 @@ from holdfast.errors import StoreUnavailable
 from tests.support.charges import GIVEN_BACK, read_charges
 from tests.support.counting import ask
 from tests.support.culprits import CULPRITS, HANGS, HARMS, kind_of, kinds_of
-from tests.support.family import running
 from tests.support.mixed_tasks import CYCLE, IN_A_ROW, KINDS, LONGEST_WORK_S, RUNS_PER_CYCLE, Line, Mixed
+from tests.support.session_processes import running
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ class Fleet:
     def start(self) -> None:
         self._processes = [self._start_one() for _ in range(self._count)]
         self._tending.start()
-        wait_until(lambda: self.log.count(" works on ") >= self._workers, 120, "all workers at work")
+        wait_until(lambda: self.log.count("worker started") >= self._workers, 120, "all workers at work")
 
     def _start_one(self) -> subprocess.Popen[bytes]:
         self._logs.append(self._folder / f"worker{len(self._logs)}.log")
@@ -105,7 +105,7 @@ class Fleet:
 
     @property
     def restarts(self) -> int:
-        return self._restarts + len(re.findall(r"; a new one starts", self.log)) * self._supervised
+        return self._restarts + len(re.findall(r"worker process ended ", self.log)) * self._supervised
 
     def close(self) -> None:
         """Nothing of it is left."""

@@ -1,4 +1,4 @@
-"""Worker processes for fault tests: started from scripts, watched through their logs, always ended."""
+"""Worker processes for fault tests, observed through their logs and always killed at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 class Process:
-    """One script under way. Its output goes to a file."""
+    """A running script, whose output goes to a file."""
 
     def __init__(self, command: list[str], log: Path, cwd: Path, env: dict[str, str] | None = None) -> None:
         self._log = log
@@ -45,19 +45,19 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, for the process and all that it started."""
+        """Kill the process and its children with SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait()
 
     def wait(self, timeout: float = 30) -> int:
-        """Its exit code."""
+        """Wait for the exit and return the exit code."""
         wait_until(lambda: not self.alive, timeout, lambda: f"end of process {self.pid}; its log:\n{self.log}")
         assert self.code is not None
         return self.code
 
     def wait_for(self, text: str, timeout: float = 30) -> None:
-        """Wait until its log says so."""
+        """Wait until the log contains this text."""
         wait_until(lambda: text in self.log or not self.alive, timeout, lambda: f"{text!r} in the log:\n{self.log}")
         assert text in self.log, f"ended with {self.code} before {text!r}; its log:\n{self.log}"
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast.database import Statements
-from holdfast.store.intake import plan
+from holdfast.store.enqueue import enqueue_steps
 from holdfast.store.rows import NewRun
 from tests.support.world import World
 
@@ -35,7 +35,7 @@ class Hand:
     def enqueue(self, run: NewRun) -> str:
         """All steps of the enqueue, without the commit."""
         lanes = self._world.store.lanes.ids([(run.queue, run.task)])
-        steps = plan([run], lanes)
+        steps = enqueue_steps([run], lanes)
         try:
             name, values = next(steps)
             while True:

@@ -1,4 +1,4 @@
-"""Waiting for a condition, for tests of things that happen in other threads and processes."""
+"""Wait for a condition in other threads or processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30, what: str | Callable[[], str] = "") -> T:
-    """Look again and again until the condition gives something true, and return that; fail after `timeout` seconds,
-    and say what was missing, as it is then if `what` is a function."""
+    """Poll until the condition returns something true and return it; fail after `timeout` seconds.
+
+    The failure shows `what`, which is called then if it is a function.
+    """
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         if time.monotonic() > deadline:

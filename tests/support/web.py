@@ -1,4 +1,4 @@
-"""A visitor of the web side: asks an ASGI application in this very process, as a browser or a program would."""
+"""A client that calls an ASGI application in this process, as a browser or a program would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORM_KEY = re.compile(r'name="csrf_token" value="([0-9a-f]+)"')
 
 @dataclass
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass
 class Visitor:
-    """Somebody with, or without, a token or a cookie."""
+    """A client with or without a token or a cookie."""
 
     site: ASGIApp
     token: str | None = None
@@ -46,17 +46,17 @@ class Visitor:
         return self.ask("GET", path, headers=headers)
 
     def post(self, path: str, body: Any = None, **headers: str) -> Answer:
-        """JSON, as a program sends it."""
+        """Send JSON, as a program does."""
         data = b"" if body is None else json.dumps(body).encode()
         return self.ask("POST", path, data, {"content-type": "application/json", **headers})
 
     def submit(self, path: str, form: dict[str, str], **headers: str) -> Answer:
-        """A form, as a browser sends it."""
+        """Send a form, as a browser does."""
         kind = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://{HOST}"}
         return self.ask("POST", path, urlencode(form).encode(), kind | headers)
 
     def csrf_token(self) -> str:
-        """The key in the forms of our own pages."""
+        """Read the CSRF token from a form."""
         found = FORM_KEY.search(self.get("/runs/" + self.any_run()).text)
         assert found is not None
         return found[1]

@@ -9,11 +9,19 @@ from holdfast.database import open_database
 from holdfast.database.statements import StatementSource, render
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, End, NewRun, Store
-from holdfast.store.commands import Command, Held, Record, Reply, Spawn, StepRecord, Wait
-from holdfast.store.part import batch
-from holdfast.store.retrying import map_value
-from holdfast.store.rows import Recovered
-from holdfast.store.waking import target_of
+from holdfast.store.commands import (
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    Reply,
+    RunToken,
+    SpawnCommand,
+    WaitCommand,
+)
+from holdfast.store.completion import encode_map_value
+from holdfast.store.module import json_rows
+from holdfast.store.rows import RecoveryResult
+from holdfast.store.waits import event_target
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -90,7 +98,7 @@ class World:
 
     def kinds(self, id: str) -> list[str]:
         """The kinds of a run's kept records, in order."""
-        return [str(record[2]) for record in self.store.views.history(id)]
+        return [str(record[2]) for record in self.store.queries.history(id)]
 
     # Doing
 
@@ -101,13 +109,13 @@ class World:
         return NewRun(id=str(new_id()), task=task, **settings)
 
     def add(self, task: str = "task", **more: Any) -> str:
-        return self.store.intake.add([self.new(task, **more)])[0]
+        return self.store.enqueuer.enqueue([self.new(task, **more)])[0]
 
     def add_many(self, count: int, **more: Any) -> list[str]:
-        return self.store.intake.add([self.new(**more) for _ in range(count)])
+        return self.store.enqueuer.enqueue([self.new(**more) for _ in range(count)])
 
     def session(self, name: str, lease: float = 60) -> str:
-        self.store.workers.open(name, f"worker {name}", round(lease * SECOND), "{}")
+        self.store.sessions.open(name, f"worker {name}", round(lease * SECOND), "{}")
         return name
 
     def lane(self, task: str = "task", queue: str = "default") -> int:
@@ -130,8 +138,8 @@ class World:
         """End one attempt; whether it counted."""
         return (claim.id, claim.fence) in self.store.attempts.end(session, [end_of(claim, kind, **more)])
 
-    def recover(self, *sessions: str) -> Recovered:
-        return self.store.workers.recover(list(sessions), CRASHED)
+    def recover(self, *sessions: str) -> RecoveryResult:
+        return self.store.sessions.recover(list(sessions), CRASHED)
 
     # Durable functions
 
@@ -160,7 +168,7 @@ class World:
         return reply
 
     def suspend(self, session: str, claim: Claim, **more: Any) -> bool:
-        return self.end(session, claim, "waiting", family=True, **more)
+        return self.end(session, claim, "waiting", in_tree=True, **more)
 
     def waiting(self, session: str, kind: str, target: str | None = None, **more: Any) -> Claim:
         """A new run that waits for something, and sleeps."""
@@ -175,7 +183,7 @@ class World:
         command = spawn_of(claim, [self.new("child", **run) for _ in range(count or 1)], **more)
         if count is not None:
             command.kind = "map"
-            command.value = map_value(count, command.concurrency)
+            command.value = encode_map_value(count, command.concurrency)
         self.write(session, command)
         return [child.id for child in command.children]
 
@@ -188,32 +196,34 @@ class World:
         return [self.state(id) for id in ids]
 
 
-def held(claim: Claim) -> Held:
-    return Held(claim.id, claim.seq, claim.fence, claim.generation)
+def held(claim: Claim) -> RunToken:
+    return RunToken(claim.id, claim.seq, claim.fence, claim.generation)
 
 
-def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> Record:
+def record_of(claim: Claim, n: int, key: str | None = None, **more: Any) -> NewCheckpoint:
     settings: dict[str, Any] = {"kind": "step", "value": f'"value {n}"', **more}
-    return Record(*held(claim), n, f"step {n}" if key is None else key, **settings)
+    return NewCheckpoint(*held(claim), n, f"step {n}" if key is None else key, **settings)
 
 
 def steps_of(claims: Sequence[Claim], n: int) -> tuple[str, int]:
     """What `record_steps` takes: the checkpoint of one step of each."""
-    return batch(StepRecord(*held(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims), len(claims)
+    return json_rows(NewStepCheckpoint(*held(claim)[:3], n, f"step {n}", f'"value {n}"', 7) for claim in claims), len(
+        claims
+    )
 
 
-def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> Wait:
+def wait_of(claim: Claim, kind: str, target: str | None = None, n: int = 10, key: str = "", **more: Any) -> WaitCommand:
     """A wait; the target of an event is its name, and of children the key of their call."""
     if kind == "event":
         more |= {"name": target}
-        target = target_of(more.setdefault("tenant", None), str(target))
+        target = event_target(more.setdefault("tenant", None), str(target))
     elif kind == "children":
         target = f"{claim.generation}:{target}"
-    return Wait(held(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
+    return WaitCommand(held(claim), n, key or kind, kind, target, **more)  # type: ignore[arg-type]
 
 
-def spawn_of(claim: Claim, children: list[NewRun], n: int = 1, key: str = "call#1", **more: Any) -> Spawn:
-    return Spawn(held(claim), n, key, "spawn", children, f'"{children[0].id}"', **more)
+def spawn_of(claim: Claim, children: list[NewRun], n: int = 1, key: str = "call#1", **more: Any) -> SpawnCommand:
+    return SpawnCommand(held(claim), n, key, "spawn", children, f'"{children[0].id}"', **more)
 
 
 STATE_AFTER = {

@@ -167,7 +167,7 @@ def test_a_worker_shows_its_metrics_and_each_of_several_has_a_port(worker, proce
     more = ["--processes", str(processes)] if processes > 1 else []
     process = worker("--metrics", str(port), "--concurrency", "9", *more)
     for _ in range(processes):
-        process.wait_for("works on", timeout=60)
+        process.wait_for("worker started", timeout=60)
     for number in range(processes):
         shown = scraped_when_up(process, port + number)
         assert re.search(r"^holdfast_slots 9\.0$", shown, re.MULTILINE)
@@ -203,4 +203,4 @@ def test_a_port_that_is_taken_is_named(worker):
         port = taken.getsockname()[1]
         process = worker("--metrics", str(port))
         assert process.wait(60) == 2
-    assert f"metrics can't be shown at 127.0.0.1:{port}" in process.log
+    assert f"cannot serve metrics at 127.0.0.1:{port}" in process.log

@@ -121,7 +121,7 @@ def test_a_failed_transaction_is_refused_with_what_to_do(note, postgres_url):
     with psycopg.connect(postgres_url) as connection:
         with pytest.raises(psycopg.errors.SyntaxError):
             connection.execute("nonsense")
-        with pytest.raises(ConfigError, match="has failed: roll it back"):
+        with pytest.raises(ConfigError, match="has failed; roll it back"):
             note.options(connection=connection).enqueue("a")
         connection.rollback()
 
@@ -180,7 +180,7 @@ def test_two_connections_in_one_call_are_refused(app, note, postgres_url):
 
 @pytest.mark.parametrize("thing", [5, object(), "postgres"])
 def test_what_is_no_connection_is_refused_with_what_is_taken(note, thing):
-    with pytest.raises(ConfigError, match=r"takes a psycopg connection.*asyncpg.*SQLAlchemy.*django"):
+    with pytest.raises(ConfigError, match=r"accepts a psycopg connection.*asyncpg.*SQLAlchemy.*django"):
         note.options(connection=thing).enqueue("a")
 
 

@@ -168,7 +168,7 @@ def test_a_value_that_contains_itself_is_refused():
 
 
 def test_a_payload_over_the_limit_is_refused_with_its_size_the_limit_and_a_way_out():
-    with pytest.raises(TooLarge, match=r"the result: 2,097,153 bytes.*limit is 2,097,152.*reference"):
+    with pytest.raises(TooLarge, match=r"the result: 2,097,153 bytes.*limit of 2,097,152.*reference"):
         encode("x" * (MAX_PAYLOAD_BYTES - 1), "the result")
     assert len(encode("x" * (MAX_PAYLOAD_BYTES - 2))) == MAX_PAYLOAD_BYTES
 

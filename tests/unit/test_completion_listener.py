@@ -37,7 +37,7 @@ class Database:
     def renew(self, id: str, lasts: int) -> None:
         self.log.append("renew")
 
-    def drop(self, id: str) -> None:
+    def remove(self, id: str) -> None:
         self.log.append("drop")
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store import NewRun
-from holdfast.store.part import BATCH
+from holdfast.store.module import MAX_BATCH_ROWS
 
 
 def new(id: str, **more) -> NewRun:
@@ -93,10 +93,10 @@ async def test_groups_are_no_larger_than_a_statement_takes():
     add = Adding()
     add.go.set()
     batcher = EnqueueBatcher(add)
-    ids = await asyncio.gather(*(batcher.add([new(f"{n}-{at}") for at in range(3)]) for n in range(BATCH)))
-    assert [len(each) for each in ids] == [3] * BATCH
-    assert max(map(len, add.groups)) <= BATCH
-    assert sum(map(len, add.groups)) == 3 * BATCH
+    ids = await asyncio.gather(*(batcher.add([new(f"{n}-{at}") for at in range(3)]) for n in range(MAX_BATCH_ROWS)))
+    assert [len(each) for each in ids] == [3] * MAX_BATCH_ROWS
+    assert max(map(len, add.groups)) <= MAX_BATCH_ROWS
+    assert sum(map(len, add.groups)) == 3 * MAX_BATCH_ROWS
 
 
 def test_a_loop_that_ends_meanwhile_leaves_nothing_for_the_next():
@@ -119,4 +119,4 @@ def test_only_what_locks_nothing_waits_for_others():
     assert can_batch([new("a")])
     for more in ({"key": "k"}, {"unique": "u"}, {"fair": {}}):
         assert not can_batch([new("a"), new("b", **more)])
-    assert not can_batch([new("a")] * BATCH)
+    assert not can_batch([new("a")] * MAX_BATCH_ROWS)

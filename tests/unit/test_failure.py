@@ -40,7 +40,7 @@ def test_a_class_that_is_not_builtin_is_named_with_its_module():
 def test_a_message_that_cannot_be_read_is_said_to_be_so():
     info = describe_exception(caught(Mute()), "fatal")
     assert info.code == "fatal"
-    assert "its __str__ raised ValueError" in info.message
+    assert "__str__ raised ValueError" in info.message
     assert "Mute" in (info.traceback or "")
     assert error_from_json(error_to_json(info)) == info
 
@@ -55,7 +55,7 @@ def test_surrogates_and_nuls_are_spelled_out():
 def test_a_huge_message_is_cut_and_says_so(character):
     info = describe_exception(caught(ValueError(character * 3_000_000)))
     assert len(info.message.encode()) <= MAX_MESSAGE_BYTES
-    assert info.message.endswith("3,000,000 characters in all)")
+    assert info.message.endswith("3,000,000 characters in total)")
     assert len((info.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
     assert "raise exception" in (info.traceback or "")
 
@@ -71,7 +71,7 @@ def test_a_long_traceback_keeps_its_end():
 
     info = describe_exception(caught_from(lambda: fail(300)))
     assert len((info.traceback or "").encode()) <= MAX_TRACEBACK_BYTES
-    assert (info.traceback or "").startswith("(cut; ")
+    assert (info.traceback or "").startswith("(truncated; ")
     assert (info.traceback or "").endswith("ValueError: the bottom\n")
 
 

@@ -189,7 +189,7 @@ def test_filling_puts_values_at_their_places():
 
 def test_what_cant_be_filled_fails_the_node_or_skips_it_with_the_one_that_has_no_output():
     plan = {"args": {"a": None}, "fills": [{"at": ["a"], **ref("x", "rows", 3)}]}
-    assert decide_node(plan, {"x": done({"rows": []})}) == FailNode("the output of node x has nothing at ['rows'][3]")
+    assert decide_node(plan, {"x": done({"rows": []})}) == FailNode("the output of node x has no value at ['rows'][3]")
     assert decide_node(plan, {"x": NodeOutcome("failed")}) == SkipNode(failure=True, node="x")
     assert decide_node(plan, {"x": NodeOutcome("skipped", cause=CONDITION)}) == SkipNode(False, "x", CONDITION)
 

@@ -114,7 +114,7 @@ def test_the_order_of_a_set_in_a_pydantic_model_is_no_difference():
 
 
 def test_a_set_that_cannot_be_sorted_is_refused():
-    with pytest.raises(NotSerializable, match=r"step pay: a set whose members can't be sorted.*give a list"):
+    with pytest.raises(NotSerializable, match=r"step pay: a set whose members can't be sorted.*use a list"):
         of({1, "a"})
 
 

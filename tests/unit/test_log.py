@@ -17,10 +17,11 @@ FILLED = {
     "run": "0190", "task": "shop.charge", "attempt": 3, "error": ErrorInfo("error", "ValueError", "no"),
     "retry_in": 1.5, "final": True,
     "session": "host:7:ab", "database": "sqlite:///x.db", "tasks": 2, "concurrency": 10, "running": 4, "grace": 30,
-    "finished": 5, "handed_back": 1, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
-    "ready": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
+    "finished": 5, "why": "its lease ran out", "seconds": 2.0, "runs": 6, "sessions": ["a", "b"],
+    "requeued": 1, "failed": 2, "loop": "claimer", "hook": "on_stop close", "processes": 4, "number": 2, "pid": 77,
     "how": "was killed by SIGKILL", "pause": 0.5, "children": 4, "tries": 3, "kind": "waiting", "steps": "charge",
-    "name": "nightly", "app": "shop", "before": "bank", "what": "new", "names": ["nightly"], "slot": "03:00",
+    "name": "nightly", "app": "shop", "before": "bank", "what": "the result", "change": "added",
+    "names": ["nightly"], "slot": "03:00",
     "made": "0190", "trouble": "TypeError: moon", "said": "ValueError: no\nway",
     "lost_threads": 2, "lost": 2, "others": 3, "blocker": "shop.charge 0190", "released": 1, "reason": "loop blocked",
     "stack": "File x.py\n  sleep()", "where": "GET /a\nb", "by": "ada", "size": 300_000, "failed_run": "0190",
@@ -40,7 +41,7 @@ def arguments(fn):
     return given
 
 
-LISTING = (log.session_lost, log.late_heartbeat)
+LISTING = (log.session_lost, log.heartbeat_delayed)
 
 
 @pytest.fixture
@@ -61,12 +62,12 @@ def test_lines_about_runs_carry_run_task_and_attempt(name, logged):
     LINES[name](**arguments(LINES[name]))
     (record,) = logged.records
     assert (record.run, record.task, record.attempt) == ("0190", "shop.charge", 3)
-    assert record.getMessage().startswith("run 0190 (shop.charge) attempt 3 ")
+    assert " task=shop.charge run=0190 attempt=3" in record.getMessage()
 
 
 def test_what_ends_well_is_for_the_verbose_only(logged):
     log.attempt_done("0190", "shop.charge", 1)
-    log.attempt_handed_back("0190", "shop.charge", 1)
+    log.attempt_released("0190", "shop.charge", 1)
     assert [record.levelname for record in logged.records] == ["DEBUG", "DEBUG"]
 
 
@@ -74,10 +75,22 @@ def test_a_retry_is_a_warning_and_a_failure_an_error(logged):
     log.attempt_failed("0190", "shop.charge", 1, ErrorInfo("error", "ValueError", "no"), 2.0)
     log.attempt_failed("0190", "shop.charge", 2, ErrorInfo("error", "ValueError", "no"), None)
     assert [record.levelname for record in logged.records] == ["WARNING", "ERROR"]
-    assert [record.getMessage().split("attempt ")[1] for record in logged.records] == [
-        "1 failed, next try in 2.0 s: ValueError: no",
-        "2 failed for good: ValueError: no",
+    assert [record.getMessage() for record in logged.records] == [
+        'run failed task=shop.charge run=0190 attempt=1 error="ValueError: no" retry_in=2.0s',
+        'run failed permanently task=shop.charge run=0190 attempt=2 error="ValueError: no"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "quoted"),
+    [
+        ("shop.charge", "shop.charge"), ("", '""'), ("a b", '"a b"'), ("x=1", '"x=1"'), ('say "no"', "'say \"no\"'"),
+        ("it's \"no\"", '"it\'s \\"no\\""'), ("a\nb\x1b", '"a\\nb\\x1b"'), ("c:\\d", '"c:\\\\d"'),
+    ],
+)  # fmt: skip
+def test_a_value_is_one_field_on_one_line(value, quoted, logged):
+    log.worker_restarting(value)
+    assert logged.records[0].getMessage() == f"worker restarting reason={quoted}"
 
 
 def test_what_does_not_fit_is_not_repeated_in_the_log(logged):

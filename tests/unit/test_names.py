@@ -26,7 +26,7 @@ def test_a_name_comes_back_as_it_is(name):
         ("a\nb", "control character"),
         ("a\x85b", "control character"),
         ("a\ud800b", "lone surrogate"),
-        ("x" * 201, "may have 200 characters"),
+        ("x" * 201, "may have at most 200 characters"),
         ("x" * 10_000, "has 10,000"),
     ],
 )
@@ -41,7 +41,7 @@ def test_what_cannot_be_a_name_is_refused_and_the_message_says_whose_and_why(nam
 
 def test_a_key_may_be_longer_than_a_name():
     assert check_name("k" * 500, "the key", MAX_KEY_CHARS) == "k" * 500
-    with pytest.raises(ConfigError, match="may have 500"):
+    with pytest.raises(ConfigError, match="may have at most 500"):
         check_name("k" * 501, "the key", MAX_KEY_CHARS)
 
 

@@ -103,10 +103,10 @@ def test_old_and_new_workers_work_side_by_side_while_the_tables_change(database_
         runs = [who.enqueue(f"a{n}") for n in range(30)]
         wait_until(lambda: len(tasks.ledger.lines()) > 10)
         new = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger", "next")
-        new.wait_for("works on")
+        new.wait_for("worker started")
         assert dict(ask(app, "select name, value from {}meta"))["schema"] == str(newest_version() + 1)
         late = processes.start(HERE / "tasks.py", database_url, tmp_path / "ledger")
-        late.wait_for("works on")
+        late.wait_for("worker started")
 
         def all_have_had_some():
             runs.extend([who.enqueue(f"b{len(runs) + n}") for n in range(20)])

@@ -12,10 +12,10 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from holdfast import Graph, Retry
-from tests.support.browser import PATIENCE
+from tests.support.browser import TIMEOUT_MS
 from tests.web.conftest import Approval, Shop
 
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=TIMEOUT_MS)
 on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -25,7 +25,7 @@ async def page(browser: Browser, shop: Shop, serve: Callable[[Any], str]) -> Asy
     context = await browser.new_context(
         base_url=serve(shop.site(unlocked=True)), viewport={"width": 1280, "height": 800}
     )
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(TIMEOUT_MS)
     page = await context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page
 from holdfast import Context, Graph, Holdfast, Retry
 from holdfast.web import dashboard
 from holdfast.web.pages.routes import PAGES
-from tests.support.browser import PATIENCE, Served, audit, overflow
+from tests.support.browser import TIMEOUT_MS, Served, audit, overflow
 from tests.support.showcase import Showcase
 from tests.web.conftest import NASTY, Shop
 
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @asynccontextmanager
 async def window(browser: Browser, url: str, **settings: Any) -> AsyncIterator[Page]:
     context = await browser.new_context(base_url=url, **{"viewport": DESK, **settings})
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(TIMEOUT_MS)
     yield await context.new_page()
     await context.close()
 

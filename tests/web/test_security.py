@@ -250,7 +250,7 @@ def test_secrets_are_not_shown(shop, monkeypatch, fill):
     monkeypatch.setenv("HOLDFAST_TOKEN", "a word of my own")
     fill()
     visitor = Visitor(shop.site(), "a word of my own")
-    kept = shop.app.store.tokens.all()
+    kept = shop.app.store.tokens.list_all()
     for method, path in routes(visitor.any_run()):
         if method == "GET" and not path.endswith("/live"):
             text = visitor.get(path).text
@@ -276,7 +276,7 @@ def test_a_database_that_is_away_is_told_without_its_words_and_logged_in_one_lin
     from holdfast.errors import StoreUnavailable
 
     def away(self: object) -> None:
-        raise StoreUnavailable("postgresql://user@host can't be reached")
+        raise StoreUnavailable("cannot connect to postgresql://user@host")
 
     monkeypatch.setattr("holdfast.control.queues.QueueControl.list", away)
     answer = open_visitor.get("/api/v1/queues")
@@ -284,4 +284,6 @@ def test_a_database_that_is_away_is_told_without_its_words_and_logged_in_one_lin
     assert "host" not in answer.json["detail"].replace("hostname", "")
     (record,) = caplog.records
     assert record.exc_info is None
-    assert record.getMessage() == ("GET /api/v1/queues couldn't be answered: postgresql://user@host can't be reached")
+    assert record.getMessage() == (
+        'request failed request="GET /api/v1/queues" error="cannot connect to postgresql://user@host"'
+    )

@@ -14,8 +14,8 @@ from holdfast.web.responses import TITLES
 from holdfast.web.site import OPERATIONS
 
 BANNED = re.compile(
-    r"About it|\bMade\b|\bmade (?:by|of|at|from|since|before)\b|Why it is where|95 of 100|What happened|\bMore\b|Let it fail"
-    r"|All that fit|that fit\b|Text in the error|Kept until|somebody|whoever|its parent|its beginning|\bTRY\b|so many"
+    r"About it|\bMade\b|\bmade (?:by|of|at|from|since|before)\b|Why it is where|95 of 100|What happened|\bMore\b|Reject"
+    r"|All that fit|that fit\b|Error contains|Kept until|somebody|whoever|its parent|its beginning|\bTRY\b|so many"
     r"|\$graph|\$join|\$submit|code error|goes on\b|go on\b|on record|Who are you|Can't be done|any more\b|\b1 runs\b",
 )
 

@@ -1,4 +1,4 @@
-"""What runs in the environments of the peers: `run.py`, and a module per peer that `run.py` loads by its name.
+"""Scripts that run in the peers' environments: `run.py`, and a module per peer that it imports by name.
 
-They can't import anything of Holdfast, which isn't installed there; what they share they are given by `run.py`.
+Holdfast isn't installed there, so the scripts can't import it. `run.py` passes what they share.
 """

@@ -1,4 +1,4 @@
--- The fewest tables that a real library could do with: jobs, what happened to them, steps.
+-- The minimal tables of a real library: jobs, their history, and steps.
 create table job (
     id bigint generated always as identity primary key,
     queue text not null default 'default',

@@ -1,7 +1,7 @@
-"""Runs a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct JSON`.
+"""Run a peer in its own environment: `python run.py PEER prepare|work|enqueue|direct JSON`.
 
-`prepare` makes the tables, `work` is a worker until it is stopped, `enqueue` puts jobs in, `direct` does all the work
-in this process; the last two tell a rate, as a line of JSON.
+`prepare` creates the tables, `work` runs a worker until it is stopped, `enqueue` enqueues jobs, and `direct` does all
+the work in this process. The last two print their rate as a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-PAUSE_SECONDS = (0.02, 0.06)
-BULK = 1000
+PAUSE_RANGE_S = (0.02, 0.06)
+BULK_JOBS = 1000
 STEPS = 10
 
 Arguments = dict[str, Any]
 
 
 class Enqueuer(Protocol):
-    """How a peer takes work in."""
+    """How a peer enqueues jobs."""
 
     async def one(self, arguments: Arguments) -> None: ...
 
@@ -37,14 +37,14 @@ class Enqueuer(Protocol):
 
 
 @dataclass
-class Told:
-    """What a process is told, and what it tells when its jobs start."""
+class PeerConfig:
+    """The parameters of a process, and the marker files by which it reports when its jobs start."""
 
     url: str
     scratch: Path
     count: int
     task: str
-    way: str
+    mode: str
     callers: int
     settings: dict[str, Any]
     steps: int = STEPS
@@ -52,25 +52,25 @@ class Told:
 
     @property
     def file(self) -> Path:
-        """The database, where there is no server."""
+        """The path of the SQLite database."""
         return self.scratch / "peer.db"
 
-    def started(self) -> None:
-        """A run starts: the first one of this process leaves a mark."""
+    def mark_start(self) -> None:
+        """Record when this process started its first job."""
         if self.has_started:
             return
         self.has_started = True
-        unfinished = self.scratch / f"first-{os.getpid()}.part"
-        unfinished.write_text(repr(time.time()))
-        unfinished.rename(unfinished.with_suffix(""))
+        incomplete = self.scratch / f"first-{os.getpid()}.part"
+        incomplete.write_text(repr(time.time()))
+        incomplete.rename(incomplete.with_suffix(""))
 
     def handle(self, arguments: Arguments) -> None:
-        """All that the no-op job does."""
-        self.started()
+        """Do what the no-op job does."""
+        self.mark_start()
         if "sent_at" in arguments:
-            taken = time.time() - arguments["sent_at"]
-            with (self.scratch / "latency").open("a") as log:
-                log.write(f"{taken}\n")
+            latency = time.time() - arguments["sent_at"]
+            with (self.scratch / "latency").open("a") as file:
+                file.write(f"{latency}\n")
 
     def payloads(self) -> list[Arguments]:
         return [payload(number) for number in range(self.count)]
@@ -80,32 +80,32 @@ def payload(number: int) -> Arguments:
     return {"number": number, "text": "hello world"}
 
 
-async def single(enqueuer: Enqueuer, told: Told) -> None:
-    for arguments in told.payloads():
+async def single(enqueuer: Enqueuer, config: PeerConfig) -> None:
+    for arguments in config.payloads():
         await enqueuer.one(arguments)
 
 
-async def concurrent(enqueuer: Enqueuer, told: Told) -> None:
+async def concurrent(enqueuer: Enqueuer, config: PeerConfig) -> None:
     async def caller(first: int) -> None:
-        for number in range(first, told.count, told.callers):
+        for number in range(first, config.count, config.callers):
             await enqueuer.one(payload(number))
 
-    await asyncio.gather(*[caller(first) for first in range(told.callers)])
+    await asyncio.gather(*[caller(first) for first in range(config.callers)])
 
 
-async def bulk(enqueuer: Enqueuer, told: Told) -> None:
-    for first in range(0, told.count, BULK):
-        await enqueuer.many([payload(number) for number in range(first, min(told.count, first + BULK))])
+async def bulk(enqueuer: Enqueuer, config: PeerConfig) -> None:
+    for first in range(0, config.count, BULK_JOBS):
+        await enqueuer.many([payload(number) for number in range(first, min(config.count, first + BULK_JOBS))])
 
 
-async def paced(enqueuer: Enqueuer, told: Told) -> None:
-    """With pauses; each carries the time at which it was sent."""
-    for arguments in told.payloads():
+async def paced(enqueuer: Enqueuer, config: PeerConfig) -> None:
+    """Enqueue with pauses; each job carries the time at which it was sent."""
+    for arguments in config.payloads():
         await enqueuer.one({**arguments, "sent_at": time.time()})
-        await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
+        await asyncio.sleep(random.uniform(*PAUSE_RANGE_S))
 
 
-WAYS: dict[str, Callable[[Enqueuer, Told], Coroutine[Any, Any, None]]] = {
+MODES: dict[str, Callable[[Enqueuer, PeerConfig], Coroutine[Any, Any, None]]] = {
     "single": single,
     "concurrent": concurrent,
     "bulk": bulk,
@@ -113,17 +113,17 @@ WAYS: dict[str, Callable[[Enqueuer, Told], Coroutine[Any, Any, None]]] = {
 }
 
 
-async def enqueue(peer: Any, told: Told) -> dict[str, float]:
-    enqueuer: Enqueuer = await peer.open_enqueuer(told)
-    since = time.perf_counter()
-    await WAYS[told.way](enqueuer, told)
-    seconds = time.perf_counter() - since
+async def enqueue(peer: Any, config: PeerConfig) -> dict[str, float]:
+    enqueuer: Enqueuer = await peer.open_enqueuer(config)
+    started = time.perf_counter()
+    await MODES[config.mode](enqueuer, config)
+    seconds = time.perf_counter() - started
     await enqueuer.close()
-    return {"rate": told.count / seconds}
+    return {"rate": config.count / seconds}
 
 
 def run(outcome: Any) -> Any:
-    """A coroutine is run, on uvloop where that is installed; anything else is the outcome already."""
+    """Run a coroutine, on uvloop if it is installed; return anything else as it is."""
     if not asyncio.iscoroutine(outcome):
         return outcome
     try:
@@ -133,26 +133,26 @@ def run(outcome: Any) -> Any:
     return uvloop.run(outcome)
 
 
-def end_with_parent() -> None:
-    """The other end of our input is held by the process that started us, and by nobody else."""
+def exit_with_parent() -> None:
+    """Exit when standard input closes: only the parent process holds its other end."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
 def module_of(name: str, on_sqlite: bool) -> str:
-    """A peer may have another module for SQLite."""
-    apart = f"with_{name}_on_sqlite"
-    return apart if on_sqlite and Path(__file__).with_name(f"{apart}.py").exists() else f"with_{name}"
+    """Return the module of a peer; some have a separate one for SQLite."""
+    for_sqlite = f"with_{name}_on_sqlite"
+    return for_sqlite if on_sqlite and Path(__file__).with_name(f"{for_sqlite}.py").exists() else f"with_{name}"
 
 
 def main() -> None:
-    name, verb, text = sys.argv[1:]
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    name, action, text = sys.argv[1:]
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     values = json.loads(text)
-    told = Told(**{**values, "scratch": Path(values["scratch"])})
-    peer: Any = importlib.import_module(module_of(name, on_sqlite=not told.url))
-    answer = run(enqueue(peer, told) if verb == "enqueue" else getattr(peer, verb)(told))
+    config = PeerConfig(**{**values, "scratch": Path(values["scratch"])})
+    peer: Any = importlib.import_module(module_of(name, on_sqlite=not config.url))
+    answer = run(enqueue(peer, config) if action == "enqueue" else getattr(peer, action)(config))
     if answer is not None:
         print(json.dumps(answer), flush=True)
 

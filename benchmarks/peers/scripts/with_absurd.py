@@ -1,4 +1,4 @@
-"""Absurd: its tables and functions come with its command `absurdctl`."""
+"""Absurd. Its schema is part of the package `absurdctl`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from absurd_sdk import AsyncAbsurd
 from absurdctl import BUNDLED_SCHEMA_SQL
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
 
-def make_app(told: Told) -> Any:
-    app = AsyncAbsurd(told.url)
+def make_app(config: PeerConfig) -> Any:
+    app = AsyncAbsurd(config.url)
 
     async def trivial() -> dict[str, int]:
         return {"ok": 1}
 
     @app.register_task("noop")
     async def noop(arguments: Arguments, _: Any) -> int:
-        told.handle(arguments)
+        config.handle(arguments)
         return 1
 
     @app.register_task("steps")
     async def steps(_: Arguments, task: Any) -> int:
-        told.started()
-        for number in range(told.steps):
+        config.mark_start()
+        for number in range(config.steps):
             await task.step(f"step-{number}", trivial)
         return 1
 
@@ -36,7 +36,7 @@ def make_app(told: Told) -> Any:
 
 
 class Enqueuer:
-    """It has no call for many: a pipeline on its own connection is the nearest."""
+    """Enqueues through Absurd's client. It has no bulk call; a pipeline on its connection comes closest."""
 
     def __init__(self, app: Any, task: str) -> None:
         self._app = app
@@ -53,19 +53,21 @@ class Enqueuer:
         await self._app.close()
 
 
-async def prepare(told: Told) -> None:
-    with psycopg.connect(told.url, autocommit=True) as connection:
+async def prepare(config: PeerConfig) -> None:
+    with psycopg.connect(config.url, autocommit=True) as connection:
         connection.execute(BUNDLED_SCHEMA_SQL.encode())
-    app = AsyncAbsurd(told.url)
+    app = AsyncAbsurd(config.url)
     await app.create_queue("default")
     await app.close()
 
 
-async def work(told: Told) -> None:
-    await make_app(told).start_worker(concurrency=told.settings["concurrency"], poll_interval=told.settings["poll"])
+async def work(config: PeerConfig) -> None:
+    await make_app(config).start_worker(
+        concurrency=config.settings["concurrency"], poll_interval=config.settings["poll"]
+    )
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
-    app = make_app(told)
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
+    app = make_app(config)
     await app._ensure_connected()
-    return Enqueuer(app, told.task)
+    return Enqueuer(app, config.task)

@@ -1,4 +1,4 @@
-"""Chancy, by its asynchronous executor."""
+"""Chancy, with its asynchronous executor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from chancy import Chancy, Queue, Worker, job
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
 QUEUE = "bench"
 handlers: list[Callable[[Arguments], None]] = []
-"""What is done with arguments in this process: its workers find a job's function by the name of its module."""
+"""Called by the job. A global, because workers import the job's function by the name of its module."""
 
 
 @job(queue=QUEUE)
@@ -23,7 +23,7 @@ async def noop(*, arguments: Arguments) -> None:
 
 
 class Enqueuer:
-    """Its own calls, for one and for many."""
+    """Uses Chancy's calls for one job and for many."""
 
     def __init__(self, chancy: Any, opened: AsyncExitStack) -> None:
         self._chancy = chancy
@@ -40,25 +40,25 @@ class Enqueuer:
         await self._opened.aclose()
 
 
-async def prepare(told: Told) -> None:
+async def prepare(config: PeerConfig) -> None:
     queue = Queue(
         QUEUE,
-        concurrency=told.settings["concurrency"],
+        concurrency=config.settings["concurrency"],
         executor=Chancy.Executor.Async,
         eager_polling=True,
         polling_interval=1,
     )
-    async with Chancy(told.url) as chancy:
+    async with Chancy(config.url) as chancy:
         await chancy.migrate()
         await chancy.declare(queue, upsert=True)
 
 
-async def work(told: Told) -> None:
-    handlers.append(told.handle)
-    async with Chancy(told.url) as chancy, Worker(chancy) as worker:
+async def work(config: PeerConfig) -> None:
+    handlers.append(config.handle)
+    async with Chancy(config.url) as chancy, Worker(chancy) as worker:
         await worker.wait_for_shutdown()
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
     opened = AsyncExitStack()
-    return Enqueuer(await opened.enter_async_context(Chancy(told.url)), opened)
+    return Enqueuer(await opened.enter_async_context(Chancy(config.url)), opened)

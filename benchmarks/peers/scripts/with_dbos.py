@@ -1,4 +1,4 @@
-"""DBOS: workflows from a queue; those that are measured one at a time, and on SQLite, are called without it."""
+"""DBOS. Workflows come from a queue; those measured one at a time or on SQLite are called directly."""
 
 from __future__ import annotations
 
@@ -14,66 +14,69 @@ import sqlalchemy
 from dbos import DBOS, DBOSClient
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
 QUEUE = "bench"
 VERSION = "1"
 
 
-def launch(told: Told, *, listens: bool) -> dict[str, Any]:
-    """Start it in this process; its workflows by name."""
+def launch(config: PeerConfig, *, listens: bool) -> dict[str, Any]:
+    """Start DBOS in this process and return its workflows by name."""
 
     @DBOS.workflow(name="noop")
     def noop(arguments: Arguments) -> None:
-        told.handle(arguments)
+        config.handle(arguments)
 
     @DBOS.step()
-    def trivial(number: int) -> dict[str, int]:  # noqa: ARG001 - as a step that is given something
+    def trivial(number: int) -> dict[str, int]:  # noqa: ARG001 - a step with an argument
         return {"ok": 1}
 
     @DBOS.workflow(name="steps")
-    def steps(arguments: Arguments) -> int:  # noqa: ARG001 - a payload like any
-        told.started()
-        for number in range(told.steps):
+    def steps(arguments: Arguments) -> int:  # noqa: ARG001 - a realistic payload
+        config.mark_start()
+        for number in range(config.steps):
             trivial(number)
         return 1
 
-    config: dict[str, Any] = {
+    dbos_config: dict[str, Any] = {
         "name": "bench",
-        "system_database_url": told.url or f"sqlite:///{told.file}",
-        "sys_db_pool_size": told.settings["pool"],
-        "max_executor_threads": told.settings["threads"],
+        "system_database_url": config.url or f"sqlite:///{config.file}",
+        "sys_db_pool_size": config.settings["pool"],
+        "max_executor_threads": config.settings["threads"],
         "log_level": "ERROR",
         "run_admin_server": False,
         "application_version": VERSION,
         "executor_id": f"executor-{os.getpid()}",
     }
-    DBOS(config=config)
+    DBOS(config=dbos_config)
     if not listens:
         DBOS.listen_queues([])
     DBOS.launch()
     return {"noop": noop, "steps": steps}
 
 
-def register_queue(told: Told) -> None:
-    """Before the launch: a worker that was launched with another interval goes on with that for long."""
-    DBOSClient(system_database_url=told.url).register_queue(
+def register_queue(config: PeerConfig) -> None:
+    """Register the queue. Must precede the launch: a running worker adopts a new polling interval only late."""
+    DBOSClient(system_database_url=config.url).register_queue(
         QUEUE,
-        worker_concurrency=told.settings["concurrency"],
-        polling_interval_sec=told.settings["poll"],
+        worker_concurrency=config.settings["concurrency"],
+        polling_interval_sec=config.settings["poll"],
         on_conflict="always_update",
     )
 
 
 class Enqueuer:
-    """A single caller is spared the thread that the asynchronous call goes through. For many there is no call: one
-    transaction of the caller's is the documented way."""
+    """Enqueues through a client.
 
-    def __init__(self, told: Told) -> None:
-        self._client = DBOSClient(system_database_url=told.url)
-        self._engine = sqlalchemy.create_engine(told.url.replace("postgresql://", "postgresql+psycopg://", 1))
-        self._alone = told.callers == 1
-        self._options: Any = {"queue_name": QUEUE, "workflow_name": told.task, "app_version": VERSION}
+    A single caller uses the synchronous call, which needs no thread. There is no bulk call; the documented way is to
+    enqueue in one transaction.
+    """
+
+    def __init__(self, config: PeerConfig) -> None:
+        self._client = DBOSClient(system_database_url=config.url)
+        self._engine = sqlalchemy.create_engine(config.url.replace("postgresql://", "postgresql+psycopg://", 1))
+        self._alone = config.callers == 1
+        self._options: Any = {"queue_name": QUEUE, "workflow_name": config.task, "app_version": VERSION}
 
     async def one(self, arguments: Arguments) -> None:
         if self._alone:
@@ -90,35 +93,35 @@ class Enqueuer:
         self._engine.dispose()
 
 
-def prepare(told: Told) -> None:
-    launch(told, listens=False)
-    register_queue(told)
+def prepare(config: PeerConfig) -> None:
+    launch(config, listens=False)
+    register_queue(config)
     DBOS.destroy()
 
 
-def work(told: Told) -> None:
-    register_queue(told)
-    launch(told, listens=True)
+def work(config: PeerConfig) -> None:
+    register_queue(config)
+    launch(config, listens=True)
     threading.Event().wait()
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
-    return Enqueuer(told)
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
+    return Enqueuer(config)
 
 
-def direct(told: Told) -> dict[str, float]:
-    """Called from threads of this process."""
-    workflow = launch(told, listens=False)[told.task]
-    with ThreadPoolExecutor(told.settings["concurrency"]) as threads:
-        since = time.perf_counter()
-        list(threads.map(workflow, told.payloads()))
-        seconds = time.perf_counter() - since
+def direct(config: PeerConfig) -> dict[str, float]:
+    """Call the workflow from threads of this process."""
+    workflow = launch(config, listens=False)[config.task]
+    with ThreadPoolExecutor(config.settings["concurrency"]) as threads:
+        started = time.perf_counter()
+        list(threads.map(workflow, config.payloads()))
+        seconds = time.perf_counter() - started
     DBOS.destroy()
-    return {"rate": told.count / seconds, **({} if told.url else counted(told))}
+    return {"rate": config.count / seconds, **({} if config.url else count_records(config))}
 
 
-def counted(told: Told) -> dict[str, float]:
-    """What a file has on record."""
-    with sqlite3.connect(told.file) as connection:
+def count_records(config: PeerConfig) -> dict[str, float]:
+    """Count workflows and steps in the SQLite file."""
+    with sqlite3.connect(config.file) as connection:
         done = connection.execute("select count(*) from workflow_status where status = 'SUCCESS'").fetchone()[0]
         return {"done": done, "steps": connection.execute("select count(*) from operation_outputs").fetchone()[0]}

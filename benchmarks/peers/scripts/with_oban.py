@@ -1,4 +1,4 @@
-"""Oban, the one in Python."""
+"""Oban for Python."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from oban.schema import install
 from psycopg_pool import AsyncConnectionPool
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
 QUEUE = "bench"
 handlers: list[Callable[[Arguments], None]] = []
-"""What is done with arguments in this process: its workers find a job's class by the name of its module."""
+"""Called by the job. A global, because workers import the job's class by the name of its module."""
 
 
 @worker(queue=QUEUE)
 class Noop:
-    """The job that does nothing but be handled."""
+    """The no-op job."""
 
     async def process(self, job: Any) -> None:
         for handle in handlers:
@@ -29,15 +29,15 @@ class Noop:
 
 
 NOOP: Any = Noop
-"""With what the decorator adds to it."""
+"""The class with the attributes that the decorator adds."""
 
 
-def make_pool(told: Told) -> Any:
-    return AsyncConnectionPool(told.url, open=False, min_size=2, max_size=told.settings["pool"])
+def make_pool(config: PeerConfig) -> Any:
+    return AsyncConnectionPool(config.url, open=False, min_size=2, max_size=config.settings["pool"])
 
 
 class Enqueuer:
-    """Its own calls, for one and for many."""
+    """Uses Oban's calls for one job and for many."""
 
     def __init__(self, oban: Any, opened: AsyncExitStack) -> None:
         self._oban = oban
@@ -53,18 +53,18 @@ class Enqueuer:
         await self._opened.aclose()
 
 
-async def prepare(told: Told) -> None:
-    async with make_pool(told) as pool:
+async def prepare(config: PeerConfig) -> None:
+    async with make_pool(config) as pool:
         await install(pool)
 
 
-async def work(told: Told) -> None:
-    handlers.append(told.handle)
-    async with make_pool(told) as pool, Oban(pool=pool, queues={QUEUE: told.settings["concurrency"]}):
+async def work(config: PeerConfig) -> None:
+    handlers.append(config.handle)
+    async with make_pool(config) as pool, Oban(pool=pool, queues={QUEUE: config.settings["concurrency"]}):
         await asyncio.Event().wait()
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
     opened = AsyncExitStack()
-    pool = await opened.enter_async_context(make_pool(told))
+    pool = await opened.enter_async_context(make_pool(config))
     return Enqueuer(await opened.enter_async_context(Oban(pool=pool)), opened)

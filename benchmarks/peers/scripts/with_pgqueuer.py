@@ -1,4 +1,4 @@
-"""PgQueuer, by its asyncpg driver."""
+"""PgQueuer, with its asyncpg driver."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
-POOL = 10
+POOL_SIZE = 10
 
 
 class Enqueuer:
-    """One connection for one caller, a pool for many."""
+    """Uses one connection for one caller and a pool for many."""
 
     def __init__(self, queries: Any, connection: Any) -> None:
         self._queries = queries
@@ -34,25 +34,25 @@ class Enqueuer:
         await self._connection.close()
 
 
-async def prepare(told: Told) -> None:
-    connection = await asyncpg.connect(told.url)
+async def prepare(config: PeerConfig) -> None:
+    connection = await asyncpg.connect(config.url)
     await Queries(AsyncpgDriver(connection)).install()
     await connection.close()
 
 
-async def work(told: Told) -> None:
-    queuer = PgQueuer(AsyncpgDriver(await asyncpg.connect(told.url)))
+async def work(config: PeerConfig) -> None:
+    queuer = PgQueuer(AsyncpgDriver(await asyncpg.connect(config.url)))
 
     @queuer.entrypoint("noop")
     async def noop(job: Any) -> None:
-        told.handle(json.loads(job.payload))
+        config.handle(json.loads(job.payload))
 
-    await queuer.run(batch_size=told.settings["batch"])
+    await queuer.run(batch_size=config.settings["batch"])
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
-    if told.callers == 1:
-        connection = await asyncpg.connect(told.url)
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
+    if config.callers == 1:
+        connection = await asyncpg.connect(config.url)
         return Enqueuer(Queries(AsyncpgDriver(connection)), connection)
-    pool = await asyncpg.create_pool(told.url, min_size=POOL, max_size=POOL)
+    pool = await asyncpg.create_pool(config.url, min_size=POOL_SIZE, max_size=POOL_SIZE)
     return Enqueuer(Queries(AsyncpgPoolDriver(pool)), pool)

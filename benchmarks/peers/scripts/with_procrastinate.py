@@ -1,4 +1,4 @@
-"""Procrastinate, by its psycopg connector."""
+"""Procrastinate, with its psycopg connector."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 from procrastinate import App, PsycopgConnector
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
-POOL_FOR_MANY = 10
+CONCURRENT_POOL_SIZE = 10
 
 
-def make_app(told: Told) -> tuple[Any, Any]:
-    """The app and its task."""
-    size = told.settings["pool"] if told.callers == 1 else POOL_FOR_MANY
-    app = App(connector=PsycopgConnector(conninfo=told.url, min_size=size, max_size=size))
+def make_app(config: PeerConfig) -> tuple[Any, Any]:
+    """Return the app and its task."""
+    size = config.settings["pool"] if config.callers == 1 else CONCURRENT_POOL_SIZE
+    app = App(connector=PsycopgConnector(conninfo=config.url, min_size=size, max_size=size))
 
     @app.task(name="noop")
     async def noop(arguments: Arguments) -> None:
-        told.handle(arguments)
+        config.handle(arguments)
 
     return app, noop
 
 
 class Enqueuer:
-    """Its own calls, for one and for many."""
+    """Uses Procrastinate's calls for one job and for many."""
 
     def __init__(self, app: Any, task: Any) -> None:
         self._app = app
@@ -42,21 +42,21 @@ class Enqueuer:
         await self._app.close_async()
 
 
-async def prepare(told: Told) -> None:
-    app, _ = make_app(told)
+async def prepare(config: PeerConfig) -> None:
+    app, _ = make_app(config)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
 
 
-async def work(told: Told) -> None:
-    app, _ = make_app(told)
+async def work(config: PeerConfig) -> None:
+    app, _ = make_app(config)
     async with app.open_async():
         await app.run_worker_async(
-            concurrency=told.settings["concurrency"], wait=True, install_signal_handlers=False, delete_jobs="never"
+            concurrency=config.settings["concurrency"], wait=True, install_signal_handlers=False, delete_jobs="never"
         )
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
-    app, task = make_app(told)
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
+    app, task = make_app(config)
     await app.open_async()
     return Enqueuer(app, task)

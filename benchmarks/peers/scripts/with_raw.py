@@ -1,7 +1,8 @@
-"""Hand-written SQL on PostgreSQL: one connection claims in batches, another records the ends, so that they overlap.
+"""Handwritten SQL on PostgreSQL: one connection claims batches while another records completions.
 
-Steps are durable before the next one starts: one writer commits all that wait in one statement. Every write is fenced.
-The fence is on `lease_until is not null`, not on the state: with that a generic plan would walk the index of leases.
+A step is committed before the next one starts: one writer commits all pending rows with one statement. Every write is
+fenced by `lease_until is not null` and not by the state, because a generic plan for the state would scan the index of
+leases.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Arguments, Told
+    from benchmarks.peers.scripts.run import Arguments, PeerConfig
 
 CHANNEL = "raw_job"
 WORKER = os.getpid()
-IDLE_SECONDS = 5.0
-SMALLEST_REFILL = 20
+IDLE_WAIT_S = 5.0
+MIN_CLAIM = 20
 
 CLAIM = """
 with ready as (
@@ -33,7 +34,7 @@ with ready as (
         lease_until = now() + interval '60 seconds'
     from ready where job.id = ready.id
     returning job.id, job.args, job.attempt
-), told as (
+), recorded as (
     insert into event (job, kind, worker) select id, 1, $2 from claimed
 )
 select id, args, attempt from claimed
@@ -58,15 +59,15 @@ join job on job.id = given.id and job.attempt = given.attempt and job.worker = $
 ENQUEUE = f"""
 with added as (
     insert into job (name, args) select $2, args from unnest($1::jsonb[]) as each (args) returning id
-), told as (
+), recorded as (
     insert into event (job, kind) select id, 0 from added
 )
 select count(*), pg_notify('{CHANNEL}', '') from added
 """
 
 
-class Group:
-    """Writes all rows that wait with one statement; each caller learns when its own is durable."""
+class BatchWriter:
+    """Writes all pending rows with one statement; each caller waits until its row is durable."""
 
     def __init__(self, statement: Any, constant: Any) -> None:
         self._statement = statement
@@ -104,11 +105,11 @@ def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 class Jobs:
-    """A worker for no-op jobs: two loops that wake each other."""
+    """A worker for no-op jobs, with a claim loop and a completion loop that wake each other."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._batch: int = told.settings["batch"]
+    def __init__(self, config: PeerConfig) -> None:
+        self._config = config
+        self._batch: int = config.settings["batch"]
         self._done: list[tuple[int, int, str]] = []
         self._any_done = asyncio.Event()
         self._wake = asyncio.Event()
@@ -120,7 +121,7 @@ class Jobs:
 
     async def _run(self, row: Any) -> None:
         arguments = json.loads(row["args"])
-        self._told.handle(arguments)
+        self._config.handle(arguments)
         self._done.append((row["id"], row["attempt"], json.dumps(arguments["number"])))
         self._any_done.set()
 
@@ -139,7 +140,7 @@ class Jobs:
                 task.add_done_callback(self._running.discard)
             if not rows:
                 with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), IDLE_SECONDS)
+                    await asyncio.wait_for(self._wake.wait(), IDLE_WAIT_S)
 
     async def finish(self, connection: Any) -> None:
         finish = await connection.prepare(FINISH)
@@ -157,30 +158,30 @@ async def trivial() -> dict[str, int]:
 
 
 class Steps:
-    """A worker for runs of steps, many at once."""
+    """A worker for concurrent runs with steps."""
 
-    def __init__(self, told: Told, claim: Any, ends: Group, steps: Group) -> None:
-        self._told = told
+    def __init__(self, config: PeerConfig, claim: Any, ends: BatchWriter, steps: BatchWriter) -> None:
+        self._config = config
         self._claim = claim
         self._ends = ends
         self._steps = steps
 
     async def _run(self, row: Any) -> None:
-        self._told.started()
-        for number in range(self._told.steps):
+        self._config.mark_start()
+        for number in range(self._config.steps):
             result = await trivial()
             await self._steps.put(row["id"], row["attempt"], number, f"step-{number}", json.dumps(result))
         await self._ends.put(row["id"], row["attempt"], "1")
 
     async def work(self) -> None:
-        most: int = self._told.settings["concurrency"]
+        limit: int = self._config.settings["concurrency"]
         running: set[asyncio.Task[None]] = set()
         while True:
-            free = most - len(running)
-            if free >= min(SMALLEST_REFILL, most):
+            free = limit - len(running)
+            if free >= min(MIN_CLAIM, limit):
                 running.update(asyncio.create_task(self._run(row)) for row in await self._claim.fetch(free, WORKER))
             if not running:
-                await asyncio.sleep(IDLE_SECONDS)
+                await asyncio.sleep(IDLE_WAIT_S)
                 continue
             ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -188,16 +189,16 @@ class Steps:
 
 
 class Enqueuer:
-    """Callers at once are grouped; a single one makes groups of one."""
+    """Batches the jobs of concurrent callers."""
 
     def __init__(self, connection: Any, statement: Any, task: str) -> None:
         self._connection = connection
         self._statement = statement
         self._task = task
-        self._group = Group(statement, task)
+        self._writer = BatchWriter(statement, task)
 
     async def one(self, arguments: Arguments) -> None:
-        await self._group.put(json.dumps(arguments))
+        await self._writer.put(json.dumps(arguments))
 
     async def many(self, arguments: Sequence[Arguments]) -> None:
         await self._statement.fetch([json.dumps(each) for each in arguments], self._task)
@@ -206,23 +207,26 @@ class Enqueuer:
         await self._connection.close()
 
 
-async def prepare(told: Told) -> None:
-    connection = await asyncpg.connect(told.url)
+async def prepare(config: PeerConfig) -> None:
+    connection = await asyncpg.connect(config.url)
     await connection.execute(Path(__file__).with_name("raw.sql").read_text())
     await connection.close()
 
 
-async def work(told: Told) -> None:
-    first, second, third = [await asyncpg.connect(told.url) for _ in range(3)]
-    if told.task == "steps":
-        ends, steps = Group(await second.prepare(FINISH), WORKER), Group(await third.prepare(RECORD), WORKER)
-        await Steps(told, await first.prepare(CLAIM), ends, steps).work()
+async def work(config: PeerConfig) -> None:
+    first, second, third = [await asyncpg.connect(config.url) for _ in range(3)]
+    if config.task == "steps":
+        ends, steps = (
+            BatchWriter(await second.prepare(FINISH), WORKER),
+            BatchWriter(await third.prepare(RECORD), WORKER),
+        )
+        await Steps(config, await first.prepare(CLAIM), ends, steps).work()
         return
-    jobs = Jobs(told)
+    jobs = Jobs(config)
     await third.add_listener(CHANNEL, jobs.wake)
     await asyncio.gather(jobs.claim(first), jobs.finish(second))
 
 
-async def open_enqueuer(told: Told) -> Enqueuer:
-    connection = await asyncpg.connect(told.url)
-    return Enqueuer(connection, await connection.prepare(ENQUEUE), told.task)
+async def open_enqueuer(config: PeerConfig) -> Enqueuer:
+    connection = await asyncpg.connect(config.url)
+    return Enqueuer(connection, await connection.prepare(ENQUEUE), config.task)

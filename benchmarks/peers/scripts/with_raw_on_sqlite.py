@@ -1,4 +1,4 @@
-"""Hand-written SQL on SQLite: one thread writes, all that wait in one transaction, `synchronous = full`."""
+"""Handwritten SQL on SQLite: one thread writes all pending rows in one transaction, with `synchronous = full`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 if TYPE_CHECKING:
-    from benchmarks.peers.scripts.run import Told
+    from benchmarks.peers.scripts.run import PeerConfig
 
 WORKER = os.getpid()
 LEASE_SECONDS = 60
-SMALLEST_REFILL = 20
+MIN_CLAIM = 20
 
 TABLES = """
 create table job (
@@ -44,50 +44,50 @@ FINISH = """
 update job set state = 2, result = ?, finished_at = ?, lease_until = null
 where id = ? and attempt = ? and worker = ? and lease_until is not null
 """
-RECORD = """
+RECORD_STEP = """
 insert into step (job, n, name, result, at) select ?, ?, ?, ?, ?
 where exists (select 1 from job where id = ? and attempt = ? and worker = ? and lease_until is not null)
 """
-TELL = "insert into event (job, kind, at, worker) values (?, ?, ?, ?)"
+RECORD_EVENT = "insert into event (job, kind, at, worker) values (?, ?, ?, ?)"
 
 Row = tuple[int, str, int]
 
 
 class Writer(threading.Thread):
-    """The only one who writes. The event loop learns of a whole transaction in one call."""
+    """The only thread that writes. It notifies the event loop once per transaction."""
 
     def __init__(self, connection: apsw.Connection, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(daemon=True)
         self._connection = connection
         self._loop = loop
-        self._wishes: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
-        self._any = threading.Condition()
+        self._writes: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
+        self._pending = threading.Condition()
 
-    def wish(self, kind: str, *values: Any) -> asyncio.Future[Any]:
-        """`claim` so many, `finish` a row with a result, `record` a step of a row."""
-        granted = self._loop.create_future()
-        with self._any:
-            self._wishes.append((kind, values, granted))
-            self._any.notify()
-        return granted
+    def submit(self, kind: str, *values: Any) -> asyncio.Future[Any]:
+        """Submit a write: `claim` up to a number of jobs, `finish` a job, or `record` a step."""
+        written = self._loop.create_future()
+        with self._pending:
+            self._writes.append((kind, values, written))
+            self._pending.notify()
+        return written
 
     def run(self) -> None:
         while True:
-            with self._any:
-                self._any.wait_for(lambda: self._wishes)
-                wishes, self._wishes = self._wishes, []
+            with self._pending:
+                self._pending.wait_for(lambda: self._writes)
+                writes, self._writes = self._writes, []
             self._connection.execute("begin immediate")
-            granted = self._grant(wishes)
+            results = self._apply(writes)
             self._connection.execute("commit")
-            self._loop.call_soon_threadsafe(self._tell, granted)
+            self._loop.call_soon_threadsafe(self._resolve, results)
 
-    def _grant(self, wishes: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]]) -> list[tuple[Any, Any]]:
+    def _apply(self, writes: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]]) -> list[tuple[Any, Any]]:
         now = time.time()
         steps: list[tuple[Any, ...]] = []
         ends: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
-        granted: list[tuple[Any, Any]] = []
-        for kind, values, future in wishes:
+        results: list[tuple[Any, Any]] = []
+        for kind, values, future in writes:
             rows: list[Any] | None = None
             if kind == "claim":
                 rows = self._connection.execute(CLAIM, (WORKER, now, LEASE_SECONDS, values[0])).fetchall()
@@ -99,29 +99,29 @@ class Writer(threading.Thread):
             else:
                 row, number, result = values
                 steps.append((row[0], number, f"step-{number}", result, now, row[0], row[2], WORKER))
-            granted.append((future, rows))
-        for statement, batch in ((FINISH, ends), (RECORD, steps), (TELL, events)):
+            results.append((future, rows))
+        for statement, batch in ((FINISH, ends), (RECORD_STEP, steps), (RECORD_EVENT, events)):
             if batch:
                 self._connection.executemany(statement, batch)
-        return granted
+        return results
 
     @staticmethod
-    def _tell(granted: list[tuple[Any, Any]]) -> None:
-        for future, rows in granted:
+    def _resolve(results: list[tuple[Any, Any]]) -> None:
+        for future, rows in results:
             future.set_result(rows)
 
 
 async def run_jobs(writer: Writer, batch: int) -> None:
-    """The next batch is claimed while this one runs."""
+    """Run jobs in batches and claim the next batch meanwhile."""
 
     async def run(row: Row) -> None:
         number = json.loads(row[1])["number"]
-        await writer.wish("finish", row, json.dumps(number))
+        await writer.submit("finish", row, json.dumps(number))
 
     running: set[asyncio.Task[None]] = set()
-    coming = writer.wish("claim", batch)
-    while rows := await coming:
-        coming = writer.wish("claim", batch)
+    next_rows = writer.submit("claim", batch)
+    while rows := await next_rows:
+        next_rows = writer.submit("claim", batch)
         running.update(asyncio.create_task(run(row)) for row in rows)
         if len(running) > 2 * batch:
             await asyncio.wait(running)
@@ -130,50 +130,50 @@ async def run_jobs(writer: Writer, batch: int) -> None:
         await asyncio.wait(running)
 
 
-async def run_steps(writer: Writer, most: int, steps: int) -> None:
+async def run_steps(writer: Writer, limit: int, steps: int) -> None:
     async def run(row: Row) -> None:
         for number in range(steps):
-            await writer.wish("record", row, number, '{"ok": 1}')
-        await writer.wish("finish", row, "1")
+            await writer.submit("record", row, number, '{"ok": 1}')
+        await writer.submit("finish", row, "1")
 
     running: set[asyncio.Task[None]] = set()
     more = True
     while more or running:
-        free = most - len(running)
-        if more and free >= min(SMALLEST_REFILL, most):
-            rows = await writer.wish("claim", free)
+        free = limit - len(running)
+        if more and free >= min(MIN_CLAIM, limit):
+            rows = await writer.submit("claim", free)
             more = bool(rows)
             running.update(asyncio.create_task(run(row)) for row in rows)
         if running:
             _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
 
-def fill(connection: apsw.Connection, told: Told) -> None:
+def fill(connection: apsw.Connection, config: PeerConfig) -> None:
     connection.execute(TABLES)
     with connection:
-        rows = [(told.task, json.dumps(arguments)) for arguments in told.payloads()]
+        rows = [(config.task, json.dumps(arguments)) for arguments in config.payloads()]
         connection.executemany("insert into job (name, args) values (?, ?)", rows)
     connection.execute("analyze")
 
 
-async def direct(told: Told) -> dict[str, float]:
-    """From the first claim to the last end."""
-    connection = apsw.Connection(str(told.file))
+async def direct(config: PeerConfig) -> dict[str, float]:
+    """Measure from the first claim to the last completion."""
+    connection = apsw.Connection(str(config.file))
     for pragma in ("journal_mode = wal", "synchronous = full", "busy_timeout = 5000", "cache_size = -64000"):
         connection.execute(f"pragma {pragma}").fetchall()
-    fill(connection, told)
+    fill(connection, config)
     writer = Writer(connection, asyncio.get_running_loop())
     writer.start()
-    since = time.perf_counter()
-    if told.task == "steps":
-        await run_steps(writer, told.settings["concurrency"], told.steps)
+    started = time.perf_counter()
+    if config.task == "steps":
+        await run_steps(writer, config.settings["concurrency"], config.steps)
     else:
-        await run_jobs(writer, told.settings["batch"])
-    seconds = time.perf_counter() - since
+        await run_jobs(writer, config.settings["batch"])
+    seconds = time.perf_counter() - started
 
     def number(query: str) -> int:
         found: Any = connection.execute(query).fetchall()[0][0]
         return int(found)
 
     done = number("select count(*) from job where state = 2")
-    return {"rate": told.count / seconds, "done": done, "steps": number("select count(*) from step")}
+    return {"rate": config.count / seconds, "done": done, "steps": number("select count(*) from step")}

@@ -30,9 +30,9 @@ from holdfast.model.ids import new_id, new_id_text
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import FINAL_STATES, Chunk, Page, RunInfo
 from holdfast.store import NewRun, Store
-from holdfast.store.permits import place_of
-from holdfast.store.reader import Reader, run_id
+from holdfast.store.limits import counter_key
 from holdfast.store.rows import NewGraph
+from holdfast.store.run_reader import RunReader, run_id
 from holdfast.task.conditions import Node
 from holdfast.task.declared_limits import DeclaredLimit
 from holdfast.task.graph import Graph
@@ -75,10 +75,10 @@ class Client:
     def _use(self, store: Store) -> None:
         self.store = store
         self._declared: set[DeclaredLimit] = set()
-        self._reader = Reader(store.views, store.graphs, store.listing, self.decode_result)
+        self._reader = RunReader(store, self.decode_result)
         self.graphs = GraphClient(store, self._reader, self._keep, self.new_run)
         self._batcher = EnqueueBatcher(self._add)
-        self._results = ResultWaiter(store.views.ends, CompletionListener(store))
+        self._results = ResultWaiter(store.queries.outcomes, CompletionListener(store))
 
     # Making runs
 
@@ -105,7 +105,7 @@ class Client:
                 "the connection given as connection= blocks: use enqueue() with it, or an async connection"
             )
         await run_in_thread(self.declare_limits)
-        ids = await self.store.intake.aadd_on(borrowed, self._new_runs(requests))
+        ids = await self.store.enqueuer.enqueue_on_async(borrowed, self._new_runs(requests))
         return self._handles(ids, requests)
 
     def make(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
@@ -128,7 +128,7 @@ class Client:
 
     def trace(self) -> str | None:
         """The trace context of the code that asks, as it is kept with what it makes."""
-        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.kept()
+        kept = None if self._telemetry.tracing is None else self._telemetry.tracing.current_context()
         return None if kept is None else msgspec.json.encode(kept).decode()
 
     def pack(self, text: str, what: str) -> str:
@@ -145,11 +145,11 @@ class Client:
         if borrowed is None:
             return self._handles(self._add(new), requests)
         self.declare_limits()
-        return self._handles(self.store.intake.add_on(borrowed, new), requests)
+        return self._handles(self.store.enqueuer.enqueue_on(borrowed, new), requests)
 
     def _add(self, new: Sequence[NewRun]) -> list[str]:
         self.declare_limits()
-        return self.store.intake.add(new)
+        return self.store.enqueuer.enqueue(new)
 
     def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
         return [Run(id, request.task, self) for id, request in zip(ids, requests, strict=True)]
@@ -233,7 +233,7 @@ class Client:
         if not (request.declaration.limits or request.options.limits):
             return None
         counters = self._registry.limits.counters(request, waiting)
-        return msgspec.json.encode([place_of(name, key) for name, key in counters]).decode()
+        return msgspec.json.encode([counter_key(name, key) for name, key in counters]).decode()
 
     def declare_limits(self) -> None:
         """Let the database know of limits that no worker has declared yet, once."""
@@ -292,7 +292,7 @@ class Client:
 
     def look(self, id: UUID, task: str) -> Finished | str:
         """The result, if the run has one by now, else its state; raises when it ended otherwise."""
-        return self._seen(id, task, self.store.views.end(str(id)))
+        return self._seen(id, task, self.store.queries.outcome(str(id)))
 
     def _seen(self, id: UUID, task: str, row: Row | None) -> Finished | str:
         if row is None:
@@ -312,10 +312,10 @@ class Client:
     # Changing runs
 
     def cancel(self, id: UUID, reason: str | None) -> bool:
-        return self.store.operators.cancel(str(id), cancellation_json(reason))
+        return self.store.actions.cancel(str(id), cancellation_json(reason))
 
     def retry(self, id: UUID) -> None:
-        self.store.operators.retry(str(id))
+        self.store.actions.retry(str(id))
 
     def fork(self, id: UUID, task: str, from_step: str | None, args: tuple[Any, ...] | None) -> Run[Any]:
         refuse_in_body("fork", "call it inside a step")
@@ -324,13 +324,13 @@ class Client:
         text = None if args is None else self._registry.get(task).signature.encode(tuple(args), {})
         if from_step is not None:
             check_name(from_step, "from_step", MAX_KEY_CHARS)
-        self.store.forks.fork(str(id), str(fork := new_id()), from_step, text)
+        self.store.actions.fork(str(id), str(fork := new_id()), from_step, text)
         return self.handle(fork, task)
 
     def send(self, id: UUID, topic: str, payload: Any) -> None:
         refuse_in_body("send", "call it inside a step, like `ctx.step(run.send, topic, payload)`")
         text = encode(payload, f"the message on topic {topic!r}")
-        self.store.operators.send(str(id), check_name(topic, "a topic"), text)
+        self.store.actions.send(str(id), check_name(topic, "a topic"), text)
 
     def emit(self, event: str, payload: Any, tenant: str | None) -> bool:
         name = check_name(event, "the name of an event")
@@ -376,10 +376,10 @@ class Client:
     def look_at_chunks(self, id: UUID, after: int) -> tuple[list[Chunk], bool]:
         """The next of what a run wrote, and whether that was all there will be. The state is looked at first: what a
         run wrote before its end is there when its end is."""
-        row = self.store.views.end(str(id))
+        row = self.store.queries.outcome(str(id))
         if row is None:
             raise RunNotFound.of(id)
-        rows = self.store.views.chunks(str(id), after)
+        rows = self.store.queries.chunks(str(id), after)
         return [Chunk(n, attempt, decode(data)) for n, attempt, data in rows], row[0] in FINAL_STATES and not rows
 
 
@@ -392,7 +392,7 @@ class Finished(NamedTuple):
 def _kept_options(asked: Options, tracing: Tracing | None) -> str | None:
     """What the worker needs to know of the request beyond the row's own columns, and the trace that it is part of."""
     kept: dict[str, Any] = {}
-    if tracing is not None and (context := tracing.kept()) is not None:
+    if tracing is not None and (context := tracing.current_context()) is not None:
         kept["trace"] = context
     if asked.retry is not None:
         kept["retry"] = asked.retry.to_json()

@@ -120,7 +120,7 @@ class CompletionListenerLoop(Loop):
         self._watch.close()
         if registered_at is not None:
             with suppress(StoreError):  # then it is over by itself
-                self._watchers.drop(self._id)
+                self._watchers.remove(self._id)
 
 
 class CompletionListener:

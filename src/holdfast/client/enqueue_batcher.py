@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.errors import StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.store import NewRun
-from holdfast.store.part import BATCH
+from holdfast.store.module import MAX_BATCH_ROWS
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,9 @@ Add = Callable[[Sequence[NewRun]], list[str]]
 
 def can_batch(runs: Sequence[NewRun]) -> bool:
     """Whether runs can be made together with those of other calls: no keys, names or turns to be locked, and few."""
-    return len(runs) < BATCH and all(run.key is None and run.unique is None and run.fair is None for run in runs)
+    return len(runs) < MAX_BATCH_ROWS and all(
+        run.key is None and run.unique is None and run.fair is None for run in runs
+    )
 
 
 class PendingEnqueue(NamedTuple):
@@ -117,6 +119,6 @@ def _group_size(waiting: list[PendingEnqueue]) -> int:
     runs = 0
     for at, call in enumerate(waiting):
         runs += len(call.runs)
-        if runs > BATCH:
+        if runs > MAX_BATCH_ROWS:
             return max(at, 1)
     return len(waiting)

@@ -15,9 +15,9 @@ from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
 from holdfast.store import NewRun, Store
-from holdfast.store.gates import completed, failed
-from holdfast.store.reader import Reader
+from holdfast.store.graphs import gate_completed, gate_failed
 from holdfast.store.rows import NewGraph, NewNode
+from holdfast.store.run_reader import RunReader
 from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
@@ -65,7 +65,7 @@ class GraphClient:
     """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
 
     def __init__(
-        self, store: Store, reader: Reader, keep: int, new_run: Callable[[Request[Any], Iterable[str]], NewRun]
+        self, store: Store, reader: RunReader, keep: int, new_run: Callable[[Request[Any], Iterable[str]], NewRun]
     ) -> None:
         self._store = store
         self._reader = reader
@@ -92,7 +92,7 @@ class GraphClient:
             raise ConfigError(
                 "the connection given as connection= blocks: use submit() with it, or an async connection"
             )
-        return UUID(await self._store.graphs.asubmit_on(connection, *self.checked(graph, result)))
+        return UUID(await self._store.graphs.submit_on_async(connection, *self.checked(graph, result)))
 
     def checked(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
         """The rows of a graph that a caller submits."""
@@ -152,18 +152,18 @@ class GraphClient:
     def nodes(self, id: UUID) -> dict[str, RunInfo[Any]]:
         """The nodes of a graph by their names."""
         self._reader.graph_row(id)
-        return {str(row.node): self._reader.info_of(row) for row in self._store.views.nodes(str(id))}
+        return {str(row.node): self._reader.info_of(row) for row in self._store.queries.nodes(str(id))}
 
     def gate(self, id: UUID, name: str) -> Gate:
         return Gate(id, check_name(name, "the name of a gate"), self)
 
     def complete(self, id: UUID, name: str, output: Any, by: str | None) -> bool:
         refuse_in_body("complete", "call it inside a step")
-        return self._store.graphs.conclude(str(id), name, completed(name, output, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_completed(name, output, by))
 
     def fail(self, id: UUID, name: str, error: str, by: str | None) -> bool:
         refuse_in_body("fail", "call it inside a step")
-        return self._store.graphs.conclude(str(id), name, failed(name, error, by))
+        return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
 
 
 def _packed(plan: dict[str, Any] | None) -> msgspec.Raw | None:

@@ -17,7 +17,7 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.names import check_actor
 from holdfast.model.run import FINAL_STATES, RUN_STATES, RunInfo, RunState
 from holdfast.store import Store
-from holdfast.store.reader import Reader, run_id
+from holdfast.store.run_reader import RunReader, run_id
 
 BATCH_SIZE = 200
 SAMPLE_SIZE = 5
@@ -62,7 +62,7 @@ class BulkControl:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._reader = RunReader(store)
         self._counting = CountControl(store)
 
     def preview(self, verb: BulkAction, asked: RunFilter) -> BulkPreview:
@@ -78,21 +78,21 @@ class BulkControl:
     ) -> Iterator[BulkProgress]:
         """Cancel all matching unfinished runs."""
         error = cancellation_json(reason, check_actor(by))
-        return self._batches("cancel", asked, after, lambda runs: self._store.operators.cancel_many(runs, error))
+        return self._batches("cancel", asked, after, lambda runs: self._store.actions.cancel_many(runs, error))
 
     def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
         """Return all matching failed and cancelled runs to ready."""
         actor = check_actor(by)
-        return self._batches("retry", asked, after, lambda runs: self._store.operators.retry_many(runs, actor))
+        return self._batches("retry", asked, after, lambda runs: self._store.actions.retry_many(runs, actor))
 
     def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
         """Delete all matching finished runs with their descendants and history, regardless of their retention."""
         return self._batches("prune", asked, after, self._prune)
 
     def _prune(self, runs: Sequence[str]) -> int:
-        count, left = self._store.upkeep.prune_these(runs)
+        count, left = self._store.retention.prune_these(runs)
         while left:
-            more, left = self._store.upkeep.prune_these(left)
+            more, left = self._store.retention.prune_these(left)
             count += more
             if not more:
                 break

@@ -62,7 +62,7 @@ class Doctor:
         return {
             "clocks": self._clocks,
             "server": lambda: health_checks.check_server(health.server(), WorkerControl(self._store).list()),
-            "old snapshots": lambda: health_checks.check_holders(health.holders()),
+            "old snapshots": lambda: health_checks.check_holders(health.snapshot_holders()),
             "bloat": lambda: health_checks.check_bloat(health.bloat()),
         }
 
@@ -72,7 +72,7 @@ class Doctor:
 
     def _tables(self) -> Iterator[Finding]:
         try:
-            yield from health_checks.check_tables(self._store.upkeep.version(), newest_version())
+            yield from health_checks.check_tables(self._store.version(), newest_version())
         except SchemaAhead as error:
             yield Finding(
                 "schema", "wrong", str(error), "this release is older than the schema and refuses to use it",
@@ -84,7 +84,7 @@ class Doctor:
         differences = []
         for _ in range(3):
             before = self._clock()
-            theirs = self._store.tallies.now() / MICROS_PER_SECOND
+            theirs = self._store.stats.now() / MICROS_PER_SECOND
             differences.append(theirs - (before + self._clock()) / 2)
         yield from health_checks.check_clocks(min(differences, key=abs))
 
@@ -96,17 +96,17 @@ class Doctor:
         yield from health_checks.check_worker_health(workers)
 
     def _lanes(self) -> Iterator[Finding]:
-        paused = {queue.name for queue in self._store.queues.all() if queue.paused}
+        paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}
         yield from health_checks.check_lanes(self._ready(), WorkerControl(self._store).list(), paused)
         known = self._store.lanes.refresh()
         runs: Counter[int] = Counter()
-        for counted in self._store.counting.unfinished().values():
+        for counted in self._store.counts.unfinished().values():
             runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
         yield from health_checks.check_missing_lanes(runs)
 
     def _ready(self) -> dict[tuple[str, str], int]:
         """Count ready runs by queue and task, up to a bound."""
-        counted = self._store.counting.unfinished().get("ready")
+        counted = self._store.counts.unfinished().get("ready")
         lanes = self._store.lanes.refresh()
         by_lane = {} if counted is None else counted.by_lane
         found = {lanes[lane]: runs for lane, runs in by_lane.items() if lane in lanes}

@@ -19,10 +19,9 @@ from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.failure import error_from_json
 from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.store import Store
-from holdfast.store.limits import CounterState
-from holdfast.store.permits import parts_of
-from holdfast.store.reader import Reader
-from holdfast.store.views import MoreRow, RunRow
+from holdfast.store.limits import CounterState, parse_counter_key
+from holdfast.store.run_queries import RunDetailRow, RunRow
+from holdfast.store.run_reader import RunReader
 
 MAX_NAMES = 5
 
@@ -48,31 +47,31 @@ class Explainer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._reader = RunReader(store)
 
     def why(self, id: UUID, tenant: str | None = None) -> Explanation:
         """Explain why a run isn't running. With a tenant, runs of other tenants aren't named."""
         row = self._reader.row(id)
-        more = self._store.views.more(str(id))
+        more = self._store.queries.details(str(id))
         if more is None:
             raise RunNotFound.of(id)
         return Explanation(self._reader.info_of(row), list(self._reasons(row, more, tenant)))
 
-    def _reasons(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
+    def _reasons(self, row: RunRow, more: RunDetailRow, tenant: str | None) -> Iterator[Reason]:
         if row.state in FINAL_STATES:
             yield _ended(row)
         elif row.kind == "gate":
             yield from self._gate(row, more)
         elif row.kind == "graph":
             yield from self._graph(row, tenant)
-        elif row.running:
+        elif row.is_running:
             yield self._running(row)
         elif row.state == "scheduled":
             yield _scheduled(row)
         elif row.state == "blocked":
             yield self._blocked(row)
         elif row.state == "waiting":
-            yield from (_awaited(wait) for wait in waits_of(self._store.views.waits(row.id)) if wait.outcome is None)
+            yield from (_awaited(wait) for wait in waits_of(self._store.queries.waits(row.id)) if wait.outcome is None)
         else:
             yield from self._ready(row, more, tenant)
 
@@ -89,7 +88,7 @@ class Explainer:
         text = f"attempt {row.attempt} runs on worker {who} since {_time(since)}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
-    def _gate(self, row: RunRow, more: MoreRow) -> Iterator[Reason]:
+    def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
         if row.state == "blocked":
             yield self._blocked(row)
             return
@@ -99,8 +98,8 @@ class Explainer:
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
     def _graph(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
-        nodes = self._store.views.overview(row.id)
-        for gate in self._store.views.gates(row.id):
+        nodes = self._store.queries.node_overview(row.id)
+        for gate in self._store.queries.gates(row.id):
             if gate.state == "waiting":
                 command = complete_command(gate.graph, gate.node)
                 text = f"waiting for approval of gate {gate.node}: {command}"
@@ -126,7 +125,9 @@ class Explainer:
             return Reason("concurrency", text, {"parent": row.parent})
         assert row.parent is not None
         left = {
-            str(name): state for name, state in self._store.views.needs(row.parent, row.id) if state not in FINAL_STATES
+            str(name): state
+            for name, state in self._store.queries.dependencies(row.parent, row.id)
+            if state not in FINAL_STATES
         }
         if not left:
             return Reason("next", f"its dependencies in graph run {row.parent} have just finished")
@@ -136,7 +137,7 @@ class Explainer:
 
     # Ready
 
-    def _ready(self, row: RunRow, more: MoreRow, tenant: str | None) -> Iterator[Reason]:
+    def _ready(self, row: RunRow, more: RunDetailRow, tenant: str | None) -> Iterator[Reason]:
         if row.held == "full" and more.parked_on is not None:
             yield self._limit_reason(more.parked_on, tenant)
         elif row.held == "quiescing":
@@ -151,7 +152,7 @@ class Explainer:
         elif row.held is not None:
             text = f"held for the unknown reason {row.held!r}: cancel it and enqueue it again"
             yield Reason("held", text, {"held": row.held})
-        queue = next((each for each in self._store.queues.all() if each.name == row.queue), None)
+        queue = next((each for each in self._store.queues.list_all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
             text = f"queue {row.queue} is paused: holdfast resume {row.queue}"
             yield Reason("paused", text, {"queue": row.queue})
@@ -159,7 +160,7 @@ class Explainer:
             yield self._unclaimed(row)
 
     def _limit_reason(self, counter_id: str, tenant: str | None) -> Reason:
-        name, key = parts_of(counter_id)
+        name, key = parse_counter_key(counter_id)
         counter = self._store.limits.counter(counter_id)
         holders = [
             {"run": str(id), "task": task, "worker": session}
@@ -203,7 +204,7 @@ class Explainer:
             return []
         used: Counter[str] = Counter()
         by_session = {each.session: each for each in in_processes}
-        for session, held, number in self._store.workers.claimed_by_task(list(by_session)):
+        for session, held, number in self._store.sessions.count_claimed_by_task(list(by_session)):
             used[session] += number if held in by_session[session].process_tasks else 0
         return [each for each in in_processes if used[each.session] >= (each.process_slots or 0)]
 

@@ -18,9 +18,9 @@ from holdfast.model.names import check_name
 from holdfast.model.run import FINAL_STATES, RunState
 from holdfast.policy.graph_rules import condition_text, dependency_modes
 from holdfast.store import Store
-from holdfast.store.gates import completed, failed
-from holdfast.store.reader import Reader
-from holdfast.store.views import GateRow, NodeRow
+from holdfast.store.graphs import gate_completed, gate_failed
+from holdfast.store.run_queries import GateRow, NodeRow
+from holdfast.store.run_reader import RunReader
 
 MAX_NESTED_NODES = 20
 """Nested graphs with at most this many nodes are read with their parent."""
@@ -93,7 +93,7 @@ class GraphControl:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._reader = RunReader(store)
 
     def read(self, id: UUID) -> GraphInfo:
         """Read a graph with its nodes and gates; GraphError if the run isn't a graph."""
@@ -103,31 +103,31 @@ class GraphControl:
     def gates(self, id: UUID) -> list[GateInfo]:
         """List the gates of a graph and its nested graphs; GraphError if the run isn't a graph."""
         self._reader.graph_row(id)
-        return [_gate(row) for row in self._store.views.gates(str(id))]
+        return [_gate(row) for row in self._store.queries.gates(str(id))]
 
     def node(self, id: UUID, name: str) -> UUID:
         """Return the run id of a node."""
         self._reader.graph_row(id)
-        found = self._store.views.node_id(str(id), check_name(name, "the name of a node"))
+        found = self._store.queries.node_id(str(id), check_name(name, "the name of a node"))
         if found is None:
             raise GraphError(f"graph run {id} has no node {name!r}; `holdfast show {id}` lists its nodes")
         return UUID(found)
 
     def complete(self, id: UUID, gate: str, output: Any = None, by: str | None = None) -> bool:
         """Complete a gate with an output; False if it had already been completed so. `by` names the operator."""
-        return self._store.graphs.conclude(str(id), _gate_name(gate), completed(gate, output, by))
+        return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_completed(gate, output, by))
 
     def fail(self, id: UUID, gate: str, error: str, by: str | None = None) -> bool:
         """Fail a gate with a message; False if it had already failed so."""
-        return self._store.graphs.conclude(str(id), _gate_name(gate), failed(gate, error, by))
+        return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_failed(gate, error, by))
 
     def _read(self, id: UUID, gates: list[GateInfo], budget: list[int]) -> GraphInfo:
         """Read a graph. `budget` holds the number of nested graphs that may still be read."""
-        rows = self._store.views.overview(str(id))
-        needs = _needs(rows, self._store.views.edges(str(id)))
+        rows = self._store.queries.node_overview(str(id))
+        needs = _needs(rows, self._store.queries.edges(str(id)))
         layers = layers_of(needs)
         unfinished = {row.node for row in rows if row.state not in FINAL_STATES}
-        within = self._store.views.nodes_within(str(id)) if any(row.kind == "graph" for row in rows) else {}
+        within = self._store.queries.count_nested_nodes(str(id)) if any(row.kind == "graph" for row in rows) else {}
         nodes = []
         for row in rows:
             counts = within.get(str(row.id), {})
@@ -255,7 +255,7 @@ class GateControl:
 
     def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
         """List open gates of one tenant or all, oldest first."""
-        rows = self._store.views.open_gates(tenant, min(limit, MAX_OPEN_GATES))
+        rows = self._store.queries.open_gates(tenant, min(limit, MAX_OPEN_GATES))
         return [
             OpenGate(
                 id=UUID(str(id)),

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store.health import Bloat, FileFacts, Holder, ServerFacts
+from holdfast.store.admin import FileFacts, ServerFacts, SnapshotHolder, TableBloat
 
 CLOCK_SKEW_NOTE_S, CLOCK_SKEW_WRONG_S = 2.0, 60.0
 MAX_SNAPSHOT_AGE_S = 300.0
@@ -124,7 +124,7 @@ def _check_listeners(facts: ServerFacts, alive: int) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_holders(holders: Sequence[Holder]) -> Iterator[Finding]:
+def check_holders(holders: Sequence[SnapshotHolder]) -> Iterator[Finding]:
     """Find old snapshots, which prevent vacuum from removing dead rows."""
     for holder in holders:
         if holder.took is not None and holder.took < MAX_SNAPSHOT_AGE_S * MICROS_PER_SECOND:
@@ -139,7 +139,7 @@ def check_holders(holders: Sequence[Holder]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _describe_holder(holder: Holder, age: int | None) -> str:
+def _describe_holder(holder: SnapshotHolder, age: int | None) -> str:
     if holder.kind == "prepared":
         return f"the prepared transaction {holder.name} of {holder.user} has been open for {age:,} s"
     if holder.kind == "slot":
@@ -150,7 +150,7 @@ def _describe_holder(holder: Holder, age: int | None) -> str:
     )
 
 
-def _holder_remedy(holder: Holder) -> str:
+def _holder_remedy(holder: SnapshotHolder) -> str:
     if holder.kind == "prepared":
         return f"commit it, or ROLLBACK PREPARED '{holder.name}'"
     if holder.kind == "slot":
@@ -158,7 +158,7 @@ def _holder_remedy(holder: Holder) -> str:
     return f"let that program commit, or terminate it: select pg_terminate_backend({holder.pid})"
 
 
-def check_bloat(tables: Sequence[Bloat]) -> Iterator[Finding]:
+def check_bloat(tables: Sequence[TableBloat]) -> Iterator[Finding]:
     """Find tables with more dead rows than live rows."""
     for table in tables:
         if table.dead >= MAX_DEAD_ROWS and table.dead > table.live:

@@ -9,8 +9,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
-from holdfast.store.limits import CounterState
-from holdfast.store.permits import parts_of
+from holdfast.store.limits import CounterState, parse_counter_key
 
 
 class CounterInfo(msgspec.Struct, frozen=True):
@@ -47,9 +46,9 @@ class LimitControl:
 
     def list(self, name: str | None = None) -> list[LimitInfo]:
         """List all limits, or the one with this name."""
-        declared = [limit for limit in self._store.limits.all() if name is None or limit.name == name]
+        declared = [limit for limit in self._store.limits.list_all() if name is None or limit.name == name]
         if name is not None and not declared:
-            known = ", ".join(limit.name for limit in self._store.limits.all())
+            known = ", ".join(limit.name for limit in self._store.limits.list_all())
             raise ConfigError(f"limit {name!r} does not exist" + (f"; known limits: {known}" if known else ""))
         counters = self._store.limits.counters(name)
         return [
@@ -64,7 +63,7 @@ class LimitControl:
 
 def format_counter(counter_id: str) -> str:
     """Name a counter: its limit, and its key if it has one."""
-    name, key = parts_of(counter_id)
+    name, key = parse_counter_key(counter_id)
     return f"{name} for {key}" if key else name
 
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.database.migrate import migrations, newest_version
 from holdfast.model.clock import Duration, to_micros
 from holdfast.store import Store
-from holdfast.store.upkeep import BEFORE_ALL
+from holdfast.store.retention import LOWEST_RUN_ID
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
@@ -28,18 +28,18 @@ class Maintenance:
 
     def tables(self) -> SchemaStatus:
         """Return the schema version and the pending migrations; changes nothing."""
-        version = self._store.upkeep.version()
+        version = self._store.version()
         return SchemaStatus(version, newest_version(), [each.name for each in migrations() if each.number > version])
 
     def migrate(self) -> list[str]:
         """Create or migrate the tables, and return the applied migrations."""
-        return self._store.upkeep.migrate()
+        return self._store.migrate()
 
     def count_old(self, older_than: Duration | None = None) -> int:
         """Count the runs that `prune` would delete."""
         if older_than is None:
-            return self._store.upkeep.count_expired()
-        return self._store.upkeep.count_older(to_micros(older_than, "older_than"))
+            return self._store.retention.count_expired()
+        return self._store.retention.count_older(to_micros(older_than, "older_than"))
 
     def prune(self, older_than: Duration | None = None, progress: Callable[[int], None] = lambda _count: None) -> int:
         """Delete expired runs, or all that finished before `older_than`, in batches of one transaction each.
@@ -48,13 +48,13 @@ class Maintenance:
         """
         pruned = 0
         age = None if older_than is None else to_micros(older_than, "older_than")
-        after: str | None = BEFORE_ALL
+        after: str | None = LOWEST_RUN_ID
         while after is not None:
             if age is None:
-                count, more = self._store.timers.prune()
-                after = BEFORE_ALL if more else None
+                count, more = self._store.retention.prune()
+                after = LOWEST_RUN_ID if more else None
             else:
-                count, after = self._store.upkeep.prune_older(age, after)
+                count, after = self._store.retention.prune_older(age, after)
             pruned += count
             progress(pruned)
         return pruned

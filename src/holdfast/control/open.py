@@ -58,4 +58,4 @@ def reopen_store(
     database = open_database(url, schema or store.database.dialect.schema)
     if read_timeout_s is not None:
         database.read_timeout_s = read_timeout_s
-    return store.beside(database, migrate=migrate)
+    return store.with_database(database, migrate=migrate)

@@ -11,7 +11,7 @@ from holdfast.model.clock import MICROS_PER_SECOND, to_datetime_or_none
 from holdfast.model.names import check_queue
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store import Store
-from holdfast.store.queues import QueueRow
+from holdfast.store.admin import QueueStatus
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class QueueControl:
         """List all queues by name."""
         runs: dict[str, dict[str, int]] = {}
         oldest: dict[str, float] = {}
-        for count in self._store.queues.unfinished():
+        for count in self._store.queues.count_unfinished():
             runs.setdefault(count.queue, {})[count.state] = count.runs
             if count.state == "ready":
                 oldest[count.queue] = max(count.now - count.oldest, 0) / MICROS_PER_SECOND
@@ -59,9 +59,9 @@ class QueueControl:
         """Return the names of all queues that have had a run or were paused."""
         return {row.name for row in self._all()}
 
-    def _all(self) -> Sequence[QueueRow]:
+    def _all(self) -> Sequence[QueueStatus]:
         """Leave out the internal queue of graphs and gates, which workers don't serve."""
-        return [row for row in self._store.queues.all() if row.name != GRAPH_QUEUE]
+        return [row for row in self._store.queues.list_all() if row.name != GRAPH_QUEUE]
 
     def pause(self, names: Iterable[str]) -> set[str]:
         """Stop workers from claiming runs of these queues, and return those that were not paused before.

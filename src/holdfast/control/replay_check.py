@@ -31,9 +31,9 @@ from holdfast.model.failure import describe_exception
 from holdfast.model.payloads import Payloads
 from holdfast.model.step_keys import key_label
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Checkpoint, Held, Kept
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken
 from holdfast.store.rows import NewGraph
-from holdfast.store.views import OpenClaim, OpenRow
+from holdfast.store.run_queries import UnfinishedClaim, UnfinishedRow
 from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
@@ -139,8 +139,11 @@ class ReadOnlyServices:
         threads.close()
         return handle
 
-    def has_room(self) -> bool:
+    def has_free_slots(self) -> bool:
         return True
+
+    def read(self, attempt: Any, read: Callable[[], Any]) -> Any:  # noqa: ARG002
+        return read()
 
     def submit(self, write: Any) -> NoReturn:
         raise _refusal(f"write {type(write.command).__name__}")
@@ -163,14 +166,19 @@ class RunReplay:
     """Replays one run, and compares the outcome with its recorded history."""
 
     def __init__(
-        self, services: ReadOnlyServices, task: Task[..., Any], run: OpenClaim, kept: Kept, timeout: float
+        self,
+        services: ReadOnlyServices,
+        task: Task[..., Any],
+        run: UnfinishedClaim,
+        kept: LoadedHistory,
+        timeout: float,
     ) -> None:
         claim = run.claim
         self._services = services
         self._run = run
         self._timeout = timeout
-        self._history = RecordedHistory(kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
-        self._waits = list(self._history.open)
+        self._history = RecordedHistory(kept, RunToken(claim.id, claim.seq, claim.fence, claim.generation))
+        self._waits = list(self._history.open_waits)
         self._plans = OperationPlans(claim, self._history, services.client, services.store.journal, replay_only=True)
         self._attempt = Attempt(claim, task, "check", kept)
         self._unrecorded: list[str] = []
@@ -242,7 +250,7 @@ class RunReplay:
         found = self._unasked(unasked, new)
         if not (found and new):  # else the code may wait for them after what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
-        if not found and self._run.state == "waiting" and not self._history.settled:
+        if not found and self._run.state == "waiting" and not self._history.resolved_waits:
             text = "isn't recorded, but the code would start it now although the run only waits"
             found = [Difference("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
@@ -262,13 +270,13 @@ class RunReplay:
         text = "was recorded with a compensation that is no longer in the code"
         return [
             Difference("undo", key_label(key), text, key)
-            for n, key in self._plans.missing_undo
+            for n, key in self._plans.steps_without_undo
             if n not in self._history.undone
         ]
 
 
 def _in_order(history: RecordedHistory) -> list[Checkpoint]:
-    return sorted(history.unasked.values(), key=lambda kept: kept.n)
+    return sorted(history.unconsumed.values(), key=lambda kept: kept.n)
 
 
 def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
@@ -359,28 +367,28 @@ class ReplayChecker:
         for row in self._open(task):
             mine = known.get(row.task)
             if mine is None:
-                if row.past:
+                if row.has_history:
                     report.unknown[row.task] = report.unknown.get(row.task, 0) + 1
-            elif (mine.durable or row.past) and (limit is None or len(todo) < limit):
+            elif (mine.durable or row.has_history) and (limit is None or len(todo) < limit):
                 todo.append(row.id)
         return todo
 
-    def _open(self, task: str | None) -> Iterator[OpenRow]:
+    def _open(self, task: str | None) -> Iterator[UnfinishedRow]:
         after: str | None = None
         while True:
-            page = self._store.views.open_runs(task, PAGE_SIZE, after)
+            page = self._store.queries.unfinished_runs(task, PAGE_SIZE, after)
             yield from page
             if len(page) < PAGE_SIZE:
                 return
             after = page[-1].id
 
-    def _load(self, runs: Sequence[str]) -> list[tuple[str, OpenClaim, Kept]]:
+    def _load(self, runs: Sequence[str]) -> list[tuple[str, UnfinishedClaim, LoadedHistory]]:
         """Load the history of runs, without those that have finished meanwhile."""
-        found = self._store.views.open_claims(runs)
+        found = self._store.queries.unfinished_claims(runs)
         kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
         return [(id, found[id], kept[id]) for id in runs if id in found]
 
-    def _judge(self, report: CheckReport, id: str, run: OpenClaim, kept: Kept, timeout: float) -> None:
+    def _judge(self, report: CheckReport, id: str, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> None:
         findings = self._findings(run, kept, timeout)
         for _ in range(MAX_READS):  # its rows aren't read atomically, and a worker may be running it
             if not findings or findings[0].kind == "timeout":
@@ -401,7 +409,7 @@ class ReplayChecker:
         checked = CheckedRun(UUID(id), run.task, state, findings)
         (report.unchecked if findings[0].kind == "unchecked" else report.different).append(checked)
 
-    def _findings(self, run: OpenClaim, kept: Kept, timeout: float) -> list[Difference]:
+    def _findings(self, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> list[Difference]:
         task = self._registry.get(run.task)
         if not task.durable:
             text = f"{_checkpoints(len(kept.checkpoints))} recorded, but the task is no longer a durable function"
@@ -409,7 +417,7 @@ class ReplayChecker:
         return RunReplay(self._services, task, run, kept, timeout).findings()
 
 
-def _unchanged(run: OpenClaim, kept: Kept, run_now: OpenClaim, kept_now: Kept) -> bool:
+def _unchanged(run: UnfinishedClaim, kept: LoadedHistory, run_now: UnfinishedClaim, kept_now: LoadedHistory) -> bool:
     waits, waits_now = ([(wait.key, wait.outcome) for wait in some.waits] for some in (kept, kept_now))
     return run == run_now and kept.checkpoints == kept_now.checkpoints and waits == waits_now
 

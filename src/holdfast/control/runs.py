@@ -25,8 +25,8 @@ from holdfast.model.names import MAX_KEY_CHARS, check_actor, check_name
 from holdfast.model.run import Page, RunInfo, RunState
 from holdfast.model.step_keys import key_label, key_name
 from holdfast.store import Store
-from holdfast.store.reader import Reader, run_id
-from holdfast.store.views import RunRow, StepRow, WaitRow
+from holdfast.store.run_queries import RunRow, StepRow, WaitRow
+from holdfast.store.run_reader import RunReader, run_id
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
@@ -89,7 +89,7 @@ class RunControl:
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
         self._registry = registry
-        self._reader = Reader(store.views, store.graphs, store.listing)
+        self._reader = RunReader(store)
         self._graphs = GraphControl(store)
 
     def page(self, **asked: Unpack[PageOptions]) -> Page:
@@ -111,11 +111,11 @@ class RunControl:
         if len(digits) < MIN_PREFIX_CHARS:
             raise RunNotFound(f"{given!r} is too short: give at least {MIN_PREFIX_CHARS} characters of the run id")
         low, high = (str(UUID(digits.ljust(32, filler))) for filler in "0f")
-        found = self._store.views.between(low, high, MAX_CANDIDATES + 1)
+        found = self._store.queries.find_in_range(low, high, MAX_CANDIDATES + 1)
         if not found:
             raise RunNotFound(f"no run id starts with {given}; the run may have been pruned")
         if len(found) > 1:
-            tops = self._store.views.tops_between(low, high)
+            tops = self._store.queries.find_roots_in_range(low, high)
             if len(tops) == 1:
                 return UUID(tops[0])
             candidates = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:MAX_CANDIDATES])
@@ -128,10 +128,10 @@ class RunControl:
 
     def details(self, id: UUID) -> RunDetails:
         row = self._reader.row(id)
-        more = self._store.views.more(str(id))
+        more = self._store.queries.details(str(id))
         if more is None:
             raise RunNotFound.of(id)
-        children = [] if row.kind else self._store.views.children(str(id), MAX_CHILDREN + 1)
+        children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
         options = {} if more.options is None else decode(more.options, dict[str, Any])
         options.pop("scheduled_for", None)  # RunInfo has it
         return RunDetails(
@@ -163,7 +163,7 @@ class RunControl:
             found["graph"] = self._graphs.read(id)
         if row.node is not None and row.parent is not None:
             found["node_of"] = self._reader.row(UUID(row.parent)).task
-            found["needs"] = dict(self._store.views.needs(row.parent, str(id)))
+            found["needs"] = dict(self._store.queries.dependencies(row.parent, str(id)))
         if row.kind == "gate" and row.parent is not None:
             gates = self._graphs.gates(UUID(row.parent))
             found["gate"] = next((gate for gate in gates if gate.id == id), None)
@@ -171,11 +171,11 @@ class RunControl:
 
     def steps(self, id: UUID) -> list[StepInfo]:
         """List the checkpoints of a durable function since its last restart, in order."""
-        return steps_of(self._store.views.steps(str(id)))
+        return steps_of(self._store.queries.steps(str(id)))
 
     def waits(self, id: UUID) -> list[WaitInfo]:
         """List the pending waits of a run."""
-        return waits_of(self._store.views.waits(str(id)))
+        return waits_of(self._store.queries.waits(str(id)))
 
     def history(self, id: UUID) -> list[Entry]:
         """List the history of a run, oldest entry first."""
@@ -183,15 +183,15 @@ class RunControl:
 
     def pulse(self, id: UUID) -> str:
         """Return a hash that changes whenever the run or its children change."""
-        return hashlib.sha256(repr(self._store.views.pulse(str(id))).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(self._store.queries.change_marker(str(id))).encode()).hexdigest()[:16]
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
         """Cancel a run; False if it had already finished. `by` names the operator in its history."""
-        return self._store.operators.cancel(str(id), cancellation_json(reason, check_actor(by)))
+        return self._store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
         """Return a failed or cancelled run to ready; False if it is unfinished."""
-        return self._store.operators.retry(str(id), check_actor(by))
+        return self._store.actions.retry(str(id), check_actor(by))
 
     def fork(
         self,
@@ -209,7 +209,7 @@ class RunControl:
         if from_step is not None:
             check_name(from_step, "the step", MAX_KEY_CHARS)
         fork = new_id()
-        self._store.forks.fork(str(id), str(fork), from_step, text, check_actor(by))
+        self._store.actions.fork(str(id), str(fork), from_step, text, check_actor(by))
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -225,7 +225,7 @@ class RunControl:
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
         """Send a message to an unfinished run, which receives messages in order, each once."""
         text = encode(payload, f"the message on topic {topic!r}")
-        self._store.operators.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
+        self._store.actions.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
 
 
 def _trace_id(context: Any) -> str | None:
@@ -358,7 +358,7 @@ def _child(run: RunRow) -> ChildInfo:
         state=run.state,
         spawn=key,
         generation=_number(generation),
-        place=run.place,
+        place=run.map_index,
         attempt=run.attempt,
         started_at=to_datetime_or_none(run.started_at),
         finished_at=to_datetime_or_none(run.finished_at),

@@ -15,7 +15,7 @@ from holdfast.model.failure import error_from_json
 from holdfast.model.names import check_name, quoted
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store import Store
-from holdfast.store.schedule_rows import Kind, Rules, ScheduleRow, from_text
+from holdfast.store.schedules import ScheduleKind, ScheduleRow, ScheduleRules, from_text
 
 NEXT_SLOTS = 5
 
@@ -46,7 +46,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     """A schedule or trigger. Durations are seconds."""
 
     name: str
-    kind: Kind
+    kind: ScheduleKind
     state: str
     """`on`, `paused`, `orphaned` (removed from the app's code) or `over` (no further slots)."""
     app: str
@@ -83,22 +83,22 @@ class ScheduleControl:
 
     def list(self) -> list[ScheduleInfo]:
         """List all schedules and triggers by name."""
-        return [_info(row) for row in self._store.schedules.all()]
+        return [_info(row) for row in self._store.schedules.list_all()]
 
     def names(self) -> Sequence[str]:
-        return [row.name for row in self._store.schedules.all()]
+        return [row.name for row in self._store.schedules.list_all()]
 
     def show(self, name: str) -> ScheduleDetails:
         """Show one with its recent runs or polls."""
         self._check([name])
-        row = next(row for row in self._store.schedules.all() if row.name == name)
+        row = next(row for row in self._store.schedules.list_all() if row.name == name)
         runs = [
             LastRun(UUID(str(run)), to_datetime(slot), state, bool(asked))
             for slot, asked, run, state in self._store.schedules.last_slots(name)
         ]
         polls = [
             PollInfo(to_datetime(it.at), it.found, it.made, _error(it.error), it.took / MICROS_PER_SECOND)
-            for it in self._store.triggers.last(name)
+            for it in self._store.triggers.last_polls(name)
         ]
         return ScheduleDetails(_info(row), _next_slots(row), runs, polls)
 
@@ -113,7 +113,7 @@ class ScheduleControl:
     def run(self, name: str) -> UUID | None:
         """Create a run of a schedule now, in any state; for a trigger, request a poll and return None."""
         self._check([name], readable=True)
-        row = next(row for row in self._store.schedules.all() if row.name == name)
+        row = next(row for row in self._store.schedules.list_all() if row.name == name)
         if row.kind == "trigger" and (state := _state(row)) != "on":
             raise ConfigError(f"trigger {quoted(name)} is {state} and not polled")
         id = self._store.schedules.run_now(name)
@@ -121,7 +121,7 @@ class ScheduleControl:
 
     def _check(self, names: Iterable[str], *, readable: bool = False) -> Sequence[str]:
         """Check that the names exist; `readable`: and that this release understands their declarations."""
-        rows = {row.name: row for row in self._store.schedules.all()}
+        rows = {row.name: row for row in self._store.schedules.list_all()}
         known = list(rows)
         asked = [check_name(name, "a schedule") for name in names]
         for name in asked:
@@ -188,9 +188,9 @@ def _timing(row: ScheduleRow) -> Timing | None:
         return None
 
 
-def _rules(row: ScheduleRow) -> Rules | None:
+def _rules(row: ScheduleRow) -> ScheduleRules | None:
     try:
-        return from_text(Rules, row.rules) if row.kind == "schedule" else None
+        return from_text(ScheduleRules, row.rules) if row.kind == "schedule" else None
     except TypeError:
         return None
 

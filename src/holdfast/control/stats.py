@@ -14,7 +14,7 @@ from holdfast.model.filters import RunFilter
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
-from holdfast.store.tallies import HOUR, MINUTE, Tally, together
+from holdfast.store.stats import HOUR_US, MINUTE_US, StatsBucket, merge_buckets
 
 MAX_COUNTED = 10_000
 """Matching runs are counted up to this number."""
@@ -49,18 +49,18 @@ class CountControl:
     def overview(self) -> Counts:
         """Count all runs by state, and the unfinished ones by queue and task."""
         lanes = self._store.lanes.refresh()
-        total = self._store.counting.total()
+        total = self._store.counts.total()
         states: dict[str, Estimate] = {}
         queues: dict[str, dict[str, Estimate]] = {}
         tasks: dict[str, dict[str, Estimate]] = {}
-        for state, counted in self._store.counting.unfinished().items():
+        for state, counted in self._store.counts.unfinished().items():
             states[state] = Estimate(sum(counted.by_lane.values()), counted.exact)
             for lane, runs in counted.by_lane.items():
                 queue, task = lanes.get(lane, ("", ""))
                 if queue != GRAPH_QUEUE:
                     _add(queues, queue, state, runs, counted.exact)
                     _add(tasks, task, state, runs, counted.exact)
-        for state, (runs, exact) in self._store.counting.unwell().items():
+        for state, (runs, exact) in self._store.counts.unsuccessful().items():
             states[state] = Estimate(runs, exact)
         known = sum(count.value for count in states.values())
         exact = total.exact and all(count.exact for count in states.values())
@@ -87,9 +87,9 @@ def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int,
 GroupBy: TypeAlias = Literal["all", "task", "queue"]
 Interval: TypeAlias = Literal["minute", "hour"]
 
-INTERVALS_US: dict[Interval, int] = {"minute": MINUTE, "hour": HOUR}
+INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
 MAX_INTERVALS = 1500
-LIVE_WINDOW_US = 10 * MINUTE
+LIVE_WINDOW_US = 10 * MINUTE_US
 """Minutes that no worker has aggregated yet are aggregated on request, this far back."""
 
 
@@ -140,7 +140,7 @@ class _AggregatedPeriod(NamedTuple):
 
     since: int
     until: int
-    whole: list[Tally]
+    whole: list[StatsBucket]
     minutes: list[Stats]
 
 
@@ -171,20 +171,20 @@ class StatsControl:
         self, *, last: Duration = timedelta(hours=1), by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
         """Return the statistics of the whole period, by name."""
-        size = MINUTE if to_micros(last, "last") <= 24 * HOUR else HOUR
+        size = MINUTE_US if to_micros(last, "last") <= 24 * HOUR_US else HOUR_US
         since, until = self._window(last, size)
         return self._sums(self._tallies(since, until, size), since, until, by, name)
 
     def lately(self, last: Duration = timedelta(hours=1)) -> RecentStats:
         """Return all views of a recent period with one read."""
-        since, until = self._window(last, MINUTE)
-        counted = min(max(self._store.tallies.counted_until(MINUTE), since), until)
+        since, until = self._window(last, MINUTE_US)
+        counted = min(max(self._store.stats.aggregated_until(MINUTE_US), since), until)
         past = self._counted(since, counted)
-        live = self._store.tallies.live(max(counted, until - MINUTE - LIVE_WINDOW_US), until)
-        whole = together(since, [*past.whole, *live])
+        live = self._store.stats.live(max(counted, until - MINUTE_US - LIVE_WINDOW_US), until)
+        whole = merge_buckets(since, [*past.whole, *live])
         return RecentStats(
             self._sums(whole, since, until)[0],
-            [*past.minutes, *self._spans(live, counted, until, MINUTE)],
+            [*past.minutes, *self._spans(live, counted, until, MINUTE_US)],
             self._sums(whole, since, until, "queue"),
             self._sums(whole, since, until, "task"),
         )
@@ -193,16 +193,22 @@ class StatsControl:
         """Return the aggregated minutes; computed again only after a new minute."""
         past = self._past
         if (past.since, past.until) != (since, until):
-            found = self._store.tallies.read(MINUTE, since, until)
+            found = self._store.stats.read(MINUTE_US, since, until)
             self._past = past = _AggregatedPeriod(
-                since, until, together(since, found), self._spans(found, since, until, MINUTE)
+                since, until, merge_buckets(since, found), self._spans(found, since, until, MINUTE_US)
             )
         return past
 
     def _spans(
-        self, found: Sequence[Tally], since: int, until: int, size: int, by: GroupBy = "all", name: str | None = None
+        self,
+        found: Sequence[StatsBucket],
+        since: int,
+        until: int,
+        size: int,
+        by: GroupBy = "all",
+        name: str | None = None,
     ) -> list[Stats]:
-        groups: dict[tuple[int, str | None], list[Tally]] = {}
+        groups: dict[tuple[int, str | None], list[StatsBucket]] = {}
         if by == "all":
             groups = {(at, None): [] for at in range(since, until, size)}
         for key, tally in self._named(found, by, name):
@@ -211,9 +217,9 @@ class StatsControl:
         return [_stats(key, at, size, groups[at, key]) for at, key in ordered]
 
     def _sums(
-        self, found: Sequence[Tally], since: int, until: int, by: GroupBy = "all", name: str | None = None
+        self, found: Sequence[StatsBucket], since: int, until: int, by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
-        groups: dict[str | None, list[Tally]] = {None: []} if by == "all" else {}
+        groups: dict[str | None, list[StatsBucket]] = {None: []} if by == "all" else {}
         for key, tally in self._named(found, by, name):
             groups.setdefault(key, []).append(tally)
         names = sorted(groups, key=lambda key: key or "")
@@ -225,25 +231,27 @@ class StatsControl:
         spans = max(-(-length // size), 1)
         if spans > MAX_INTERVALS:
             raise ConfigError(f"{spans:,} intervals are too many: request at most {MAX_INTERVALS:,}, or use hours")
-        until = (self._store.tallies.now() // size + 1) * size
+        until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 
-    def _tallies(self, since: int, until: int, size: int) -> list[Tally]:
+    def _tallies(self, since: int, until: int, size: int) -> list[StatsBucket]:
         """Read the aggregates, and aggregate the minutes that are missing."""
-        tallies = self._store.tallies
-        hours_until = since if size == MINUTE else min(max(tallies.counted_until(HOUR), since), until)
-        counted = min(max(tallies.counted_until(MINUTE), hours_until), until)
+        tallies = self._store.stats
+        hours_until = since if size == MINUTE_US else min(max(tallies.aggregated_until(HOUR_US), since), until)
+        counted = min(max(tallies.aggregated_until(MINUTE_US), hours_until), until)
         fresh = max(counted, until - size - LIVE_WINDOW_US)
         return [
-            *(tallies.read(HOUR, since, hours_until) if size == HOUR else ()),
-            *tallies.read(MINUTE, hours_until, counted),
+            *(tallies.read(HOUR_US, since, hours_until) if size == HOUR_US else ()),
+            *tallies.read(MINUTE_US, hours_until, counted),
             *tallies.live(fresh, until),
         ]
 
-    def _named(self, found: Iterable[Tally], by: GroupBy, name: str | None) -> Sequence[tuple[str | None, Tally]]:
+    def _named(
+        self, found: Iterable[StatsBucket], by: GroupBy, name: str | None
+    ) -> Sequence[tuple[str | None, StatsBucket]]:
         """Pair tallies with their task or queue, without those of graphs and gates."""
         lanes = self._store.lanes.refresh()
-        named: list[tuple[str | None, Tally]] = []
+        named: list[tuple[str | None, StatsBucket]] = []
         for tally in found:
             queue, task = lanes.get(tally.lane, (GRAPH_QUEUE, ""))
             key = {"all": None, "task": task, "queue": queue}[by]
@@ -252,7 +260,7 @@ class StatsControl:
         return named
 
 
-def _stats(name: str | None, at: int, length: int, some: Sequence[Tally]) -> Stats:
+def _stats(name: str | None, at: int, length: int, some: Sequence[StatsBucket]) -> Stats:
     by_state: dict[str, int] = {}
     for tally in some:
         by_state[tally.state] = by_state.get(tally.state, 0) + tally.runs

@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime, to_datetime_or_none
 from holdfast.model.names import check_name
 from holdfast.store import Store
-from holdfast.store.tokens import TokenRow
+from holdfast.store.admin import TokenRow
 
 Permission: TypeAlias = Literal["read", "operate"]
 
@@ -75,19 +75,19 @@ class TokenControl:
 
     def list(self) -> Sequence[TokenInfo]:
         """List all tokens, including revoked ones, oldest first."""
-        return [_info(row) for row in self._store.tokens.all()]
+        return [_info(row) for row in self._store.tokens.list_all()]
 
     def revoke(self, id: str) -> bool:
         """Revoke a token; False if it had already been revoked."""
         if self._store.tokens.revoke(id):
             return True
-        if any(row.id == id for row in self._store.tokens.all()):
+        if any(row.id == id for row in self._store.tokens.list_all()):
             return False
         raise ConfigError(f"token {id[:40]!r} does not exist; `holdfast token list` lists the ids")
 
     def exist(self) -> bool:
         """Tell whether any valid token exists."""
-        return self._store.tokens.any()
+        return self._store.tokens.has_any()
 
     def check(self, id: str, credential: str) -> TokenInfo | None:
         """Return the token that the credential belongs to, if it is valid."""

@@ -50,7 +50,7 @@ class WorkerControl:
 
     def list(self) -> list[WorkerInfo]:
         """List all sessions, oldest first."""
-        return [_info(row) for row in self._store.workers.sessions()]
+        return [_info(row) for row in self._store.sessions.list_all()]
 
 
 def _info(row: Row) -> WorkerInfo:

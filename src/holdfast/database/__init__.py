@@ -1,4 +1,4 @@
-"""Where bytes go: the drivers, their dialects, migrations. Knows SQL, knows nothing of runs."""
+"""Database drivers, SQL dialects and migrations. This layer knows SQL but nothing about runs."""
 
 from holdfast.database.base import ChangeListener, Database, DatabaseConnection, ManagedConnection, Row
 from holdfast.database.faults import Conflict, ConnectionLost, DataFault, Duplicate

@@ -1,4 +1,4 @@
-"""What both drivers offer: a connection, a line that keeps one open, a watch for other processes' commits."""
+"""The interfaces that both drivers implement: connections, change listeners and the database itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.errors import StoreError, StoreUnavailable, TaskError
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 Topic: TypeAlias = Literal["work", "completions"]
-"""What a watch is for: new work, which workers hear of, or ends of runs, which those who wait for them do."""
+"""What a change listener waits for: new work (workers) or finished runs (clients that wait for results)."""
 
 IDLE_TIMEOUT_S = 20.0
 RECONNECT_DELAY_S = 1.0
@@ -33,15 +33,15 @@ class DatabaseConnection(ABC):
 
     _depth = 0
     busy_since: float | None = None
-    """When the call under way began (monotonic), for whoever looks after stuck calls."""
+    """Monotonic start time of the call under way; the heartbeat aborts calls that hang."""
 
     @abstractmethod
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        """Run one statement; outside a transaction it commits by itself."""
+        """Run one statement. Outside a transaction it commits on its own."""
 
     @abstractmethod
     def execute_script(self, text: str) -> None:
-        """Run several statements that return nothing, inside the transaction under way."""
+        """Run statements that return nothing, inside the current transaction."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -51,25 +51,25 @@ class DatabaseConnection(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """End the transaction without its writes; never raises."""
+        """Roll back. Never raises."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close; never raises."""
+        """Close the connection. Never raises."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Break the call under way, from another thread."""
+        """Interrupt the call under way. Called from another thread."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; inside another transaction of this connection a part of that one."""
+        """Run the block in a transaction, or in a savepoint if this connection already has one."""
         if self._depth:
             with self._savepoint():
                 yield
             return
         self._depth = 1
-        try:  # around begin and commit too: an interrupt may come right behind them
+        try:  # includes begin and commit: an interrupt may arrive right after either of them
             self.begin()
             yield
             self.commit()
@@ -88,7 +88,7 @@ class DatabaseConnection(ABC):
             yield
         except BaseException:
             self._depth -= 1
-            with suppress(StoreError):  # the outer one is over: then there is nothing to take back
+            with suppress(StoreError):  # the outer transaction has ended, so there is nothing to roll back
                 self.execute_script(f"ROLLBACK TO {name}")
             raise
         self._depth -= 1
@@ -96,33 +96,35 @@ class DatabaseConnection(ABC):
 
 
 class ManagedConnection:
-    """Keeps one connection for a purpose: opened when needed, opened anew when lost, used by one thread at a time.
+    """A connection that opens on first use, reopens after a loss and is used by one thread at a time.
 
-    A fair lock orders the threads that wait for it: one that uses the connection in a loop can't starve the others.
+    A fair lock orders the waiting threads: a thread that uses the connection in a loop can't starve the others.
     """
 
     def __init__(self, connect: Callable[[], DatabaseConnection]) -> None:
         self._connect = connect
         self._connection: DatabaseConnection | None = None
         self._lock = FairLock()
-        self._refused: tuple[float, StoreUnavailable] | None = None
-        self._held = False
+        self._connect_failure: tuple[float, StoreUnavailable] | None = None
+        self._is_reserved = False
         self.use_count = 0
-        """Grows when somebody begins or ends to use it."""
+        """Increases whenever a thread begins or ends a use."""
 
     @contextmanager
     def transaction(self) -> Iterator[DatabaseConnection]:
-        """Keep the line to this thread, inside one transaction: whatever this thread runs on it meanwhile is part of
-        that, and is not repeated."""
+        """Reserve the connection for this thread, in one transaction that every `run` of this thread joins.
+
+        Nothing in the transaction is retried.
+        """
         with self.exclusive() as connection, connection.transaction():
             yield connection
 
     @contextmanager
     def exclusive(self) -> Iterator[DatabaseConnection]:
-        """Keep the line to this thread; whatever is lost meanwhile is opened anew the next time."""
+        """Reserve the connection for this thread. A lost connection is reopened at the next use."""
         with self._lock:
             connection = self._open()
-            outer, self._held = self._held, True
+            outer, self._is_reserved = self._is_reserved, True
             self.use_count += 1
             try:
                 yield connection
@@ -133,21 +135,23 @@ class ManagedConnection:
             finally:
                 if not self._lock.is_revoked():
                     self.use_count += 1
-                    self._held = outer
+                    self._is_reserved = outer
 
     def revoke(self) -> None:
-        """Take the line away from a thread that keeps it for too long. That thread keeps the connection, whose
-        transaction has ended, and closes it; the next one opens another."""
-        self._connection, self._held = None, False
+        """Free the lock from a thread that keeps it for too long, whose transaction has ended.
+
+        That thread still closes the old connection; the next user opens a new one.
+        """
+        self._connection, self._is_reserved = None, False
         self.use_count += 1
         self._lock.revoke()
 
     def is_revoked(self) -> bool:
-        """Whether the line was taken away from this thread, which hasn't left its block yet."""
+        """Return whether this thread lost the lock by `revoke` and hasn't left its block yet."""
         return self._lock.is_revoked()
 
     def run(self, work: Callable[[DatabaseConnection], T]) -> T:
-        """Do the work, again after a conflict or on a new connection after a loss: work must be safe to repeat."""
+        """Run `work`, again after a conflict and on a new connection after a loss. It must be safe to repeat."""
         conflicts = losses = 0
         with self._lock:
             while True:
@@ -157,43 +161,43 @@ class ManagedConnection:
                     return work(connection)
                 except Conflict:
                     conflicts += 1
-                    if self._held or self._lock.is_revoked() or conflicts == MAX_CONFLICT_ATTEMPTS:
+                    if self._is_reserved or self._lock.is_revoked() or conflicts == MAX_CONFLICT_ATTEMPTS:
                         raise
                     time.sleep(random.uniform(0, 0.002 * 2**conflicts))
                 except ConnectionLost:
-                    if self._held or self._lock.is_revoked():
+                    if self._is_reserved or self._lock.is_revoked():
                         raise
                     self.close()
                     losses += 1
                     if losses == MAX_LOSS_ATTEMPTS:
                         raise
                 except Exception:
-                    raise  # the transaction that it was in has been rolled back
-                except BaseException:  # an interrupt: who knows where it left the connection
-                    if not self._held and not self._lock.is_revoked():
+                    raise  # its transaction has been rolled back
+                except BaseException:  # an interrupt leaves the connection in an unknown state
+                    if not self._is_reserved and not self._lock.is_revoked():
                         self.close()
                     raise
                 finally:
                     self.use_count += 1
 
     def _open(self) -> DatabaseConnection:
-        """The connection; after a refusal the next try is made no sooner than a second later."""
+        """Return the connection. After a failed attempt the next one comes `RECONNECT_DELAY_S` later."""
         if self._connection is None:
-            if self._refused and time.monotonic() - self._refused[0] < RECONNECT_DELAY_S:
-                raise type(self._refused[1])(str(self._refused[1]))
+            if self._connect_failure and time.monotonic() - self._connect_failure[0] < RECONNECT_DELAY_S:
+                raise type(self._connect_failure[1])(str(self._connect_failure[1]))
             try:
                 self._connection = self._connect()
             except StoreUnavailable as error:
-                self._refused = (time.monotonic(), error)
+                self._connect_failure = (time.monotonic(), error)
                 raise
-            self._refused = None
+            self._connect_failure = None
         return self._connection
 
     def pause(self) -> bool:
-        """Close the connection and let nobody open one until `resume`; False when someone keeps the line for long."""
+        """Close the connection and block its users until `resume`. Return False if a thread keeps it for too long."""
         if not self._lock.acquire(timeout=FORK_PAUSE_TIMEOUT_S):
             return False
-        if not self._held:
+        if not self._is_reserved:
             self.close()
         return True
 
@@ -202,9 +206,9 @@ class ManagedConnection:
             self._lock.reset_after_fork()
         self._lock.release()
 
-    def abort_if_stuck(self, longest: float) -> bool:
-        """Break a call that has been under way for too long; it then counts as a lost connection."""
-        return abort_if_stuck(self._connection, longest)
+    def abort_if_stuck(self, max_s: float) -> bool:
+        """Abort a call that has taken longer than `max_s`; its caller sees a lost connection."""
+        return abort_if_stuck(self._connection, max_s)
 
     def close(self) -> None:
         with self._lock:
@@ -213,45 +217,44 @@ class ManagedConnection:
                 connection.close()
 
 
-def abort_if_stuck(connection: DatabaseConnection | None, longest: float) -> bool:
-    """Break a connection's call if it has been under way for so many seconds, from another thread."""
+def abort_if_stuck(connection: DatabaseConnection | None, max_s: float) -> bool:
+    """Abort the connection's call from another thread if it has taken longer than `max_s`."""
     since = connection.busy_since if connection else None
-    if connection is None or since is None or time.monotonic() - since < longest:
+    if connection is None or since is None or time.monotonic() - since < max_s:
         return False
     connection.abort()
     return True
 
 
 class ChangeListener(ABC):
-    """Learns that another process may have made news. A hint only: whoever uses it polls as well."""
+    """Waits for changes by other processes. Only a hint: callers poll as well."""
 
     polling_only = False
-    """Whether it never hears anything, so that only polling is left."""
+    """Whether no notification ever arrives here, so that callers depend on polling."""
 
     @abstractmethod
-    def wait(self, longest: float, stop: threading.Event) -> bool:
-        """True as soon as something happened; False after `longest` seconds or when told to stop."""
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        """Return True as soon as something may have changed; False after `timeout_s` or once `stop` is set."""
 
-    def interrupt(self) -> None:  # noqa: B027 - most need none
-        """From another thread, behind `stop`: let a wait notice it now. One that looks often needs no bell."""
+    def interrupt(self) -> None:  # noqa: B027 - a listener that polls notices `stop` by itself
+        """End a wait at once after `stop` was set. Called from another thread."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Database(ABC):
-    """One database: makes connections of it."""
+    """One database and its managed connections."""
 
     dialect: Dialect
     display_url: str
-    """The URL as it may be shown: without a password."""
+    """The URL without its password, for messages."""
     read_timeout_s: float | None = None
-    """How long one read may take, for those who answer many askers: reads then have a connection of their own, and what
-    takes longer is ended and refused. Set it before the first use."""
+    """The time limit of one read. If set, reads get a connection of their own. Set it before the first use."""
 
     @property
     def failure(self) -> StoreError | None:
-        """The error that makes this database unusable for the rest of this process; None if there is none."""
+        """The error that makes this database unusable for the rest of this process, if any."""
         return None
 
     def __init__(self) -> None:
@@ -260,13 +263,15 @@ class Database(ABC):
 
     @abstractmethod
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
-        """The line for a purpose: `client`, `claim`, `commit`, `heartbeat`, `housekeeping`, `author-1`, `author-2`, and
-        for what only reads `read`, `pick` (for claims), `look` and `tally` (for the housekeeping), and those of
-        watches. Several purposes may share a line. A transaction on it that stays idle for longer than `idle_timeout_s`
-        seconds is ended by the server; but an author's may take its time."""
+        """Return the connection for a purpose. Several purposes may share one.
+
+        Writers are `client`, `claim`, `commit`, `heartbeat`, `housekeeping` and, for transactions of tasks, `author-1`,
+        `author-2` and so on. Readers are `read`, `pick` (claims), `look` and `tally` (housekeeping). The server ends
+        transactions that stay idle for `idle_timeout_s`, except those of tasks.
+        """
 
     def _managed(self, name: str, connect: Callable[[], DatabaseConnection]) -> ManagedConnection:
-        """The line of that name, the same one each time."""
+        """Return the connection of that name, the same one each time."""
         found = self._connections.get(name)
         if found is not None:
             return found
@@ -274,43 +279,42 @@ class Database(ABC):
             return self._connections.setdefault(name, ManagedConnection(connect))
 
     @abstractmethod
-    def change_listener(self, news: Topic = "work") -> ChangeListener:
-        """A watch for such news. The first wait opens what it needs, and returns as soon as it listens."""
+    def change_listener(self, topic: Topic = "work") -> ChangeListener:
+        """Return a new listener. Its first wait connects, and returns as soon as it listens."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
-        """A transaction of the caller's that our verbs on the same thread join, where the driver has that."""
+        """Open a transaction for the user, which Holdfast's calls on the same thread join (SQLite only)."""
 
     @abstractmethod
-    def task_transaction(self, line: ManagedConnection) -> AbstractContextManager[Any]:
-        """A transaction for author code and our record of it, on a line of its own where the driver has several; what
-        it gives is for the author's own SQL."""
+    def task_transaction(self, connection: ManagedConnection) -> AbstractContextManager[Any]:
+        """Open a transaction for a task's SQL and the checkpoint of it; yield the connection for that SQL."""
 
     def in_user_transaction(self) -> bool:
-        """Whether this thread is inside `transaction()`: what it writes may still be taken back."""
+        """Return whether this thread is inside `transaction()`, so that its writes may still be rolled back."""
         return False
 
     def reject_wait_in_transaction(self, what: str) -> None:
-        """Raise inside `transaction()`, which holds the only writer: nobody else can write what is waited for."""
+        """Raise inside `transaction()`: it holds the only writer, so what is waited for can't be written."""
         if self.in_user_transaction():
             raise TaskError(
-                f"{what} can't end before the transaction that this thread holds: wait for it behind the block"
+                f"{what} can't finish while this thread holds app.transaction(): wait for it after the block"
             )
 
     @abstractmethod
     def lock_migrations(self, connection: DatabaseConnection) -> None:
-        """Inside a transaction: let no other process migrate until it ends."""
+        """Keep other processes from migrating until the current transaction ends."""
 
     @abstractmethod
     def table_exists(self, connection: DatabaseConnection, table: str) -> bool: ...
 
     def close(self) -> None:
-        """Close every line."""
+        """Close every connection."""
         with self._lock:
-            lines, self._connections = self._connections, {}
-        for line in lines.values():
-            line.close()
+            connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
 
     @abstractmethod
-    def abort_stuck_calls(self, longest: float) -> int:
-        """Break calls that hang for longer than so many seconds; how many."""
+    def abort_stuck_calls(self, max_s: float) -> int:
+        """Abort calls that have taken longer than `max_s`; return how many."""

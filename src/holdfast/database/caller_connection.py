@@ -1,8 +1,8 @@
-"""Callers' own connections: our statements run inside their transaction, and commit or roll back with it.
+"""Run Holdfast's statements inside a caller's transaction, on the caller's own connection.
 
-Nothing here is retried, and a driver's errors reach the caller as they are: it is the caller's transaction, and the
-caller's place to repeat it. What can be seen beforehand (a closed connection, a failed transaction, none at all) is
-refused with words. No driver is imported: a connection is known by the module of its class.
+The statements commit or roll back with that transaction. Nothing is retried, and the driver's errors reach the caller
+unchanged, because only the caller can repeat the transaction. A closed connection, a failed transaction or a missing
+one is rejected beforehand. No driver is imported: the module of its class identifies a connection.
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ from holdfast.database.dialect import PARAMETER
 from holdfast.database.statements import Statement
 from holdfast.errors import ConfigError
 
-TAKEN = (
-    "connection= takes a psycopg connection (sync or async), an asyncpg connection, a SQLAlchemy Connection, Session,"
+SUPPORTED = (
+    "connection= accepts a psycopg connection (sync or async), an asyncpg connection, a SQLAlchemy Connection, Session,"
     ' AsyncConnection or AsyncSession, or "django"'
 )
-NO_TRANSACTION = "the connection given as connection= is in no transaction, so there is nothing to commit with: {}"
-FAILED = "the transaction of the connection given as connection= has failed: roll it back before you enqueue"
-CLOSED = "the connection given as connection= is closed"
+NO_TRANSACTION = "connection=: the connection is not in a transaction, so nothing would be committed together: {}"
+FAILED = "connection=: the transaction has failed; roll it back before you enqueue"
+CLOSED = "connection=: the connection is closed"
 FOREIGN_SQLITE = (
-    "a SQLite connection of your own can't be used: two SQLite libraries in one process lose each other's locks."
-    " Write `with app.transaction() as connection:` and use that connection for your tables, too"
+    "SQLite: pass the connection from `with app.transaction() as connection:` and use it for your own tables too; other"
+    " connections are not supported because two SQLite libraries in one process break file locking"
 )
 
 
-class _Lent(ABC):
+class _CallerConnectionBase(ABC):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a connection on which nothing can be written, or nothing would be held together."""
+        """Raise ConfigError for a connection that can't be written to or has no transaction."""
 
     @property
-    def leads_to(self) -> object:
-        """What stays the same for as long as it leads to the same database: the connection, or its engine."""
+    def target(self) -> object:
+        """An object that identifies the database behind the connection: the connection itself, or its engine."""
         return self._connection
 
 
-class CallerConnection(_Lent):
-    """A caller's connection whose verbs block."""
+class CallerConnection(_CallerConnectionBase):
+    """A caller's synchronous connection."""
 
     @abstractmethod
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
 
 
-class AsyncCallerConnection(_Lent):
-    """A caller's connection whose verbs are awaited."""
+class AsyncCallerConnection(_CallerConnectionBase):
+    """A caller's asynchronous connection."""
 
     @abstractmethod
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]: ...
 
 
 def wrap_connection(connection: object) -> CallerConnection | AsyncCallerConnection:
-    """The caller's connection, whatever library it is of."""
+    """Wrap a connection of any supported library."""
     kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__}
     if connection == "django" or kinds & {"django.BaseDatabaseWrapper", "django.ConnectionProxy"}:
-        return _Django(connection)
-    for known, wrapper in _KNOWN.items():
+        return _DjangoConnection(connection)
+    for known, wrapper in _WRAPPERS.items():
         if known in kinds:
             return wrapper(connection)
     if kinds & {"sqlite3.Connection", "apsw.Connection", "aiosqlite.Connection"}:
         raise ConfigError(FOREIGN_SQLITE)
-    raise ConfigError(f"{TAKEN}; this is a {type(connection).__module__}.{type(connection).__name__}")
+    raise ConfigError(f"{SUPPORTED}, not {type(connection).__module__}.{type(connection).__name__}")
 
 
 def _check_psycopg(connection: Any) -> None:
@@ -81,7 +81,7 @@ def _check_psycopg(connection: Any) -> None:
         raise ConfigError(NO_TRANSACTION.format("it is in autocommit mode; write `with connection.transaction():`"))
 
 
-class _Psycopg(CallerConnection):
+class _PsycopgConnection(CallerConnection):
     def check(self) -> None:
         _check_psycopg(self._connection)
 
@@ -93,7 +93,7 @@ class _Psycopg(CallerConnection):
             return cursor.fetchall() if cursor.description else []
 
 
-class _AsyncPsycopg(AsyncCallerConnection):
+class _AsyncPsycopgConnection(AsyncCallerConnection):
     def check(self) -> None:
         _check_psycopg(self._connection)
 
@@ -105,7 +105,7 @@ class _AsyncPsycopg(AsyncCallerConnection):
             return await cursor.fetchall() if cursor.description else []
 
 
-class _Asyncpg(AsyncCallerConnection):
+class _AsyncpgConnection(AsyncCallerConnection):
     def check(self) -> None:
         if self._connection.is_closed():
             raise ConfigError(CLOSED)
@@ -118,13 +118,13 @@ class _Asyncpg(AsyncCallerConnection):
 
 
 def _bind(connection: Any) -> Any:
-    """What a SQLAlchemy connection or session, sync or async, sends its SQL to."""
+    """Return the synchronous connection or engine behind a SQLAlchemy connection or session."""
     connection = getattr(connection, "sync_session", None) or getattr(connection, "sync_connection", None) or connection
     return connection.get_bind() if hasattr(connection, "get_bind") else connection
 
 
 def _check_sqlalchemy(connection: Any) -> None:
-    """Connections and sessions begin a transaction by themselves, unless they are in autocommit mode."""
+    """Check a connection or session, which begins a transaction by itself unless it is in autocommit mode."""
     if getattr(connection, "closed", False):
         raise ConfigError(CLOSED)
     bind = _bind(connection)
@@ -132,18 +132,18 @@ def _check_sqlalchemy(connection: Any) -> None:
     if dialect == "sqlite":
         raise ConfigError(FOREIGN_SQLITE)
     if dialect != "postgresql":
-        raise ConfigError(f"the connection given as connection= is to {dialect}; the app's database is PostgreSQL")
+        raise ConfigError(f"connection=: the connection is to {dialect}, but the app's database is PostgreSQL")
     options = bind.get_execution_options() if hasattr(bind, "get_execution_options") else {}
     if options.get("isolation_level") == "AUTOCOMMIT":
         raise ConfigError(NO_TRANSACTION.format("its isolation level is AUTOCOMMIT"))
 
 
-class _SqlAlchemy(CallerConnection):
+class _SqlAlchemyConnection(CallerConnection):
     def check(self) -> None:
         _check_sqlalchemy(self._connection)
 
     @property
-    def leads_to(self) -> object:
+    def target(self) -> object:
         return _bind(self._connection).engine
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
@@ -153,12 +153,12 @@ class _SqlAlchemy(CallerConnection):
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
-class _AsyncSqlAlchemy(AsyncCallerConnection):
+class _AsyncSqlAlchemyConnection(AsyncCallerConnection):
     def check(self) -> None:
         _check_sqlalchemy(self._connection)
 
     @property
-    def leads_to(self) -> object:
+    def target(self) -> object:
         return _bind(self._connection).engine
 
     async def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
@@ -168,8 +168,8 @@ class _AsyncSqlAlchemy(AsyncCallerConnection):
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
-class _Django(CallerConnection):
-    """A connection of Django, or the default one."""
+class _DjangoConnection(CallerConnection):
+    """One of Django's connections, or its default one."""
 
     def __init__(self, connection: Any) -> None:
         from django.db import connections
@@ -180,7 +180,7 @@ class _Django(CallerConnection):
         if self._connection.vendor == "sqlite":
             raise ConfigError(FOREIGN_SQLITE)
         if self._connection.vendor != "postgresql":
-            raise ConfigError(f"Django's database is {self._connection.vendor}; the app's database is PostgreSQL")
+            raise ConfigError(f"Django's database is {self._connection.vendor}, but the app's database is PostgreSQL")
         if self._connection.needs_rollback:
             raise ConfigError(FAILED)
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
@@ -193,19 +193,20 @@ class _Django(CallerConnection):
 
 
 def pyformat(statement: Statement) -> str:
-    """The statement with `%(name)s` in place of its parameters."""
+    """Return the SQL with its parameters as `%(name)s`."""
+
     return PARAMETER.sub(r"%(\1)s", re.sub("%", "%%", statement.named))
 
 
-_KNOWN: dict[str, type[CallerConnection] | type[AsyncCallerConnection]] = {
-    "psycopg.Connection": _Psycopg,
-    "psycopg.AsyncConnection": _AsyncPsycopg,
-    "asyncpg.Connection": _Asyncpg,
-    "asyncpg.PoolConnectionProxy": _Asyncpg,
-    "sqlalchemy.Connection": _SqlAlchemy,
-    "sqlalchemy.Session": _SqlAlchemy,
-    "sqlalchemy.scoped_session": _SqlAlchemy,
-    "sqlalchemy.AsyncConnection": _AsyncSqlAlchemy,
-    "sqlalchemy.AsyncSession": _AsyncSqlAlchemy,
-    "sqlalchemy.async_scoped_session": _AsyncSqlAlchemy,
+_WRAPPERS: dict[str, type[CallerConnection] | type[AsyncCallerConnection]] = {
+    "psycopg.Connection": _PsycopgConnection,
+    "psycopg.AsyncConnection": _AsyncPsycopgConnection,
+    "asyncpg.Connection": _AsyncpgConnection,
+    "asyncpg.PoolConnectionProxy": _AsyncpgConnection,
+    "sqlalchemy.Connection": _SqlAlchemyConnection,
+    "sqlalchemy.Session": _SqlAlchemyConnection,
+    "sqlalchemy.scoped_session": _SqlAlchemyConnection,
+    "sqlalchemy.AsyncConnection": _AsyncSqlAlchemyConnection,
+    "sqlalchemy.AsyncSession": _AsyncSqlAlchemyConnection,
+    "sqlalchemy.async_scoped_session": _AsyncSqlAlchemyConnection,
 }

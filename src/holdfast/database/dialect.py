@@ -1,31 +1,31 @@
-"""The few places where the SQL of the two databases differs, as fragments that statements name in braces.
+"""SQL fragments for the few places where PostgreSQL and SQLite differ. Statements name them in braces.
 
 | fragment | meaning |
 | --- | --- |
-| `{schema}` | stands before every table's name |
-| `{in_schema}` | stands before an index's name when it is dropped |
-| `{now}` | the transaction's time in microseconds, for finding rows (an index can be used) |
-| `{stamp}` | the same, for what is written about many rows: worked out once for the statement, not for each row |
-| `{clock}` | the time right now, for judging leases after a lock was taken |
-| `{each(:rows, id uuid, n int)}` | a JSON array of objects as rows named `each`, with typed columns |
-| `{each_text(x)}` | a JSON array of texts as rows named `each` with the column `value` |
-| `{error_text(x)}` | what people search for in a kept error: its code, type and message, a line each |
-| `{among(:rows, id uuid)}`, `{among(due, id)}` | is one of these, of a batch or a CTE; found by the index |
-| `{matching(:rows, id uuid)}` | the same where `each` is joined by an equality as well |
-| `{lock}` | lock the rows read here |
-| `{lock_free}` | lock them, passing over those that others hold |
-| `{lock_shared}` | hold the row, so that it can't be taken away, without hindering its heartbeat |
-| `{lock_whole}` | lock the row against its holders too, passing over those that others hold |
-| `{name_lock(x)}` | lock a name, whether or not a row has it, until the transaction ends |
-| `{turn_at(time)}` | the turn of a run that became ready at that time (`store/turns.py`) |
-| `{next_turn(r, time)}` | the turn of the run `r` that becomes ready again: by time, or its tenant's next |
-| `{limit}` | the size that a statement is asked for, as a literal |
-| `{double_limit}` | twice that: how far to look where others may be faster |
-| `{old_snapshot}` | whether this transaction doesn't see what others commit meanwhile |
-| `{notify_workers}` | a value that tells idle workers of new work; costs nothing while none is idle |
-| `{notify_clients}` | a value that notifies waiting clients of ended runs; costs nothing while none waits |
-| `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | in the schema: types, keys, readable times |
-| `{storage(runs, fillfactor = 50)}` | in the schema: how a table is stored, where that can be said |
+| `{schema}` | prefix of every table name |
+| `{in_schema}` | prefix of an index name when the index is dropped |
+| `{now}` | time of the transaction in microseconds, for conditions (lets an index be used) |
+| `{stamp}` | the same, for written values: evaluated once per statement, not per row |
+| `{clock}` | current time, for lease checks after a lock was acquired |
+| `{each(:rows, id uuid, n int)}` | a JSON array of objects as a table `each` with typed columns |
+| `{each_text(x)}` | a JSON array of strings as a table `each` with the column `value` |
+| `{error_text(x)}` | searchable text of a stored error: code, type and message, one per line |
+| `{among(:rows, id uuid)}`, `{among(due, id)}` | is in a batch or a CTE; uses the index of the column |
+| `{matching(:rows, id uuid)}` | the same where `each` is also joined by equality |
+| `{lock}` | lock the selected rows |
+| `{lock_free}` | lock the selected rows, skipping locked ones |
+| `{lock_shared}` | keep the row from being deleted, without blocking its heartbeat |
+| `{lock_whole}` | lock the row against `{lock_shared}` too, skipping locked ones |
+| `{name_lock(x)}` | lock a name until the transaction ends, whether or not a row has it |
+| `{turn_at(time)}` | turn of a run that became ready at that time (`store/enqueue.py`) |
+| `{next_turn(r, time)}` | turn of run `r` when it becomes ready again: by time, or its tenant's next one |
+| `{limit}` | the statement's limit, as a literal |
+| `{double_limit}` | twice the limit, for reads whose rows another worker may lock first |
+| `{old_snapshot}` | whether this transaction can't see what others commit meanwhile |
+| `{notify_workers}` | notifies idle workers of new work; free while none is idle |
+| `{notify_clients}` | notifies clients that wait for results; free while none waits |
+| `{uuid}`, `{serial}`, `{run_key}`, `{clustered}`, `{time(x)}` | schema: types, keys, readable times |
+| `{storage(runs, fillfactor = 50)}` | schema: storage parameters, where the database has them |
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from collections.abc import Callable
 from holdfast.errors import ConfigError
 
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-"""A statement's parameter. No statement has a colon inside a literal, and none uses `::`."""
+"""A parameter of a statement. No statement has a colon inside a literal or uses `::`."""
 
 TURN_EPOCH = 10**18
-"""Microseconds. Subtracted from times, so that turns of queues that aren't fair are negative: the index of fair turns
-has only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
+"""Microseconds subtracted from times, which makes turns in queues that aren't fair negative. The index of fair turns
+covers only positive ones, so an enqueue to a queue that isn't fair doesn't write to it."""
 TURN_STEP = 1_000_000
 """How far one run advances the turn of a tenant of weight 1 in a fair queue."""
 
@@ -50,24 +50,24 @@ _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 
 
 class Dialect(ABC):
-    """Fills the fragments of a statement's text."""
+    """Expands the fragments of a statement."""
 
     name: str
     notifies: bool
-    """Whether `{notify_workers}` and `{notify_clients}` tell anyone."""
+    """Whether `{notify_workers}` and `{notify_clients}` have an effect."""
     schema = "holdfast"
-    """Where the tables are; where a database has no schemas, what stands for one in an app that is moved to another."""
+    """Schema of the tables. SQLite has none; the default is used when an app moves to PostgreSQL."""
     writing_ctes: bool
     """Whether one statement can change several tables (`WITH x AS (UPDATE …)`)."""
 
     def fill(self, text: str, limit: int | None = None) -> str:
-        """The text with its fragments filled, also those that a fragment brings along."""
+        """Expand all fragments, including those that fragments contain."""
 
         def replace(match: re.Match[str]) -> str:
             name, argument = match.groups()
             if name in ("limit", "double_limit"):
                 if limit is None:
-                    raise LookupError(f"a statement with {{{name}}} needs a size")
+                    raise LookupError(f"a statement with {{{name}}} needs a limit")
                 return str(limit if name == "limit" else 2 * limit)
             fragment: str | Callable[[str], str] = getattr(self, f"_{name}")
             return fragment(argument) if callable(fragment) else fragment
@@ -82,7 +82,7 @@ class Dialect(ABC):
 
     @staticmethod
     def _next_turn(argument: str) -> str:
-        """One microsecond later than the turn of a run that is new at that time, so that new runs go first."""
+        """Return SQL for one microsecond after the turn of a run that is new at that time: new runs go first."""
         run, time = [part.strip() for part in argument.split(",")]
         return f"""case
             when {run}.turn <= 0 then {{turn_at({time})}} + 1
@@ -103,7 +103,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def number_parameters(self, text: str, names: tuple[str, ...]) -> str:
-        """The text with its `:name` parameters in the driver's own form."""
+        """Replace `:name` parameters with the driver's own form."""
 
 
 def _columns(argument: str) -> tuple[str, list[tuple[str, str]]]:
@@ -142,14 +142,13 @@ class PostgresDialect(Dialect):
 
     def __init__(self, schema: str) -> None:
         if not isinstance(schema, str) or not _SCHEMA_NAME.fullmatch(schema):
-            shown = repr(schema)[:60]
             raise ConfigError(
-                f"schema {shown} can't be used: take a name of letters, digits and underscores,"
-                " at most 50 characters, not starting with a digit"
+                f"invalid schema {repr(schema)[:60]}: use letters, digits and underscores, at most 50 characters,"
+                " not starting with a digit"
             )
         self.schema = schema
         self.channel = f"holdfast_{schema}"
-        self.ends_channel = f"ends.{schema}"  # a dot, which no schema has: it is nobody's channel of work
+        self.ends_channel = f"ends.{schema}"  # no schema name has a dot, so no other schema's channel is the same
         self._schema = self._in_schema = f'"{schema}".'
         self._channel = self.channel
         self._ends_channel = self.ends_channel
@@ -166,13 +165,13 @@ class PostgresDialect(Dialect):
 
     @staticmethod
     def _error_text(argument: str) -> str:
-        """Read once: a traceback makes it long."""
+        """Parse the stored error once, because a traceback makes it long."""
         kept = f"(select cast({argument} as jsonb) as e offset 0) as kept"
         return f"(select concat_ws(chr(10), e ->> 'code', e ->> 'type', e ->> 'message') from {kept})"
 
     @staticmethod
     def _among(argument: str) -> str:
-        """An array, because its size is taken for small: a join may be planned as a walk over the whole table."""
+        """Return an array comparison: the planner assumes a short array, but may scan the whole table for a join."""
         source, column = [part.strip() for part in argument.split(",")]
         if not source.startswith(":"):
             return f"= any(array(select {column} from {source}))"
@@ -199,7 +198,7 @@ class PostgresDialect(Dialect):
 
 
 class SqliteDialect(Dialect):
-    """SQLite, as apsw brings it. Its own tables have a prefix, because they may share a file with the user's."""
+    """SQLite as bundled with apsw. Table names have a prefix because users may keep tables in the same file."""
 
     name = "sqlite"
     notifies = False
@@ -208,7 +207,7 @@ class SqliteDialect(Dialect):
     _schema = "holdfast_"
     _in_schema = ""
     _now = "coalesce(:now, cast(unixepoch('now', 'subsec') * 1000000 as integer))"
-    _stamp = _clock = _now  # SQLite works it out once anyway
+    _stamp = _clock = _now  # SQLite evaluates it once per statement
     _lock = _lock_free = _lock_shared = _lock_whole = ""
     _uuid = "text"
     _serial = "integer primary key autoincrement"
@@ -241,21 +240,22 @@ class SqliteDialect(Dialect):
         return f"in (select value ->> '{column.split()[0]}' from jsonb_each({source}))"
 
     @staticmethod
-    def _matching(argument: str) -> str:  # noqa: ARG004 - the equality says it all
-        """Nothing: SQLite would take it for the way to the rows, and look for each of them through the whole batch."""
+    def _matching(argument: str) -> str:  # noqa: ARG004 - the join already compares the column
+        """Return a condition that is always true: with `in`, SQLite would scan the whole batch for each row."""
         return "is not null"
 
     @staticmethod
     def _name_lock(argument: str) -> str:
-        return argument  # a transaction that writes is alone anyway
+        return argument  # a SQLite transaction that writes is the only one
 
     @staticmethod
-    def _storage(argument: str) -> str:  # noqa: ARG004 - rows are changed in place
+    def _storage(argument: str) -> str:  # noqa: ARG004 - SQLite updates rows in place
         return ""
 
     @staticmethod
     def _time(argument: str) -> str:
         return f"strftime('%Y-%m-%d %H:%M:%f', {argument} / 1000000.0, 'unixepoch')"
 
-    def number_parameters(self, text: str, names: tuple[str, ...]) -> str:  # noqa: ARG002 - SQLite takes names
+    def number_parameters(self, text: str, names: tuple[str, ...]) -> str:  # noqa: ARG002 - SQLite accepts names
+
         return text

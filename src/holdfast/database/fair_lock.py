@@ -25,8 +25,9 @@ class FairLock:
     """A reentrant lock. Threads that have waited for longer than `TURN_S` get it next, in order of arrival.
 
     `threading.RLock` goes to whichever thread runs first, which is usually the one that has just released it. This lock
-    does the same while nobody has waited for `TURN_S`: handing it over at once would leave it unused until the next
+    does the same while no thread has waited for `TURN_S`: handing it over at once would leave it unused until the next
     thread gets the GIL.
+
     """
 
     def __init__(self) -> None:
@@ -34,12 +35,12 @@ class FairLock:
         self._owner: int | None = None
         self._depth = 0
         self._waiting: deque[_Waiter] = deque()
-        self._revoked: dict[int, int] = {}  # by thread: how many releases are still to come, and mean nothing
+        self._revoked: dict[int, int] = {}  # thread id to its outstanding releases, which have no effect
 
     def acquire(self, timeout: float = -1) -> bool:
         me = threading.get_ident()
         if self._revoked and me in self._revoked:
-            raise RuntimeError("the lock was taken away from this thread")
+            raise RuntimeError("the lock was revoked from this thread")
         if self._owner == me:
             self._depth += 1
             return True
@@ -72,14 +73,16 @@ class FairLock:
         with self._mutex:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-                if self._owner is None:  # this thread was woken to take it
+                if self._owner is None:  # this thread was woken to take the lock
                     self._wake_next()
         if self._owner == waiter.thread:
             self.release()
 
     def revoke(self) -> None:
-        """Take the lock away from a thread that doesn't come back, for the next one. What that thread releases later
-        has no effect; until it has released all it held, it can't have the lock again."""
+        """Pass the lock of a thread that doesn't return on to the next one.
+
+        Later releases by that thread have no effect. It can't acquire the lock again until it has made all of them.
+        """
         with self._mutex:
             if self._owner is not None:
                 self._revoked[self._owner] = self._depth
@@ -87,7 +90,7 @@ class FairLock:
                 self._wake_next()
 
     def is_revoked(self) -> bool:
-        """Whether the lock was taken away from this thread."""
+        """Return whether the lock was revoked from this thread."""
         return bool(self._revoked) and threading.get_ident() in self._revoked
 
     def release(self) -> None:
@@ -117,7 +120,7 @@ class FairLock:
             first.wakeup.release()
 
     def reset_after_fork(self) -> None:
-        """Forget, in a forked child, the threads that waited: they exist only in the parent."""
+        """Forget the waiting threads in a forked child, where they don't exist."""
         self._mutex = threading.Lock()
         self._waiting.clear()
         self._revoked.clear()

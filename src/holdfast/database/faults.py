@@ -1,4 +1,4 @@
-"""What a driver's error means for the caller: try again, open a new connection, or give up."""
+"""Driver errors by what the caller can do: retry, reconnect or give up."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from holdfast.errors import StoreError, StoreUnavailable, TaskError
 
 
 class Conflict(StoreUnavailable):
-    """A serialization failure, a deadlock or a busy file: nothing was written, the same work may succeed now."""
+    """A serialization failure, a deadlock or a busy file. Nothing was written; a retry may succeed."""
 
 
 class ConnectionLost(StoreUnavailable):
-    """The connection broke. What was sent last may have been committed or not."""
+    """The connection broke. The last statement may or may not have been committed."""
 
 
 class AccessDenied(StoreUnavailable):
-    """The database answers and rejects this client: the URL, a password or a permission has to change first."""
+    """The database rejects this client until the URL, a password or a permission changes."""
 
 
 class Expired(StoreUnavailable):
-    """A transaction of the caller's kept the only writer for too long, and was rolled back."""
+    """A user's transaction held the only writer for too long and was rolled back."""
 
 
 class DataFault(StoreError):
-    """The database refused a value; trying the same again can't help."""
+    """The database rejected a value. A retry can't succeed."""
 
 
 class Duplicate(DataFault):
-    """The value is there already: someone else was first, which a new look would show."""
+    """A unique key exists already: another process inserted it first."""
 
 
 def unwrap_driver_error(error: BaseException) -> BaseException:
-    """What the driver raised, where a library such as SQLAlchemy has wrapped it."""
+    """Return the driver's exception from one that a library such as SQLAlchemy wrapped around it."""
     wrapped = getattr(error, "orig", None)
     if not isinstance(wrapped, BaseException):
         return error
@@ -38,8 +38,8 @@ def unwrap_driver_error(error: BaseException) -> BaseException:
 
 
 def transaction_ended(what: str) -> TaskError:
-    """A caller's own statement has ended the transaction that it was lent."""
+    """Return the error for user SQL that ended a transaction that belongs to Holdfast."""
     return TaskError(
-        f"the transaction on {what} was ended by one of its own statements: leave out commit and rollback, Holdfast"
-        " commits when your code is through and rolls back when it raises. For a part that may fail use a savepoint"
+        f"a statement of your code ended the transaction on {what}: don't commit or roll back. Holdfast commits when"
+        " the block ends and rolls back when it raises; use a savepoint for a part that may fail"
     )

@@ -3,7 +3,8 @@
 SQLite itself notices none of these:
 
 * The file or its write-ahead log is deleted, moved or replaced. The program goes on writing to a file that no other
-  process sees. `FileGuard` compares device and inode before and after each write.
+  process sees. `FileGuard` checks before and after each write that their directory is unchanged, or else that their
+  devices and inodes are.
 * Another SQLite library in the same process opens the file. POSIX locks belong to the process, so closing any
   descriptor of a file drops all of them, and another process may then delete the log. The standard library announces
   its connections with an audit event: `sqlite3.connect` on an open database is refused.
@@ -18,6 +19,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,11 @@ FileId = tuple[int, int]
 # The bytes that SQLite locks for readers of the database, and the one that every process with a WAL index locks
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
 SHM_ALIVE = 128
+
+FULL_CHECK_S = 0.25
+"""How long a check may rely on an unchanged directory: a parent of it can be moved too."""
+MTIME_GRANULARITY_NS = 20_000_000
+"""Linux gives changes within one clock tick (at most 10 ms) the same time."""
 _logger = logging.getLogger("holdfast")
 
 SECOND_LIBRARY = (
@@ -205,6 +212,9 @@ class FileGuard:
         self._wal: FileId | None = None
         self._connections = 0
         self._failing = threading.Lock()
+        self._directory: int | None = None
+        self._directory_mtime_ns = -1
+        self._full_check_due = 0.0
 
     @property
     def open_lock(self) -> threading.RLock:
@@ -234,6 +244,7 @@ class FileGuard:
             self._fail(f"SQLite file {self.path} was removed")
         if not self._connections:
             self._file, self._wal = file, wal
+            self._watch_directory()
         else:
             self.check()
         assert file is not None
@@ -241,34 +252,49 @@ class FileGuard:
         self._connections += 1
 
     def check(self) -> None:
-        """Raise StoreReplaced unless the file and its log are those that were opened."""
-        if self.failure is None and self._file is not None and self._wal is not None:  # the fast path of every write
-            try:
-                file, wal = os.stat(self.path), os.stat(self.wal)  # noqa: PTH116 - half the time of Path.stat
-            except OSError:
-                self._check_closely()
-                return
-            if (
-                file.st_ino == self._file[1]
-                and wal.st_ino == self._wal[1]
-                and file.st_dev == self._file[0]
-                and wal.st_dev == self._wal[0]
-            ):
-                return
-        self._check_closely()
+        """Raise StoreReplaced unless the file and its log are those that were opened.
 
-    def _check_closely(self) -> None:
-        if self.failure is None:
-            try:
-                file, wal = file_id(self.path), file_id(self.wal) if self._wal is not None else None
-            except OSError:  # such as a missing permission, which proves nothing
-                return
-            if file == self._file and wal == self._wal:
-                return
-            if file != self._file:
-                self._fail(f"SQLite file {self.path} was {'removed' if file is None else 'replaced'}")
+        This runs after every commit, so it must be cheap: deleting or replacing a file changes its directory, and one
+        `fstat` tells whether the directory has changed (bench steps). The full check follows every `FULL_CHECK_S`.
+        """
+        if (
+            self._directory is not None
+            and time.monotonic() < self._full_check_due
+            and os.fstat(self._directory).st_mtime_ns == self._directory_mtime_ns
+            and self.failure is None
+        ):
+            return
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Compare the identities of the file and its log, and remember the state of their directory."""
+        if self.failure is not None:
+            raise StoreReplaced(str(self.failure))
+        mtime_ns = 0 if self._directory is None else os.fstat(self._directory).st_mtime_ns
+        try:
+            file, wal = file_id(self.path), file_id(self.wal) if self._wal is not None else None
+        except OSError:  # such as a missing permission, which proves nothing
+            return
+        if file != self._file:
+            self._fail(f"SQLite file {self.path} was {'removed' if file is None else 'replaced'}")
+        if wal != self._wal:
             self._fail(f"the write-ahead log {self.wal} was {'removed' if wal is None else 'replaced'}")
-        raise StoreReplaced(str(self.failure))
+        if mtime_ns < time.time_ns() - MTIME_GRANULARITY_NS:  # a later change will have another time
+            self._directory_mtime_ns = mtime_ns
+            self._full_check_due = time.monotonic() + FULL_CHECK_S
+
+    def _watch_directory(self) -> None:
+        """Open the directory of the file and its log, unless a link leads there: then it may be changed elsewhere."""
+        real = os.path.realpath(self.path)
+        if real == self.path:
+            with suppress(OSError):
+                self._directory = os.open(Path(real).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close_directory(self) -> None:
+        """Stop watching the directory."""
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            os.close(directory)
 
     def is_intact(self) -> bool:
         """Return whether `check` passes."""
@@ -297,5 +323,7 @@ class FileGuard:
     def closed(self) -> None:
         """Forget a connection that was closed."""
         self._connections -= 1
+        if not self._connections:
+            self.close_directory()
         if self._file is not None:
             _open_files.closed(self._file)

@@ -1,9 +1,9 @@
-"""What happens to open connections when the process forks.
+"""Keep open connections safe when the process forks.
 
-A child must not use its parent's connections, and must not close them either: closing says goodbye to the server in
-the parent's name. So it leaves them alone and opens its own. SQLite is stricter: a file that is open while the process
-forks is believed to be locked by the child too, which it isn't; there, connections are closed before the fork and
-opened again when they are needed.
+A child must neither use nor close its parent's connections: closing one sends a goodbye to the server in the parent's
+name. The child therefore keeps them unclosed and opens its own. SQLite needs more: if a file is open during the fork,
+the child's SQLite assumes locks that the child doesn't hold. SQLite connections are closed before the fork and reopened
+on their next use.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import Any, Protocol
 
 
 class ForkAware(Protocol):
-    """Something with connections, or with locks that a thread may hold."""
+    """An object with connections, or with locks that a thread may hold."""
 
     def before_fork(self) -> None: ...
 
     def after_fork(self, *, in_child: bool) -> None: ...
 
 
-_known: weakref.WeakSet[Any] = weakref.WeakSet()
-_abandoned: list[Any] = []  # kept for ever, so that nothing closes them
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
+_unclosed: list[Any] = []
 
 
 def register_fork_hooks(thing: ForkAware) -> None:
-    """Tell it of forks, for as long as it lives."""
-    _known.add(thing)
+    """Call the fork methods of `thing` around each fork, for as long as it exists."""
+    _registered.add(thing)
 
 
 def never_close(thing: object) -> None:
-    """Leave it alone for ever, unclosed."""
-    _abandoned.append(thing)
+    """Keep a reference forever, so that garbage collection closes nothing."""
+    _unclosed.append(thing)
 
 
 def _before() -> None:
-    for thing in list(_known):
+    for thing in list(_registered):
         thing.before_fork()
 
 
 def _after(in_child: bool) -> None:
-    for thing in list(_known):
+    for thing in list(_registered):
         thing.after_fork(in_child=in_child)
 
 

@@ -1,9 +1,9 @@
-"""Numbered migrations, applied once under a lock, whatever number of processes start together.
+"""Apply numbered migrations, each once, under a lock.
 
-A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments. Migrations
-only add; what they replace goes one release later. `meta` keeps `schema`, the last migration applied,
-`oldest_code`, the lowest `CODE` that may still work on these tables, so that two releases can live side by side, and
-`identity`, a random name by which these tables are known.
+A migration is `migrations/NNNN_name.sql`, written once for both databases with the dialect's fragments. Migrations only
+add; what they replace is removed one release later. The table `meta` holds `schema` (the last applied migration),
+`oldest_code` (the lowest `CODE_VERSION` that may use these tables, so that two releases can run side by side) and
+`identity` (a random id of these tables).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.database.statements import Statement, StatementSource, render, sql
 from holdfast.errors import SchemaAhead, SchemaBehind
 
 CODE_VERSION = 4
-"""The number of this code; a migration that old code can't live with says `-- oldest code: N`."""
+"""Version of this code. A migration that older code can't work with says `-- oldest code: N`."""
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 _OLDEST = re.compile(r"^-- oldest code: *(\d+)", re.MULTILINE)
@@ -40,7 +40,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All migrations that this code knows, in order."""
+    """Return all migrations of this code, in order."""
     files = sql_files("holdfast.database.migrations")
     matched = [(file, match) for file in files if (match := _FILE.fullmatch(file.name))]
     return tuple(Migration(int(match[1]), file.name, file.read_text("utf-8")) for file, match in matched)
@@ -51,7 +51,7 @@ def newest_version() -> int:
 
 
 def check_version(database: Database, connection: DatabaseConnection) -> int:
-    """The version of the tables, 0 where there are none; refuses tables that need newer code."""
+    """Return the version of the tables, 0 if there are none. Raise SchemaAhead if they require newer code."""
     if not database.table_exists(connection, "meta"):
         return 0
     rows = connection.execute(_statement(database, "select name, value from {schema}meta"), {})
@@ -65,18 +65,20 @@ def check_version(database: Database, connection: DatabaseConnection) -> int:
 
 
 def prepare_schema(database: Database, connection: DatabaseConnection, *, migrate: bool) -> list[str]:
-    """See to it that the tables fit this code; the names of the migrations that were applied now."""
+    """Apply pending migrations and return their names; without `migrate`, raise SchemaBehind if there are any."""
     version = check_version(database, connection)
     if version >= newest_version():
         return []
     if not migrate:
         state = f"are at version {version}" if version else "don't exist yet"
         raise SchemaBehind(
-            f"the tables in {database.display_url} {state}, this code needs {newest_version()}: run `holdfast migrate`"
+            f"the tables in {database.display_url} {state}, but this code needs version {newest_version()}:"
+            " run `holdfast migrate`"
         )
     with connection.transaction():
         database.lock_migrations(connection)
-        version = check_version(database, connection)  # another process may have been first
+        version = check_version(database, connection)  # another process may have migrated meanwhile
+
         pending = [migration for migration in migrations() if migration.number > version]
         for migration in pending:
             connection.execute_script(database.dialect.fill(_without_comments(migration.text)))

@@ -1,7 +1,7 @@
-"""PostgreSQL 14 and later through psycopg 3, blocking, autocommit, server-side parameters.
+"""PostgreSQL 14 and later through psycopg 3: blocking, autocommit, server-side parameters.
 
-Every connection has timeouts of its own, on both sides: a server or a network that stops answering must not keep a
-worker from noticing that its lease runs out.
+Every connection has timeouts on both sides: a server or network that stops responding must not keep a worker from
+noticing that its lease expires.
 """
 
 from __future__ import annotations
@@ -54,52 +54,60 @@ LOCK_TIMEOUT_S = 10
 LISTENER_CHECK_INTERVAL_S = 10.0
 PREPARE_AFTER = 2
 SHARED_CONNECTIONS = {"read": "client", "pick": "claim", "look": "housekeeping", "tally": "housekeeping"}
-"""By whose line goes what only reads: nobody waits for a writer here, and connections are dear."""
+"""Reads share a writer's connection: they don't block each other here, and connections are expensive."""
 
-_NO_ROOM = (pg.InsufficientResources, pg.DiskFull, pg.OutOfMemory, pg.TooManyConnections, pg.ConfigurationLimitExceeded)
-_TOO_MUCH = (pg.ProgramLimitExceeded, pg.StatementTooComplex)
-_MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
+_OUT_OF_RESOURCES = (
+    pg.InsufficientResources,
+    pg.DiskFull,
+    pg.OutOfMemory,
+    pg.TooManyConnections,
+    pg.ConfigurationLimitExceeded,
+)
+_TOO_COMPLEX = (pg.ProgramLimitExceeded, pg.StatementTooComplex)
+_ERROR_TYPES: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError]], ...] = (
     ((pg.SerializationFailure, pg.DeadlockDetected), Conflict),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.IdleInTransactionSessionTimeout), ConnectionLost),
-    ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # a server that was the primary until a moment ago
-    ((pg.LockNotAvailable, *_NO_ROOM, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
+    ((pg.ReadOnlySqlTransaction,), ConnectionLost),  # the server was the primary until a failover
+    ((pg.LockNotAvailable, *_OUT_OF_RESOURCES, pg.OperatorIntervention, pg.QueryCanceled), StoreUnavailable),
     ((pg.UniqueViolation,), Duplicate),
-    ((psycopg.DataError, psycopg.IntegrityError, *_TOO_MUCH), DataFault),
+    ((psycopg.DataError, psycopg.IntegrityError, *_TOO_COMPLEX), DataFault),
 )
-_REFUSAL = re.compile(
+_REJECTION = re.compile(
     "does not exist|no such (database|user)|authentication failed|no password supplied|pg_hba.conf|permission denied"
     "|server does not support SSL|certificate"
 )
 
 
-_NO_OPTIONS = "unsupported startup parameter"
+_OPTIONS_REJECTED = "unsupported startup parameter"
 
 
-class OptionsRefused(AccessDenied):
-    """A pooler takes no settings at the start of a connection."""
+class OptionsRejected(AccessDenied):
+    """A pooler rejects startup options."""
 
 
-def _as_ours(error: psycopg.Error, what: str) -> StoreError:
-    """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
-    for kinds, meaning in _MEANINGS:
+def _translate_error(error: psycopg.Error, what: str) -> StoreError:
+    """Translate a driver error. This is the only place that decides which errors are transient."""
+    for kinds, meaning in _ERROR_TYPES:
         if isinstance(error, kinds):
             return meaning(f"{what}: {error}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return ConnectionLost(f"{what}: the connection was lost ({_first_line(error)})")
+        return ConnectionLost(f"{what}: connection lost ({_first_line(error)})")
     return StoreError(f"{what}: {error}")
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _as_ours(error, what) from error
+        raise _translate_error(error, what) from error
 
 
-class LentCursor(psycopg.Cursor[Any]):
-    """Author code's cursor, inside a transaction that is ours to end. psycopg refuses `connection.commit()` there by
-    itself; that SQL ended it is noticed behind the statement."""
+class TaskCursor(psycopg.Cursor[Any]):
+    """A cursor for SQL of tasks, in a transaction that only Holdfast may end.
+
+    psycopg itself rejects `connection.commit()` there; this cursor detects SQL that ended the transaction.
+    """
 
     def execute(self, *args: Any, **kwargs: Any) -> Self:
         super().execute(*args, **kwargs)
@@ -115,7 +123,7 @@ def _idle(connection: psycopg.Connection[Any]) -> bool:
 class PostgresConnection(DatabaseConnection):
     """One psycopg connection."""
 
-    _lent = False
+    _is_lent = False
 
     def __init__(self, conninfo: str, shown: str) -> None:
         self._what = shown
@@ -125,47 +133,49 @@ class PostgresConnection(DatabaseConnection):
             )
         except psycopg.Error as error:
             reason = _first_line(error)
-            if _REFUSAL.search(reason):
+            if _REJECTION.search(reason):
                 reason = reason.rpartition("FATAL:")[2].strip()
                 raise AccessDenied(
-                    f"{shown} refused us: {reason}; check the URL's database, user and password"
+                    f"{shown} rejected the connection: {reason}; check the URL's database, user and password"
                 ) from error
-            if _NO_OPTIONS in reason:
-                raise OptionsRefused(
-                    f"{shown} refused the options of the URL; let pgbouncer ignore_startup_parameters = options"
+            if _OPTIONS_REJECTED in reason:
+                raise OptionsRejected(
+                    f"{shown} rejected the URL's options; set ignore_startup_parameters = options in pgbouncer"
                 ) from error
-            raise StoreUnavailable(f"{shown} can't be reached: {reason}; is the server up?") from error
+            raise StoreUnavailable(f"cannot connect to {shown}: {reason}; is the server running?") from error
         self.pooled = self._is_pooled()
         if self.pooled:
             self._psycopg.prepare_threshold = None
         self._cursor = self._psycopg.cursor()
-        self._cursor.adapters.register_loader("uuid", TextLoader)  # here only: authors, who borrow it, get UUIDs
+        self._cursor.adapters.register_loader("uuid", TextLoader)  # on this cursor only: SQL of tasks gets UUIDs
 
     def _is_pooled(self) -> bool:
-        """Whether somebody stands between us and the server, such as pgbouncer, who may give each of our transactions
-        to another of its connections: then what answers isn't the process that we were told of at the start."""
-        with _translated(self._what):
+        """Return whether a pooler such as pgbouncer may run each transaction on another server connection.
+
+        If so, the backend that answers isn't the one that was announced at the start.
+        """
+        with _translate_errors(self._what):
             row = self._psycopg.execute("select pg_backend_pid()", prepare=False).fetchone()
         return row is not None and row[0] != self._psycopg.info.backend_pid
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        if self._lent and _idle(self._psycopg):
+        if self._is_lent and _idle(self._psycopg):
             raise transaction_ended(self._what)
         self.busy_since = time.monotonic()
         try:
             cursor = self._cursor
             cursor.execute(statement.sql, statement.texts(values))
-            result = cursor.pgresult  # asked for its columns, the cursor would describe them all
+            result = cursor.pgresult  # cheaper than cursor.description, which describes every column
             return cursor.fetchall() if result is not None and result.nfields else []
         except psycopg.Error as error:
-            raise _as_ours(error, f"{self._what} ({statement.name})") from error
+            raise _translate_error(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
     def execute_script(self, text: str) -> None:
         self.busy_since = time.monotonic()
         try:
-            with _translated(self._what):
+            with _translate_errors(self._what):
                 self._psycopg.execute(text.encode())
         finally:
             self.busy_since = None
@@ -181,29 +191,32 @@ class PostgresConnection(DatabaseConnection):
             self._psycopg.execute("ROLLBACK")
 
     @contextmanager
-    def lent(self) -> Iterator[psycopg.Connection[Any]]:
-        """The connection for author code, inside a transaction. Its errors reach the author as they are; that the
-        connection broke, or the server has no room, and those of the commit, are ours."""
+    def lend(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lend the connection to a task, in a transaction.
+
+        Errors of the task's SQL reach the task unchanged, except a broken connection and a server out of resources.
+        Errors of the commit are translated.
+        """
         connection = self._psycopg
-        connection.cursor_factory = LentCursor
+        connection.cursor_factory = TaskCursor
         block = connection.transaction()
         try:
-            with _translated(self._what):
+            with _translate_errors(self._what):
                 block.__enter__()
-            self._depth, self._lent = 1, True
+            self._depth, self._is_lent = 1, True
             try:
                 yield connection
             except BaseException as error:
-                self._depth, self._lent = 0, False
+                self._depth, self._is_lent = 0, False
                 with suppress(psycopg.Error):
                     block.__exit__(type(error), error, error.__traceback__)
                 if connection.broken and isinstance(error, Exception):
-                    raise ConnectionLost(f"{self._what}: the connection was lost ({_first_line(error)})") from error
-                if isinstance(unwrap_driver_error(error), _NO_ROOM):
-                    raise StoreUnavailable(f"{self._what} can't be used just now: {_first_line(error)}") from error
+                    raise ConnectionLost(f"{self._what}: connection lost ({_first_line(error)})") from error
+                if isinstance(unwrap_driver_error(error), _OUT_OF_RESOURCES):
+                    raise StoreUnavailable(f"{self._what} is out of resources: {_first_line(error)}") from error
                 raise
-            self._depth, self._lent = 0, False
-            with _translated(self._what):
+            self._depth, self._is_lent = 0, False
+            with _translate_errors(self._what):
                 block.__exit__(None, None, None)
         finally:
             connection.cursor_factory = psycopg.RawCursor
@@ -220,13 +233,12 @@ class PostgresConnection(DatabaseConnection):
         self.execute_script(f'LISTEN "{channel}"')
 
     def notified(self) -> bool:
-        """Whether notifications have come."""
-        with _translated(self._what):
+        """Return whether notifications have arrived."""
+        with _translate_errors(self._what):
             return any(True for _ in self._psycopg.notifies(timeout=0))
 
     def fileno(self) -> int:
-        """What can be waited for."""
-        with _translated(self._what):
+        with _translate_errors(self._what):
             return self._psycopg.fileno()
 
 
@@ -235,8 +247,10 @@ def _first_line(error: BaseException) -> str:
 
 
 class PostgresListener(ChangeListener):
-    """LISTEN on a connection of its own. A silent connection is asked now and then whether it still lives. Behind a
-    pooler nothing would be heard, so that the others only poll."""
+    """LISTEN on a connection of its own, which is checked periodically while it is silent.
+
+    Behind a pooler no notification arrives, so callers depend on polling.
+    """
 
     def __init__(self, database: PostgresDatabase, purpose: str, channel: str) -> None:
         self._database = database
@@ -244,61 +258,61 @@ class PostgresListener(ChangeListener):
         self._channel = channel
         self._connection: PostgresConnection | None = None
         self._checked = 0.0
-        self._bell: tuple[socket.socket, socket.socket] | None = None  # a byte into the second ends a wait on the first
+        self._wakeup: tuple[socket.socket, socket.socket] | None = None  # a byte sent to the second ends a wait
 
-    def wait(self, longest: float, stop: threading.Event) -> bool:
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         if self.polling_only:
-            stop.wait(longest)
+            stop.wait(timeout_s)
             return False
         try:
             if self._connection is None:
                 self._connection = self._database.connect(self._purpose, IDLE_TIMEOUT_S)
                 if self._connection.pooled:
                     self.polling_only = True
-                    self._hang_up()
+                    self._disconnect()
                     return False
                 self._connection.listen(self._channel)
                 self._checked = time.monotonic()
-                return True  # what came before the LISTEN was not heard
-            return self._listen(longest, stop)
+                return True  # changes before the LISTEN were not notified
+            return self._listen(timeout_s, stop)
         except StoreError:
-            self._hang_up()
+            self._disconnect()
             raise
 
-    def _listen(self, longest: float, stop: threading.Event) -> bool:
+    def _listen(self, timeout_s: float, stop: threading.Event) -> bool:
         connection = self._connection
         assert connection is not None
-        self._bell = self._bell or socket.socketpair()
-        deadline = time.monotonic() + longest
+        self._wakeup = self._wakeup or socket.socketpair()
+        deadline = time.monotonic() + timeout_s
         while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
             if connection.notified():
                 self._checked = time.monotonic()
                 return True
             if time.monotonic() - self._checked > LISTENER_CHECK_INTERVAL_S:
-                connection.listen(self._channel)  # once more changes nothing, and tells the doctor
+                connection.listen(self._channel)  # no effect, but proves to `holdfast doctor` that this one is alive
                 self._checked = time.monotonic()
             poll = select.poll()
             poll.register(connection, select.POLLIN)
-            poll.register(self._bell[0], select.POLLIN)
+            poll.register(self._wakeup[0], select.POLLIN)
             poll.poll(min(left, LISTENER_CHECK_INTERVAL_S) * 1000)
         return False
 
     def interrupt(self) -> None:
-        bell = self._bell
-        if bell is not None:
-            with suppress(OSError):  # closed: then nobody waits
-                bell[1].send(b"!")
+        wakeup = self._wakeup
+        if wakeup is not None:
+            with suppress(OSError):  # closed, so no thread waits
+                wakeup[1].send(b"!")
 
-    def abort_if_stuck(self, longest: float) -> bool:
-        return abort_if_stuck(self._connection, longest)
+    def abort_if_stuck(self, max_s: float) -> bool:
+        return abort_if_stuck(self._connection, max_s)
 
     def close(self) -> None:
-        self._hang_up()
-        for end in self._bell or ():
+        self._disconnect()
+        for end in self._wakeup or ():
             end.close()
-        self._bell = None
+        self._wakeup = None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -315,15 +329,15 @@ class PostgresDatabase(Database):
         check_postgres_url(url)
         self.display_url = redact_password(url)
         try:
-            self._given = conninfo_to_dict(url)
+            self._options = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             reason = _first_line(error).replace(url, self.display_url)
-            raise ConfigError(f"{self.display_url} is no PostgreSQL URL: {reason}") from None
+            raise ConfigError(f"invalid PostgreSQL URL {self.display_url}: {reason}") from None
         except UnicodeDecodeError:
-            raise ConfigError(f"{self.display_url} is no PostgreSQL URL: an escaped part of it isn't UTF-8") from None
-        check_ports(self._given.get("port"), self.display_url)
-        self._watches: weakref.WeakSet[PostgresListener] = weakref.WeakSet()
-        self._takes_options = True  # pgbouncer may refuse them: then what the server's own settings say holds
+            raise ConfigError(f"invalid PostgreSQL URL {self.display_url}: an escaped part isn't UTF-8") from None
+        check_ports(self._options.get("port"), self.display_url)
+        self._listeners: weakref.WeakSet[PostgresListener] = weakref.WeakSet()
+        self._takes_options = True  # False once pgbouncer rejected them; then the server's own settings apply
         register_fork_hooks(self)
 
     def connection(self, purpose: str, idle_timeout_s: float = IDLE_TIMEOUT_S) -> ManagedConnection:
@@ -331,39 +345,40 @@ class PostgresDatabase(Database):
         name = purpose if alone else SHARED_CONNECTIONS.get(purpose, purpose)
         return self._managed(name, lambda: self.connect(name, idle_timeout_s))
 
-    def change_listener(self, news: Topic = "work") -> ChangeListener:
-        of_work = news == "work"
+    def change_listener(self, topic: Topic = "work") -> ChangeListener:
+        of_work = topic == "work"
         channel = self.dialect.channel if of_work else self.dialect.ends_channel
-        watch = PostgresListener(self, "listener" if of_work else "ends", channel)
-        self._watches.add(watch)
-        return watch
+        listener = PostgresListener(self, "listener" if of_work else "ends", channel)
+        self._listeners.add(listener)
+        return listener
 
     def transaction(self) -> AbstractContextManager[Any]:
         raise ConfigError(
-            "app.transaction() is for SQLite; on PostgreSQL enqueue in your own transaction: task.options(connection=…)"
+            "app.transaction() requires SQLite; on PostgreSQL enqueue in your own transaction with"
+            " task.options(connection=…)"
         )
 
     @contextmanager
-    def task_transaction(self, line: ManagedConnection) -> Iterator[Any]:
-        """Author code gets the psycopg connection, with its usual cursors; `commit` and `rollback` are ours."""
-        with line.exclusive() as connection:
-            assert isinstance(connection, PostgresConnection)
-            with connection.lent() as theirs:
-                yield theirs
+    def task_transaction(self, connection: ManagedConnection) -> Iterator[Any]:
+        """Yield the psycopg connection with its usual cursors. Only Holdfast commits or rolls back."""
+        with connection.exclusive() as ours:
+            assert isinstance(ours, PostgresConnection)
+            with ours.lend() as psycopg_connection:
+                yield psycopg_connection
 
     def connect(self, purpose: str, idle_timeout_s: float) -> PostgresConnection:
-        """A new connection with our settings; what the URL says comes before our defaults, except what we rely on."""
+        """Open a connection. Options in the URL override the defaults, but not the settings that Holdfast requires."""
         milliseconds = {
             "statement_timeout": STATEMENT_TIMEOUT_S * 1000,
             "lock_timeout": LOCK_TIMEOUT_S * 1000,
             "idle_in_transaction_session_timeout": int(idle_timeout_s * 1000),
         }
-        if purpose.startswith("author"):  # its time is the author's
+        if purpose.startswith("author"):  # tasks have timeouts of their own
             milliseconds = dict.fromkeys(milliseconds, 0)
         if purpose == "read" and self.read_timeout_s is not None:
             milliseconds["statement_timeout"] = int(self.read_timeout_s * 1000)
         settings = ["-c default_transaction_isolation=read\\ committed", "-c jit=off"]
-        if purpose == "claim":  # lanes are read in their order, as far as wanted; sorted, they would be read to the end
+        if purpose == "claim":  # a bitmap scan reads the whole lane and sorts it; claims read only its head
             settings.append("-c enable_bitmapscan=off")
         settings += [f"-c {name}={value}" for name, value in milliseconds.items()]
         defaults = {
@@ -374,20 +389,22 @@ class PostgresDatabase(Database):
             "keepalives_interval": 5,
             "keepalives_count": 3,
         }
-        given: dict[str, Any] = {**defaults, **self._given}
+        given: dict[str, Any] = {**defaults, **self._options}
         if self._takes_options:
-            options = " ".join([str(self._given.get("options") or ""), *settings]).strip()
+            options = " ".join([str(self._options.get("options") or ""), *settings]).strip()
             try:
                 return PostgresConnection(make_conninfo(**{**given, "options": options}), self.display_url)
-            except OptionsRefused:
-                if "options" in self._given:
-                    raise  # what the URL asks for isn't ours to leave out
+            except OptionsRejected:
+                if "options" in self._options:
+                    raise  # options in the URL must not be dropped silently
                 self._takes_options = False
         return PostgresConnection(make_conninfo(**given), self.display_url)
 
     def lock_migrations(self, connection: DatabaseConnection) -> None:
-        """An index may take its time, and so may another process that makes it. A lock on a table isn't waited for for
-        long: everybody else would wait behind us."""
+        """Lock without timeouts, because another process may be building an index.
+
+        Waits for table locks stay short: every other statement would queue behind the waiting migration.
+        """
         connection.execute_script("set local statement_timeout = 0")
         connection.execute_script("set local lock_timeout = 0")
         lock = Statement("migration_lock", "select pg_advisory_xact_lock(hashtextextended($1, 0))", ("name",))
@@ -402,13 +419,13 @@ class PostgresDatabase(Database):
         return bool(connection.execute(query, {"table": f'"{self.dialect.schema}".{table}'})[0][0])
 
     def before_fork(self) -> None:
-        """Nothing: the child leaves our connections alone."""
+        """Do nothing: the child leaves the parent's connections alone."""
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            never_close((self._connections, list(self._watches)))
-            self._connections, self._watches, self._lock = {}, weakref.WeakSet(), threading.Lock()
+            never_close((self._connections, list(self._listeners)))
+            self._connections, self._listeners, self._lock = {}, weakref.WeakSet(), threading.Lock()
 
-    def abort_stuck_calls(self, longest: float) -> int:
-        stuck: list[ManagedConnection | PostgresListener] = [*self._connections.values(), *self._watches]
-        return sum(each.abort_if_stuck(longest) for each in stuck)
+    def abort_stuck_calls(self, max_s: float) -> int:
+        stuck: list[ManagedConnection | PostgresListener] = [*self._connections.values(), *self._listeners]
+        return sum(each.abort_if_stuck(max_s) for each in stuck)

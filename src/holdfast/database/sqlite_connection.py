@@ -1,4 +1,4 @@
-"""One connection to a SQLite file: its settings, its transactions, and what the driver's errors mean."""
+"""One connection to a SQLite file: settings, transactions and error translation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ CHECK_INTERVAL_S = 1.0
 """How often a connection that only reads checks that the file wasn't replaced. Writes check it with each commit."""
 WRITE_CHECK_S = 0.05
 """A write that begins within this time after a commit skips its first check, because the commit did one."""
-LOOK_STEPS = 10_000  # of SQLite's machine, between two looks at how long a read has taken
+PROGRESS_STEPS = 10_000
+"""SQLite virtual machine instructions between two checks of a read's time limit."""
 MAX_TRANSACTION_S = 5.0
 PRAGMAS = (
     "synchronous = full", "cache_size = -16000", "journal_size_limit = 67108864", "trusted_schema = off",
-    "wal_autocheckpoint = 4000",  # pages: what is written again and again is copied to the file less often (bench jobs)
+    "wal_autocheckpoint = 4000",  # pages; rewritten pages are copied to the file less often (bench jobs)
 )  # fmt: skip
 
 UNAVAILABLE_ERRORS = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
@@ -40,16 +41,16 @@ _unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 
 def translate_error(error: apsw.Error, what: str) -> StoreError:
-    """A driver's error as ours. Which ones are final and which may pass is decided here and nowhere else."""
+    """Translate a driver error. This is the only place that decides which errors are transient."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return Conflict(f"{what}: another process is writing and didn't finish in time ({error})")
     if isinstance(error, _BAD_VALUE):
         return DataFault(f"{what}: {error}")
     if isinstance(error, UNAVAILABLE_ERRORS):
-        meaning = AccessDenied if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
-        return meaning(f"{what} can't be used just now: {error}; is there room, and may it be written?")
+        kind = AccessDenied if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) else StoreUnavailable
+        return kind(f"{what} is not usable: {error}; check free disk space and permissions")
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
-        return StoreError(f"{what} is no SQLite database, or is damaged: {error}; give another file")
+        return StoreError(f"{what} is not a SQLite database or is damaged: {error}; use another file")
     if isinstance(error, apsw.ConnectionClosedError):
         return ConnectionLost(f"{what} was closed")
     if isinstance(error, apsw.InterruptError):
@@ -58,7 +59,7 @@ def translate_error(error: apsw.Error, what: str) -> StoreError:
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
@@ -69,7 +70,7 @@ _FLAGS = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CR
 
 
 class MemoryFile:
-    """The database. What is in it is gone when it is closed."""
+    """An in-memory database that, like a file, outlives its connections: it keeps one open until `close`."""
 
     def __init__(self) -> None:
         self._uri = f"file:/{uuid4().hex}?vfs=memdb"
@@ -83,7 +84,7 @@ class MemoryFile:
 
 
 class StatementResult(NamedTuple):
-    """What a statement came to: its rows, the names of their columns, how many rows it wrote, the last id it gave."""
+    """The rows of a statement, their column names, the number of changed rows and the last inserted id."""
 
     rows: list[Row]
     columns: list[str]
@@ -102,17 +103,17 @@ class SqliteConnection(DatabaseConnection):
     def __init__(
         self,
         path: str,
-        longest: float | None = None,
+        read_timeout_s: float | None = None,
         memory: MemoryFile | None = None,
         guard: FileGuard | None = None,
         queue: WriteQueue | None = None,
     ) -> None:
         self._what = f"SQLite file {path}"
-        self._over: Callable[[], HoldfastError] | None = None  # why a lent transaction is over before its end
-        self._longest = longest
+        self._ended_early: Callable[[], HoldfastError] | None = None  # why a lent transaction ended before its block
+        self._read_timeout_s = read_timeout_s
         self._queue = queue
         self._busy_until = 0.0
-        with guard.open_lock if guard is not None else nullcontext(), _translated(self._what):
+        with guard.open_lock if guard is not None else nullcontext(), _translate_errors(self._what):
             self._apsw = apsw.Connection(path) if memory is None else memory.connect()
             try:
                 self._set_up()
@@ -129,14 +130,13 @@ class SqliteConnection(DatabaseConnection):
         for pragma in PRAGMAS:
             self._apsw.execute(f"PRAGMA {pragma}")
         self._apsw.execute("select 1 from sqlite_schema limit 1").fetchall()  # which creates the log
-        if self._longest is not None:
-            self._apsw.set_progress_handler(self._took_too_long, LOOK_STEPS)
+        if self._read_timeout_s is not None:
+            self._apsw.set_progress_handler(self._is_over_time, PROGRESS_STEPS)
 
     def _on_busy(self, tries: int) -> bool:
         """Sleep before SQLite tries again to get a lock; False gives up.
 
-        Of Holdfast's own writers only the one that has the turn gets here, so the lock belongs to a writer of another
-        program, or to a checkpoint.
+        Of Holdfast's writers only the one that has the turn gets here, so another program or a checkpoint has the lock.
         """
         now = time.monotonic()
         if not tries:
@@ -147,7 +147,7 @@ class SqliteConnection(DatabaseConnection):
         return True
 
     def _begin_write(self) -> None:
-        """Wait for this connection's turn to write; raise StoreReplaced if the file isn't the one that was opened."""
+        """Wait for the turn to write. Raise StoreReplaced if the file isn't the one that was opened."""
         if self._queue is not None:
             self._queue.acquire()
         guard = self._guard
@@ -172,7 +172,7 @@ class SqliteConnection(DatabaseConnection):
             self._queue.release()
 
     def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[Row]:
-        self.refuse_if_over()
+        self.check_lent()
         if self._apsw_in_transaction() or not statement.writes or self._queue is None:
             return self._execute(statement, values)
         try:
@@ -209,20 +209,22 @@ class SqliteConnection(DatabaseConnection):
                 return [(self._apsw.changes(),)]
             return _unpack(rows[0][0]) if statement.packed else rows
         except apsw.Error as error:
-            if isinstance(error, apsw.InterruptError) and self._took_too_long():
+            if isinstance(error, apsw.InterruptError) and self._is_over_time():
                 raise StoreUnavailable(
-                    f"{self._what} ({statement.name}): it took longer than {self._longest:g} s and was ended"
+                    f"{self._what} ({statement.name}): the read exceeded {self._read_timeout_s:g} s and was interrupted"
                 ) from error
             raise self._write_error(error, f"{self._what} ({statement.name})") from error
         finally:
             self.busy_since = None
 
-    def _took_too_long(self) -> bool:
+    def _is_over_time(self) -> bool:
         since = self.busy_since
-        return self._longest is not None and since is not None and time.monotonic() - since > self._longest
+        return (
+            self._read_timeout_s is not None and since is not None and time.monotonic() - since > self._read_timeout_s
+        )
 
     def execute_script(self, text: str) -> None:
-        with _translated(self._what):
+        with _translate_errors(self._what):
             self._apsw.execute(text).fetchall()
 
     def begin(self) -> None:
@@ -256,19 +258,19 @@ class SqliteConnection(DatabaseConnection):
         self._end_write()
 
     def run(self, sql: str, values: Any) -> list[Row]:
-        """A caller's own SQL, whose errors reach the caller as they are."""
-        with self._callers_turn():
+        """Run a user's SQL. Errors reach the user unchanged."""
+        with self._user_call():
             return self._apsw.execute(sql, values).fetchall()
 
     def run_described(self, sql: str, values: Any) -> StatementResult:
-        """A caller's own SQL, and what there is to know about it beside its rows."""
+        """Run a user's SQL and describe the result."""
         columns: list[str] = []
 
         def describe(cursor: apsw.Cursor, sql: str, values: Any) -> bool:  # noqa: ARG001 - apsw gives them
-            columns[:] = [name for name, _ in cursor.get_description()]  # later, a cursor without rows has none
+            columns[:] = [name for name, _ in cursor.get_description()]  # a finished cursor has no description
             return True
 
-        with self._callers_turn():
+        with self._user_call():
             cursor = self._apsw.cursor()
             cursor.exec_trace = describe
             before = self._apsw.total_changes()
@@ -277,51 +279,50 @@ class SqliteConnection(DatabaseConnection):
             return StatementResult(rows, columns, changed, self._apsw.last_insert_rowid())
 
     def run_many(self, sql: str, rows: Iterable[Any]) -> None:
-        with self._callers_turn():
+        with self._user_call():
             self._apsw.executemany(sql, rows)
 
     @contextmanager
-    def _callers_turn(self) -> Iterator[None]:
-        self.refuse_if_over()
+    def _user_call(self) -> Iterator[None]:
+        self.check_lent()
         try:
             yield
         except (apsw.InterruptError, apsw.ThreadingViolationError):
-            self.refuse_if_over()
+            self.check_lent()
             raise
-        self.refuse_if_over()
+        self.check_lent()
 
     def expire(self) -> None:
-        """From another thread: the transaction under way has held the only writer for too long, and ends."""
-        self._over = self._expired
+        """Roll back a transaction that has held the only writer for too long. Called from another thread."""
+        self._ended_early = self._expired
         while True:
             self.abort()
-            with suppress(apsw.ThreadingViolationError):  # its own thread is at it, and will be interrupted
+            with suppress(apsw.ThreadingViolationError):  # its own thread is in a call, which is interrupted
                 self.rollback()
                 return
             time.sleep(ROLLBACK_RETRY_S)
 
     def leave_queue(self) -> None:
-        """Write no more: another connection takes this one's place in the queue of writers."""
+        """Give the write queue to the connection that replaces this one."""
         self._queue = None
 
     def lend(self) -> None:
-        """The transaction under way is a caller's, until `renew`: only we commit it, and one that was rolled back is
-        noticed."""
+        """Lend the current transaction to user code until `end_lending`: reject its commits, detect its rollbacks."""
         if self._queue is not None:
             self._queue.note_holder()
-        self._apsw.set_commit_hook(self._refuse_commit)
+        self._apsw.set_commit_hook(self._reject_commit)
         self._apsw.set_rollback_hook(self._note_rollback)
 
-    def renew(self) -> None:
-        with suppress(apsw.ConnectionClosedError):  # where not even a rollback was possible
+    def end_lending(self) -> None:
+        with suppress(apsw.ConnectionClosedError):  # closed because its rollback failed
             self._apsw.set_commit_hook(None)
             self._apsw.set_rollback_hook(None)
-        self._over = None
+        self._ended_early = None
 
-    def refuse_if_over(self) -> None:
-        """Raise when the transaction was ended: it took too long, or a statement in it did that."""
-        if self._over is not None:
-            raise self._over()
+    def check_lent(self) -> None:
+        """Raise if the lent transaction has ended, by its time limit or by a statement of the user."""
+        if self._ended_early is not None:
+            raise self._ended_early()
 
     def _expired(self) -> HoldfastError:
         return transaction_expired(self._what)
@@ -329,15 +330,15 @@ class SqliteConnection(DatabaseConnection):
     def _ended(self) -> HoldfastError:
         return transaction_ended(self._what)
 
-    def _refuse_commit(self) -> bool:
+    def _reject_commit(self) -> bool:
         raise self._ended()
 
     def _note_rollback(self) -> None:
-        self._over = self._over or self._ended
+        self._ended_early = self._ended_early or self._ended
 
     def data_version(self) -> int:
-        """Changes whenever another connection, of any process, has committed."""
-        with _translated(self._what):
+        """Return a number that changes whenever another connection of any process commits."""
+        with _translate_errors(self._what):
             version: Any = self._apsw.execute("PRAGMA data_version").fetchall()[0][0]
             return int(version)
 
@@ -347,7 +348,7 @@ class SqliteConnection(DatabaseConnection):
             if guard is not None:
                 self._prepare_close(guard)
             try:
-                self._apsw.set_rollback_hook(None)  # what is lost now, no statement has ended
+                self._apsw.set_rollback_hook(None)  # closing rolls back, but not by a statement of the user
                 self._apsw.close(force=True)
             finally:
                 if guard is not None:
@@ -370,15 +371,16 @@ class SqliteConnection(DatabaseConnection):
 
 
 def transaction_expired(what: str) -> Expired:
-    """A caller's transaction was rolled back because it took too long."""
+    """Return the error of a user's transaction that was rolled back because it took too long."""
     return Expired(
-        f"the transaction on {what} took longer than {MAX_TRANSACTION_S:g} s and was rolled back:"
-        " it holds the only writer of all processes, so do slow work before or after it"
+        f"the transaction on {what} took longer than {MAX_TRANSACTION_S:g} s and was rolled back: it blocks all other"
+        " writers, so do slow work before or after it"
     )
 
 
 def enable_wal(connection: apsw.Connection) -> None:
-    """Switch to WAL; processes that start together get in each other's way here, and SQLite doesn't wait by itself."""
+    """Switch to WAL. Retry, because processes that start together conflict here and SQLite doesn't wait."""
+
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:

@@ -1,14 +1,14 @@
-"""Reads named statements from .sql files and renders them for a dialect.
+"""Read named statements from .sql files and render them for a dialect.
 
-A file holds statements like this; the comment lines below the name are its purpose:
+A file contains statements in this form; the comment below the name describes the statement:
 
     -- name: promote_due
-    -- Scheduled runs whose time has come become ready.
+    -- Make scheduled runs ready whose time has come.
     update …
 
-`-- only: postgres` (or sqlite) below the name makes it that dialect's own version. With SQLite each row and each
-statement is a chance to lose the GIL to a busy thread, so there: `-- packed` says that it answers with one row of JSON
-that has all its rows, and `-- counted` that its answer is how many rows it wrote.
+Directives below the name: `-- only: postgres` (or sqlite) restricts a statement to one dialect. `-- packed` means that
+it returns all its rows as one JSON array, `-- counted` that it returns the number of changed rows. Both exist for
+SQLite, where a thread can lose the GIL at each row that it fetches.
 """
 
 from __future__ import annotations
@@ -30,33 +30,29 @@ _WRITES = re.compile(r"\b(insert\s+(or\s+\w+\s+)?into|update|delete\s+from|repla
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement, ready for a driver."""
+    """A statement in the driver's syntax."""
 
     name: str
     sql: str
     parameters: tuple[str, ...]
     named: str = ""
-    """The same with `:name` parameters, for other libraries' connections."""
+    """The SQL with `:name` parameters, for connections of other libraries."""
     packed: bool = False
-    """Whether it answers with all its rows in one, as JSON."""
     counted: bool = False
-    """Whether its answer is how many rows it wrote."""
     writes: bool = True
-    """Whether it may write."""
 
     def texts(self, values: Mapping[str, Any]) -> list[str | None]:
-        """The values of the parameters in order. They go as text of unknown type, so that a statement has one plan
-        whatever size its numbers have."""
+        """Return the parameters in order, as text of unknown type: one plan then serves numbers of any size."""
         given = [values[name] for name in self.parameters]
         return [value if value is None or isinstance(value, str) else str(value) for value in given]
 
     def by_name(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the parameters, and no others."""
+        """Return the values of this statement's parameters only."""
         return {name: values[name] for name in self.parameters}
 
 
 class StatementSource(msgspec.Struct, frozen=True):
-    """One statement as it stands in its file."""
+    """A statement as written in its file."""
 
     name: str
     only: str | None
@@ -67,7 +63,7 @@ class StatementSource(msgspec.Struct, frozen=True):
 
 
 class Statements:
-    """All statements of a package's .sql files, rendered for one dialect when first asked for."""
+    """The statements of a package's .sql files, rendered for one dialect on first use."""
 
     def __init__(self, package: str, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -75,7 +71,7 @@ class Statements:
         self._rendered: dict[tuple[str, int | None], Statement] = {}
 
     def get(self, name: str, limit: int | None = None) -> Statement:
-        """The statement; `limit` is written into it as a literal where it says `{limit}`."""
+        """Return the statement, with `limit` as a literal in place of `{limit}`."""
         found = self._rendered.get((name, limit))
         if found is None:
             found = self._rendered[name, limit] = render(self._sources[name], self._dialect, limit)
@@ -92,19 +88,19 @@ def render(source: StatementSource, dialect: Dialect, limit: int | None = None) 
 
 @cache
 def read_sources(package: str) -> tuple[StatementSource, ...]:
-    """Every statement in the .sql files of a package, in the order of the files."""
+    """Return the statements in the .sql files of a package, in the order of the files."""
     return tuple(source for file in sql_files(package) for source in parse_statements(file.read_text("utf-8")))
 
 
 def sql_files(package: str) -> list[Path]:
-    """The .sql files of a package, by name. Not by importlib.resources, which takes longer to import than to read."""
+    """Return the .sql files of a package, sorted. importlib.resources would take longer to import than this takes."""
     spec = find_spec(package)
     folders = spec.submodule_search_locations or () if spec else ()
     return sorted(file for folder in folders for file in Path(folder).glob("*.sql"))
 
 
 def parse_statements(text: str) -> list[StatementSource]:
-    """The statements of one file."""
+    """Parse the statements of one file."""
     _, *parts = _NAME.split(text)
     sources = []
     for name, body in zip(parts[::2], parts[1::2], strict=True):
@@ -112,9 +108,10 @@ def parse_statements(text: str) -> list[StatementSource]:
         comments = [line for line in lines if line.startswith("--")]
         sql = "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip().rstrip(";")
         only = _ONLY.search(body)
-        said = {line.strip() for line in comments} & {"-- packed", "-- counted"}
-        told = [line for line in comments if not _ONLY.match(line) and line.strip() not in said]
-        purpose = " ".join(line.removeprefix("--").strip() for line in told)
-        packed, counted = "-- packed" in said, "-- counted" in said
+        directives = {line.strip() for line in comments} & {"-- packed", "-- counted"}
+        prose = [line for line in comments if not _ONLY.match(line) and line.strip() not in directives]
+        purpose = " ".join(line.removeprefix("--").strip() for line in prose)
+        packed, counted = "-- packed" in directives, "-- counted" in directives
+
         sources.append(StatementSource(name, only[1] if only else None, purpose, sql, packed, counted))
     return sources

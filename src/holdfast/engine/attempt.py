@@ -21,7 +21,7 @@ from holdfast.model.retry import Retry
 from holdfast.model.step_keys import key_label
 from holdfast.policy.retry_decision import RetryDecision, decide_after_failure, decide_after_timeout, payload_error_code
 from holdfast.store import Claim, End
-from holdfast.store.commands import Kept
+from holdfast.store.commands import LoadedHistory
 from holdfast.store.rows import EndKind, EndState
 from holdfast.task.machine import Machine, Transition
 from holdfast.task.scope import StopSignal
@@ -59,7 +59,7 @@ class Attempt(msgspec.Struct, eq=False):
     claim: Claim
     task: Task[..., Any]
     session: str
-    kept: Kept | None = None
+    kept: LoadedHistory | None = None
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None
@@ -194,7 +194,7 @@ class Attempt(msgspec.Struct, eq=False):
         """The process of its author code died, or its code had to be abandoned. `together`: how many runs could have
         caused that; only a run that is the sole suspect is charged."""
         end = self._plain("crashed", "ready", lingers=False)
-        return replace(end, error=error_to_json(error), together=together, isolate=isolate)
+        return replace(end, error=error_to_json(error), runs_in_process=together, isolate=isolate)
 
     def timed_out(self, *, lingers: bool) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
@@ -246,7 +246,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:
         claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, kind, state, lingers=int(lingers))
+        return End(claim.id, claim.seq, claim.fence, kind, state, still_running=int(lingers))
 
     def complete(self, end: End, payloads: Payloads) -> End:
         """What an end means for this run: whether it concerns its family, and whether it has to undo first. What it
@@ -255,14 +255,14 @@ class Attempt(msgspec.Struct, eq=False):
             self._pack(end, payloads)
         except PayloadError as error:
             code = payload_error_code(error)
-            end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.lingers))
+            end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.still_running))
         claim = self.claim
         end.limits = claim.limits
-        alone = claim.parent is None and (self.plans is None or not self.plans.waited)
+        alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
         if alone and (not self.durable or (end.kind == "done" and end.drift is None)):
             return end
-        end.family = True
-        undos = self.plans.undos if self.plans is not None else bool(self.claim.undos)
+        end.in_tree = True
+        undos = self.plans.has_undos if self.plans is not None else bool(self.claim.undos)
         if end.kind == "failed" and undos and self.claim.ending is None:
             return replace(end, kind="undoing", state="ready")
         return end
@@ -283,10 +283,12 @@ class Attempt(msgspec.Struct, eq=False):
         claim = self.claim
         text = error_to_json(error)
         if outcome.retry_in is None:
-            return End(claim.id, claim.seq, claim.fence, "failed", "failed", error=text, failed=1, lingers=int(lingers))
+            return End(
+                claim.id, claim.seq, claim.fence, "failed", "failed", error=text, failed=1, still_running=int(lingers)
+            )
         return End(
             claim.id, claim.seq, claim.fence, retry_kind, "scheduled", error=text, delay=outcome.retry_in, failed=1,
-            lingers=int(lingers),
+            still_running=int(lingers),
         )  # fmt: skip
 
 

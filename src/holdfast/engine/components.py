@@ -34,7 +34,7 @@ from holdfast.engine.virtual_time import VirtualTimeFollower
 from holdfast.engine.write_queue import AttemptEnd
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import Store
-from holdfast.store.commands import Record
+from holdfast.store.commands import NewCheckpoint
 from holdfast.task.registry import Registry
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import Telemetry, log
@@ -124,7 +124,7 @@ class WorkerComponents:
         self.on_session: Callable[[str], None] | None = None
         """Called with the id of each session before it is opened."""
         if telemetry.on:
-            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace, self._gauges)
+            self.telemetry = WorkerTelemetry(telemetry, self.lanes.queues, store.events.trace_context, self._gauges)
             self.claimer.telemetry = self.committer.telemetry = self.telemetry
 
     def _gauges(self) -> dict[str, float]:
@@ -164,7 +164,7 @@ class WorkerComponents:
         if len(self.state) or self.runner.taken or self.committer.queue.backlog or self.trigger_poller.busy:
             return False
         self.lanes.refresh()
-        return not self.store.claims.busy(self.lanes.tasks)
+        return not self.store.claims.has_active(self.lanes.tasks)
 
     def wait_until(
         self, reached: Callable[[], bool], seconds: float, hurry: Callable[[], bool] = lambda: False
@@ -223,11 +223,14 @@ class WorkerComponents:
     def stop(self, attempt: Attempt, order: Order) -> None:
         self.runner.stop([attempt], order)
 
-    def has_room(self) -> bool:
+    def has_free_slots(self) -> bool:
         return self.runner.free() > 0
 
-    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        run = self.store.transactions.run
+    def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
+        return retry_while_unavailable(attempt, read)
+
+    def transact(self, attempt: Attempt, command: NewCheckpoint, work: Callable[[Any], str]) -> str | None:
+        run = self.store.step_transactions.run
         text = retry_while_unavailable(
             attempt, lambda: run(attempt.session, command, work, lambda: attempt.order is not None)
         )
@@ -240,7 +243,7 @@ class WorkerComponents:
     def _lost(self, attempts: list[Attempt]) -> None:
         """Something that was said about these runs was refused: they are somebody else's, or were ended."""
         for attempt in attempts:
-            log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+            log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         self.runner.stop(attempts, "lost")
 
     def _ended(self, attempt: Attempt, end: Any) -> None:

@@ -205,7 +205,7 @@ class StallHandler:
         attempts = list(self._state.in_hand().values())
         released = self._runner.take_off_loop(self._runner.unstarted(attempts), _handed_back)
         if released:
-            log.loop_stalled(self._monitor.lag, _label(blocker), len(released))
+            log.event_loop_stalled(self._monitor.lag, _label(blocker), len(released))
         limit = self._lease
         if blocker is not None and blocker.timeout is not None:
             limit = max(limit, blocker.timeout / MICROS_PER_SECOND)
@@ -214,7 +214,7 @@ class StallHandler:
         self._gave_up = True
         lag = self._stalled_for
         on_loop = [attempt for attempt in attempts if attempt.place == "loop" and not attempt.ended]
-        log.loop_given_up(lag, _label(blocker), self._stack(), len(on_loop))
+        log.event_loop_blocked(lag, _label(blocker), self._stack(), len(on_loop))
         if blocker is None and len(attempts) == 1 and attempts[0].isolated and not self.status.leftover:
             blocker = attempts[0]  # it has been the only run here: what blocks is its callback, or a task that it made
         self._runner.take_off_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), lag))

@@ -106,7 +106,7 @@ class AttemptTelemetry:
     def kept(self) -> dict[str, str] | None:
         """The context for author code in another process."""
         tracing = self._watching.telemetry.tracing
-        return None if tracing is None else tracing.kept()
+        return None if tracing is None else tracing.current_context()
 
     def end(self, end: End | None) -> None:
         """It is over, as it was said first; without an end its run was lost."""

@@ -18,13 +18,13 @@ from holdfast.engine.durable.replay import Arguments, run_async, run_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.event_loop import LoopMonitor
 from holdfast.engine.processes.pool import Processes
-from holdfast.engine.services import RetryingChildReader, WorkerServices
+from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall, Threads, TimerThread
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.store import End
-from holdfast.store.commands import Held
-from holdfast.store.permits import readable
+from holdfast.store.commands import RunToken
+from holdfast.store.limits import can_read_limits
 from holdfast.task.scope import Scope, current_scope
 from holdfast.telemetry import log
 
@@ -154,7 +154,7 @@ class Runner:
             work = self._run_in_thread if attempt.place == "thread" else self._run_in_process
             attempt.thread = self._threads.run(partial(work, attempt))
         except RuntimeError as error:
-            log.no_thread(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+            log.thread_not_started(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
             self._over(attempt, attempt.handed_back(lingers=False))
             return False
         return True
@@ -199,7 +199,7 @@ class Runner:
         """Author code has ended, but for threads of its steps that outlived their timeouts. Report the end now; the
         run may start again when they have ended, or were abandoned."""
         with attempt.lock:
-            report: End | None = replace(end, lingers=1)
+            report: End | None = replace(end, still_running=1)
             if attempt.order is not None:
                 report = attempt.stopped(attempt.order, lingers=True)
             attempt.ended = report is not None
@@ -208,11 +208,12 @@ class Runner:
 
     def _plans(self, attempt: Attempt) -> OperationPlans:
         claim = attempt.claim
-        history = RecordedHistory(attempt.kept, Held(claim.id, claim.seq, claim.fence, claim.generation))
+        history = RecordedHistory(attempt.kept, RunToken(claim.id, claim.seq, claim.fence, claim.generation))
         replay_only = claim.ending is not None
-        reader = RetryingChildReader(attempt, self._services.store.journal)
-        attempt.plans = OperationPlans(claim, history, self._services.client, reader, replay_only=replay_only)
-        attempt.plans.link = None if attempt.watched is None else attempt.watched.link
+        attempt.plans = OperationPlans(
+            claim, history, self._services.client, self._services.store.journal, replay_only=replay_only
+        )
+        attempt.plans.on_event = None if attempt.watched is None else attempt.watched.link
         return attempt.plans
 
     def _run_in_thread(self, attempt: Attempt) -> None:
@@ -378,6 +379,6 @@ def _not_begun(attempt: Attempt) -> End | None:
         return attempt.handed_back(lingers=False)
     if attempt.claim.deadline_in is not None and attempt.claim.deadline_in <= 0:
         return attempt.overdue(lingers=False)
-    if not readable(attempt.claim.limits):
+    if not can_read_limits(attempt.claim.limits):
         return attempt.misfit(PayloadError("the limits in its row can't be read: the row is corrupt; enqueue it anew"))
     return None

@@ -1,4 +1,4 @@
-"""What conductors need of their worker: to have commands written, threads for plain functions, looks at waits."""
+"""What executors of durable functions need from the client and from their worker."""
 
 from __future__ import annotations
 
@@ -8,63 +8,66 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.database.faults import Expired
-from holdfast.engine.attempt import Attempt
 from holdfast.engine.loops.base import FIRST_PAUSE
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
 from holdfast.store import NewRun, Store
-from holdfast.store.commands import Outcome, Record
+from holdfast.store.commands import NewCheckpoint, WaitOutcome
 from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
 if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt, Order
 
+T = TypeVar("T")
+
+STOP_POLL_INTERVAL_S = 0.05
+
 
 class ClientServices(Protocol):
-    """What the application's side does for runs: turns requests into rows, and rows into what authors see."""
+    """What the client does for the engine: create runs from requests, and convert payloads and results."""
 
     def new_run(self, request: Any) -> NewRun: ...
 
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]: ...
 
     def pack(self, text: str, what: str) -> str:
-        """A payload as it is stored."""
+        """Return a JSON payload as it is stored."""
 
     def unpack(self, text: str) -> str:
-        """A stored payload as JSON."""
+        """Return a stored payload as JSON."""
 
     def trace(self) -> str | None:
-        """The trace context of the code that asks, as it is kept with what it makes."""
+        """Return the trace context of the calling code, as it is stored with what that code creates."""
 
     def handle(self, id: UUID, task: str) -> Any: ...
 
     def decode_result(self, task: str, text: str) -> Any: ...
 
     def ended(self) -> None:
-        """Runs have ended, perhaps: whoever waits for one in this process may look."""
+        """Wake the threads of this process that wait for results, because runs may have ended."""
 
 
 class ChildReader(Protocol):
-    """How children ended. Blocking."""
+    """Reads how children ended. Blocks."""
 
-    def spawned(self, parent: str) -> dict[str, Any]: ...
+    def spawned_results(self, parent: str) -> dict[str, Any]: ...
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]: ...
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]: ...
 
 
 class ResidentWaiter(Protocol):
-    """An attempt that waits in memory."""
+    """An executor whose run stays in memory while it waits."""
 
     current: Attempt
 
-    def hear(self, key: str, kind: str, outcome: Outcome) -> None:
-        """What one of its waits came to. From any thread; more than once, perhaps."""
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
+        """Deliver the outcome of a wait. Called from any thread, perhaps more than once for a wait."""
 
 
 class WorkerServices(Protocol):
-    """A worker as its conductors see it."""
+    """What a worker does for the executors of its attempts."""
 
     store: Store
     client: ClientServices
@@ -74,58 +77,43 @@ class WorkerServices(Protocol):
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall: ...
 
-    def watch(self, waiting: ResidentWaiter) -> None:
-        """Look at the waits of an attempt from now on, until it is over."""
+    def watch(self, waiter: ResidentWaiter) -> None:
+        """Poll the waits of an attempt until it stops."""
 
     def stop(self, attempt: Attempt, order: Order) -> None:
-        """Tell author code to stop."""
+        """Order user code to stop."""
 
-    def has_room(self) -> bool:
-        """Whether there are free slots, so that waiting in memory takes nothing from others."""
+    def has_free_slots(self) -> bool:
+        """Return whether slots are free, so that a run that waits in memory takes none from others."""
 
-    def transact(self, attempt: Attempt, command: Record, work: Callable[[Any], str]) -> str | None:
-        """Call work with a connection, and record the text that it returns, in one transaction; None when the run was
-        lost, and all of it taken back. Blocks."""
+    def read(self, attempt: Attempt, read: Callable[[], Any]) -> Any:
+        """Read from the database for an attempt. Blocks."""
+
+    def transact(self, attempt: Attempt, record: NewCheckpoint, run: Callable[[Any], str]) -> str | None:
+        """Call `run` with a connection and record the text that it returns, in one transaction. Blocks.
+
+        Returns None if the run was lost; then the transaction was rolled back.
+        """
 
 
-T = TypeVar("T")
-LOOK = 0.05
+def retry_while_unavailable(attempt: Attempt, call: Callable[[], T]) -> T:
+    """Repeat an idempotent, blocking call while the database is unavailable, until the attempt is ordered to stop.
 
-
-def retry_while_unavailable(attempt: Attempt, work: Callable[[], T]) -> T:
-    """Do the work, which blocks and is safe to repeat. Its last error when author code is told to stop meanwhile."""
-    waited = False
+    So a restart of the database only delays an attempt: its writes wait in the committer, its reads and transactions
+    wait here.
+    """
+    is_reported = False
     while True:
         try:
-            done = work()
+            return call()
         except Expired:
-            raise  # its own slowness: the same again would end the same way
+            raise  # The call itself was too slow, and would be again.
         except StoreUnavailable as error:
             if attempt.order is not None:
                 raise
-            if not waited:
-                log.attempt_waits_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
-            waited = True
-            _pause(attempt)
-        else:
-            return done
-
-
-def _pause(attempt: Attempt) -> None:
-    until = time.monotonic() + FIRST_PAUSE
-    while attempt.order is None and time.monotonic() < until:
-        time.sleep(LOOK)
-
-
-class RetryingChildReader:
-    """A reader for one attempt."""
-
-    def __init__(self, attempt: Attempt, reader: ChildReader) -> None:
-        self._attempt = attempt
-        self._reader = reader
-
-    def spawned(self, parent: str) -> dict[str, Any]:
-        return retry_while_unavailable(self._attempt, lambda: self._reader.spawned(parent))
-
-    def children(self, parent: str, spawn_key: str) -> list[Any]:
-        return retry_while_unavailable(self._attempt, lambda: self._reader.children(parent, spawn_key))
+            if not is_reported:
+                log.attempt_waiting_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
+                is_reported = True
+        deadline = time.monotonic() + FIRST_PAUSE
+        while attempt.order is None and time.monotonic() < deadline:
+            time.sleep(STOP_POLL_INTERVAL_S)

@@ -55,7 +55,7 @@ class Startup:
 
     def _prepare(self) -> None:
         components = self._components
-        components.store.be_patient_for(max(components.settings.lease / 3, 1.0))
+        components.store.set_idle_transaction_timeout(max(components.settings.lease / 3, 1.0))
         components.store.prepare()
         components.store.limits.declare((limit.name, limit.concurrency, limit.rate) for limit in self._registry.limits)
         components.scheduler.declare()
@@ -114,11 +114,11 @@ def retry_until_available(work: Callable[[], T], should_stop: Callable[[], bool]
         except StoreUnavailable as error:
             tries += 1
             pause = pause_after(tries, random.random())
-            log.start_waits_for_database(error, tries, pause)
+            log.startup_waiting_for_database(error, tries, pause)
             _sleep(pause, should_stop)
         else:
             if tries:
-                log.start_goes_on(tries)
+                log.startup_database_available(tries)
             return done
 
 

@@ -42,7 +42,7 @@ class VirtualTimeFollower:
     def time_moves(self, by: int) -> None:
         """The lease is counted from the new time on, as if the heartbeat had gone on all the while."""
         if self.session is not None:
-            self._components.store.workers.renew(
+            self._components.store.sessions.renew(
                 self.session, int(self._components.settings.lease * MICROS_PER_SECOND) + by
             )
 
@@ -63,7 +63,7 @@ class VirtualTimeFollower:
     def _bury(self, session: str, attempts: list[Attempt]) -> None:
         components = self._components
         if all(attempt.over for attempt in attempts):
-            components.store.workers.renew(session, 0)
+            components.store.sessions.renew(session, 0)
             components.recovery.wake()
             self._go_on()
         else:

@@ -71,7 +71,7 @@ class Worker:
             try:
                 self._start_with_own_loop(abortable=True)
             except StartAborted:
-                log.start_aborted()
+                log.startup_aborted()
                 return
             with own_process():
                 self._wait_until_told()
@@ -104,7 +104,7 @@ class Worker:
     def _stop_unhealthy(self, reason: str) -> None:
         if not self._unhealthy:
             self._unhealthy = True
-            log.worker_restarts(reason)
+            log.worker_restarting(reason)
             self.stop()
 
     def session_ended(self, session: str) -> None:
@@ -156,7 +156,7 @@ class Worker:
             try:
                 await self._start_here(abortable=True)
             except StartAborted:
-                log.start_aborted()
+                log.startup_aborted()
                 return
             try:
                 await self._await_until_told()
@@ -226,7 +226,7 @@ class Worker:
             if self._components.claimer.rounds_without_work and self._components.quiet() and self._nothing_is_due():
                 return True  # what ended since the first look may have left a retry that is due at once
         except StoreUnavailable as error:  # the loops wait for the database too
-            log.database_trouble("drain", error)
+            log.database_error("drain", error)
             time.sleep(FIRST_PAUSE)
         if time.monotonic() > limit:
             raise ResultTimeout("the worker wasn't done in the time given to drain; what is left stays in the database")
@@ -277,7 +277,7 @@ class Worker:
             components.wait_until(done, components.settings.grace, self._hurried)
             or components.wait_until(done, CLEAN_UP)
         ):
-            log.hooks_slow()
+            log.stop_hooks_timed_out()
 
     def _finish_or_cancel(self) -> None:
         """Claim no more, give what runs its grace, then tell it to stop."""
@@ -378,9 +378,9 @@ class Worker:
         if session is not None:
             components.state.end(session)
             try:
-                components.store.workers.close(session.id)
+                components.store.sessions.close(session.id)
             except Exception as error:
-                log.database_trouble("closing the session", error)
+                log.database_error("closing the session", error)
             log.worker_stopped(session.id, components.committer.ended_attempts, components.committer.released_attempts)
         components.runner.close()
 
@@ -401,9 +401,9 @@ class Worker:
         if session is not None:
             components.state.end(session)
             try:
-                components.store.workers.close(session.id)
+                components.store.sessions.close(session.id)
             except StoreUnavailable as error:
-                log.database_trouble("closing the session", error)
+                log.database_error("closing the session", error)
 
     def _exit_if_stuck(self) -> None:
         """End the process if author code still runs: its runs were handed back. Raise the database's failure."""

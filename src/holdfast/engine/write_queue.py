@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.engine.attempt import Attempt
 from holdfast.store import End
-from holdfast.store.commands import Command, Record, Reply, StepRecord, payload_size
+from holdfast.store.commands import Command, NewCheckpoint, NewStepCheckpoint, Reply, payload_size
 
 MAX_BATCH_WRITES = 500
 MAX_BATCH_BYTES = 8 * 1024 * 1024
@@ -38,7 +38,7 @@ class PendingWrite(msgspec.Struct):
     """
 
     attempt: Attempt
-    command: Command | StepRecord
+    command: Command | NewStepCheckpoint
     on_result: Callable[[PendingWrite, WriteResult], None]
     on_loop: bool
     context: Any = None
@@ -53,21 +53,23 @@ class PendingWrite(msgspec.Struct):
     def of(
         cls,
         attempt: Attempt,
-        command: Command,
+        command: Command | NewStepCheckpoint,
         on_result: Callable[[PendingWrite, WriteResult], None],
         on_loop: bool,
         context: Any = None,
     ) -> PendingWrite:
         """Create a write, deriving its size and kind from the command."""
-        is_checkpoint = type(command) is Record and not command.waited
+        if isinstance(command, NewStepCheckpoint):
+            return cls(attempt, command, on_result, on_loop, context, len(command.value or ""), True)
+        is_checkpoint = type(command) is NewCheckpoint and not command.waited
         return cls(attempt, command, on_result, on_loop, context, payload_size(command), is_checkpoint)
 
-    def record(self) -> Record:
+    def record(self) -> NewCheckpoint:
         """Return the command of a checkpoint in its general form."""
         command = self.command
-        if type(command) is StepRecord:
-            return command.whole(self.attempt.claim.generation)
-        assert type(command) is Record
+        if type(command) is NewStepCheckpoint:
+            return command.to_checkpoint(self.attempt.claim.generation)
+        assert type(command) is NewCheckpoint
         return command
 
 
@@ -144,7 +146,7 @@ class WriteQueue:
             self._ready.append(write)
             self._wake_committer()
             return
-        elif type(write.command) is StepRecord:
+        elif type(write.command) is NewStepCheckpoint:
             self._steps.append(write)
             if not self._flush_scheduled:
                 self.flush_after_this_turn()

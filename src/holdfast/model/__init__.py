@@ -1,1 +1,1 @@
-"""What exists: plain data, no I/O."""
+"""Plain data types and conversions, without I/O."""

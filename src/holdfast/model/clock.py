@@ -1,4 +1,4 @@
-"""Times and durations. Inside Holdfast a time is an integer of microseconds since 1970, UTC."""
+"""Times and durations. Internally a time is an integer: microseconds since 1970, UTC."""
 
 from __future__ import annotations
 
@@ -12,54 +12,53 @@ Duration: TypeAlias = timedelta | float
 """A `timedelta`, or seconds."""
 
 Clock: TypeAlias = Callable[[], int | None]
-"""Gives the time that statements shall use, or None for the database's own clock."""
+"""Returns the time that statements use, or None for the database's own clock."""
 
 MICROS_PER_SECOND = 1_000_000
-MAX_DURATION_MICROS = (
-    200 * 365 * 86_400 * MICROS_PER_SECOND
-)  # durations beyond this are mistakes, and would overflow a datetime
+MAX_DURATION_MICROS = 200 * 365 * 86_400 * MICROS_PER_SECOND
+"""Longer durations are mistakes and would overflow a datetime."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-"""A day within what a datetime can hold, so that it can be shown in any time zone."""
+"""One day inside the range of datetime, so that conversion to any time zone succeeds."""
 
 
 def database_clock() -> int | None:
-    """The clock in production: the database's."""
+    """Use the database's clock, as in production."""
     return None
 
 
 def to_micros(duration: Duration, what: str = "duration") -> int:
-    """A duration in microseconds; refuses what isn't one, and negative ones."""
+    """Convert a duration to microseconds. Raise ConfigError if it isn't one or is negative."""
     if isinstance(duration, timedelta):
         micros = duration // _MICROSECOND
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
         if not abs(duration) < MAX_DURATION_MICROS / MICROS_PER_SECOND:
-            raise ConfigError(f"{what} of {duration} seconds is too long; the longest is 200 years")
+            raise ConfigError(f"{what} of {duration} seconds is too long; the maximum is 200 years")
         micros = round(duration * MICROS_PER_SECOND)
     else:
         raise ConfigError(f"{what} must be a timedelta or a number of seconds, not {type(duration).__name__}")
     if micros < 0:
-        raise ConfigError(f"{what} must not be negative, but is {duration}")
+        raise ConfigError(f"{what} must not be negative: {duration}")
     if micros > MAX_DURATION_MICROS:
-        raise ConfigError(f"{what} of {duration} is too long; the longest is 200 years")
+        raise ConfigError(f"{what} of {duration} is too long; the maximum is 200 years")
     return micros
 
 
 def time_to_micros(time: datetime, what: str = "time") -> int:
-    """An aware datetime in microseconds; naive ones are refused: they mean different moments in different places."""
+    """Convert an aware datetime to microseconds. Naive ones are rejected because they are ambiguous."""
     if not isinstance(time, datetime):
         raise ConfigError(f"{what} must be a datetime with a time zone, not {type(time).__name__}")
     if time.tzinfo is None:
-        raise ConfigError(f"{what} needs a time zone: write datetime(…, tzinfo=UTC) or datetime.now(UTC)")
+        raise ConfigError(f"{what} needs a time zone: use datetime(…, tzinfo=UTC) or datetime.now(UTC)")
     return (time - _EPOCH) // _MICROSECOND
 
 
 def to_datetime(micros: int) -> datetime:
-    """The aware datetime (UTC) of a kept time. One that no datetime can hold, as in a corrupt row, gives the nearest
-    that it can."""
+    """Convert a stored time to an aware datetime (UTC). Values out of range, as in a corrupt row, are clamped."""
+
     try:
         return min(max(_EPOCH + timedelta(microseconds=micros), _EARLIEST), _LATEST)
     except OverflowError:

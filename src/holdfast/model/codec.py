@@ -1,8 +1,8 @@
-"""Values to JSON text and back, through msgspec. What can't come back as it was is refused, by name and place.
+"""Convert values to JSON text and back with msgspec. Values that wouldn't survive the round trip are rejected.
 
-msgspec alone would write NaN as null and, on some Pythons, nest deeper than it can read. So each encode is followed by
-cheap checks of the text, and only where one of them is suspicious the value is walked (`flaws.py`). How the arguments
-of a task are bound and typed is in `task/signature.py`.
+msgspec alone would write NaN as null and, on some Python versions, nest deeper than it can read. So each encode is
+followed by cheap checks of the text; only if one of them raises suspicion is the value itself walked (`validation.py`).
+`task/signature.py` binds and types the arguments of tasks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from holdfast.model.secret import MASK, SECRET_KEY, Secret, mask_secrets
 from holdfast.model.validation import MAX_DEPTH, MAX_DIGITS, PYDANTIC_MASK, find_problem, find_pydantic_secret
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024
-"""The largest payload, in bytes of JSON, unless an app allows more."""
+"""Default maximum size of a payload, in bytes of JSON."""
 
-_largest = MAX_PAYLOAD_BYTES
+_max_bytes = MAX_PAYLOAD_BYTES
 
 DIGEST_VERSION = "1:"
-ENCODED_PLACEHOLDER = "(encoded by a codec that isn't here)"
-CODEC_MISSING = "it was written with a codec, or a key, that this app doesn't have: give it the same Holdfast(codec=…)"
+ENCODED_PLACEHOLDER = "(encoded; this app doesn't have the codec)"
+CODEC_MISSING = "the payload was written with a codec or key that this app doesn't have: use the same Holdfast(codec=…)"
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_FINITE_PACKED = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a double of msgpack whose exponent is all ones
@@ -38,18 +38,18 @@ _TOO_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 
 
 def allow_payload_bytes(size: int) -> None:
-    """Let values be as large as an app allows. What less another one allows is seen to where its payloads are made."""
-    global _largest
-    _largest = max(_largest, size)
+    """Raise the process-wide limit to an app's own. Apps with a lower limit check it in `Payloads`."""
+    global _max_bytes
+    _max_bytes = max(_max_bytes, size)
 
 
 def is_pydantic_model(kind: Any) -> bool:
-    """Whether a class is one of pydantic's models, which is found out without importing pydantic."""
+    """Return whether a class is a pydantic model, without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
 
 
 def _replace(value: Any) -> Any:
-    """What stands for an object that msgspec doesn't know."""
+    """Convert an object that msgspec doesn't support to one that it does."""
     if isinstance(value, Secret):
         return {SECRET_KEY: value.reveal()}
     if is_pydantic_model(type(value)):
@@ -61,7 +61,7 @@ def _replace(value: Any) -> Any:
 
 
 def _replace_in_order(value: Any) -> Any:
-    """The same with the members of sets sorted: pydantic writes them as a list, in the order of the process."""
+    """Do the same, but sort the members of sets, which pydantic writes in an order that differs between processes."""
     dumped = _replace(value)
     if is_pydantic_model(type(value)):
         return _in_order(dumped, value.model_dump(by_alias=True, round_trip=True))
@@ -79,7 +79,7 @@ def _in_order(dumped: Any, plain: Any) -> Any:
 
 
 def _restore(kind: type[Any], value: Any) -> Any:
-    """Make the object that `_replace` stood for."""
+    """Convert back what `_replace` returned."""
     if kind is object:
         return value
     if (get_origin(kind) or kind) is Secret:
@@ -90,10 +90,10 @@ def _restore(kind: type[Any], value: Any) -> Any:
 
 
 def _restore_secret(kind: Any, value: Any) -> Secret[Any]:
-    """A secret, from what is kept of it or from the value itself, as those give it who have no `Secret`."""
+    """Return a secret, from its stored form or from the bare value, which clients without `Secret` send."""
     inner = value[SECRET_KEY] if isinstance(value, dict) and value.keys() == {SECRET_KEY} else value
     if inner == MASK:
-        raise ValueError(f"{MASK} stands for a secret that isn't shown: give its value")
+        raise ValueError(f"{MASK} is the mask of a secret: pass its actual value")
     (of,) = get_args(kind) or (Any,)
     return Secret(inner if of is Any else msgspec.convert(inner, of, dec_hook=_restore))
 
@@ -105,20 +105,19 @@ _decode_plain = msgspec.json.Decoder().decode
 
 
 def encode(value: Any, what: str = "the value", of: str = "") -> str:
-    """The JSON text of a value. `what`, and `of` behind it, say in messages which value it is: put together only
-    there."""
+    """Return the JSON text of a value. `what` and `of` name it in messages; they are joined only if needed."""
     try:
         data = _encode(value)
     except Exception as error:
-        raise _refusal(value, f"{what} {of}" if of else what, error) from error
-    text = data.decode()  # in which to look: bytes raise and catch an error to find bytes
+        raise _encode_error(value, f"{what} {of}" if of else what, error) from error
+    text = data.decode()  # searching str is faster than searching bytes
     if len(data) > MAX_DEPTH or "null" in text or 'nan":' in text or 'inf":' in text or PYDANTIC_MASK in text:
         _check_text(data, text, value, f"{what} {of}" if of else what)
     return text
 
 
 def _check_text(data: bytes, text: str, value: Any, what: str) -> None:
-    """Refuse what JSON stands for but doesn't give back."""
+    """Reject values that JSON can't represent faithfully."""
     if "null" in text or 'nan":' in text or 'inf":' in text:
         _check_finite(value, what)
     if PYDANTIC_MASK in text and (secret := find_pydantic_secret(value)) is not None:
@@ -128,22 +127,22 @@ def _check_text(data: bytes, text: str, value: Any, what: str) -> None:
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder for a type. Raises TypeError for types that msgspec can't decode."""
+    """Return a decoder for a type. Raise TypeError for types that msgspec can't decode."""
     return msgspec.json.Decoder(kind, dec_hook=_restore)
 
 
 def decode(text: str | bytes, kind: Any = Any) -> Any:
-    """The value of a JSON text, as the given type."""
+    """Decode a JSON text as the given type."""
     try:
         return _decode_plain(text) if kind is Any else _cached_decoder(kind).decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         if text[:1] in ("~", b"~"):
             raise PayloadError(CODEC_MISSING) from error
-        raise PayloadError(f"the kept JSON can't be read as {_kind_name(kind)}: {error}") from error
+        raise PayloadError(f"the stored JSON can't be decoded as {_kind_name(kind)}: {error}") from error
 
 
 def display_value(text: str) -> Any:
-    """The value of a kept JSON text for people: its secrets are masked, and what can't be read is said to be so."""
+    """Decode a stored JSON text for display: mask its secrets, and replace encoded text by a placeholder."""
     if text[:1] == "~":
         return ENCODED_PLACEHOLDER
     value = decode(text)
@@ -151,19 +150,19 @@ def display_value(text: str) -> Any:
 
 
 def canonical(value: Any, what: str = "the value") -> str:
-    """The one JSON text of a value: keys and the members of sets sorted, no spaces, times in UTC."""
+    """Return the canonical JSON text of a value: sorted keys and sets, no spaces, times in UTC."""
     encode(value, what)  # for its checks
     try:
         ordered = msgspec.to_builtins(value, str_keys=True, enc_hook=_replace_in_order, order="deterministic")
     except TypeError as error:
         raise NotSerializable(
-            f"{what}: a set whose members can't be sorted has no one order to be known by; give a list: {error}"
+            f"{what}: a set whose members can't be sorted has no canonical form; use a list: {error}"
         ) from error
     return canonical_text(_encode(ordered).decode())
 
 
 def canonical_text(text: str) -> str:
-    """The one JSON text of a JSON text. Strings that are times with an offset are written in UTC."""
+    """Return the canonical form of a JSON text. Strings that are times with an offset become UTC."""
     value = decode(text)
     if _TIME_WITH_OFFSET.search(text):
         value = _in_utc(value)
@@ -171,7 +170,7 @@ def canonical_text(text: str) -> str:
 
 
 def digest(text: str) -> str:
-    """A short, stable name of a canonical text, with the version of the way it was made."""
+    """Return a stable hash of a canonical text, with the version of its algorithm."""
     return DIGEST_VERSION + hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -187,7 +186,7 @@ def _hashable_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 def _cached_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     try:
         return _hashable_decoder(kind)
-    except TypeError:  # not hashable, or not a type that msgspec knows: then this raises again, and says so
+    except TypeError:  # not hashable, or a type that msgspec doesn't support, for which this raises again
         return decoder(kind)
 
 
@@ -204,42 +203,42 @@ def _in_utc(value: Any) -> Any:
 def _time_in_utc(text: str) -> str:
     try:
         time = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):  # looks like a time, but is none
+    except (ValueError, OverflowError):  # looks like a time but isn't valid
         return text
     return str(msgspec.to_builtins(time))
 
 
 def _check_finite(value: Any, what: str) -> None:
-    """Nulls may be None, or NaN written so by msgspec. MessagePack keeps NaN, and so tells which."""
+    """Reject NaN and infinity, which msgspec writes as null. MessagePack distinguishes them from None."""
     try:
         suspicious = _NOT_FINITE_PACKED.search(_pack(value)) is not None
-    except Exception:  # integers over 64 bits, which MessagePack lacks
+    except Exception:  # MessagePack has no integers beyond 64 bits
         suspicious = True
     if suspicious:
-        _raise_flaw(value, what)
+        _raise_problem(value, what)
 
 
 def _check_long(data: bytes, value: Any, what: str) -> None:
-    """What only a longer text can have wrong: its size, long integers, deep nesting."""
-    if len(data) > _largest:
+    """Check what only a longer text can violate: size, long integers, deep nesting."""
+    if len(data) > _max_bytes:
         raise TooLarge(
-            f"{what}: {len(data):,} bytes of JSON, but the limit is {_largest:,}; keep large data elsewhere "
-            "(a file, an object store, a table of your own) and pass a reference to it"
+            f"{what}: {len(data):,} bytes of JSON exceed the limit of {_max_bytes:,}; store large data elsewhere "
+            "(a file, an object store, your own table) and pass a reference"
         )
     if len(data) > MAX_DIGITS and _TOO_MANY_DIGITS in data.translate(_DIGITS):
-        _raise_flaw(value, what)
+        _raise_problem(value, what)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth_exceeds(data, MAX_DEPTH):
-        _raise_flaw(value, what)
+        _raise_problem(value, what)
         raise NotSerializable(f"{what}: nesting deeper than {MAX_DEPTH} levels")
 
 
 def _depth_exceeds(data: bytes, depth: int) -> bool:
-    """Whether brackets nest deeper than that. Those inside strings are left out only where they seem to matter."""
+    """Return whether brackets nest deeper. Strings are removed, which is slow, only if brackets in them may matter."""
     return _peels_deeper(data, depth) and _peels_deeper(_STRING.sub(b"", data), depth)
 
 
 def _peels_deeper(data: bytes, depth: int) -> bool:
-    """Take the innermost pairs of brackets off, all at once, as often as levels are allowed."""
+    """Remove all innermost pairs of brackets at once, `depth` times; return whether any brackets are left."""
     brackets = data.translate(_BRACKETS, _NO_BRACKETS)
     for _ in range(depth):
         if not brackets:
@@ -248,14 +247,15 @@ def _peels_deeper(data: bytes, depth: int) -> bool:
     return bool(brackets)
 
 
-def _raise_flaw(value: Any, what: str) -> None:
-    if (flaw := find_problem(value, _replace)) is not None:
-        raise NotSerializable(f"{what}: {flaw}")
+def _raise_problem(value: Any, what: str) -> None:
+    if (problem := find_problem(value, _replace)) is not None:
+        raise NotSerializable(f"{what}: {problem}")
 
 
-def _refusal(value: Any, what: str, error: Exception) -> NotSerializable:
-    if (flaw := find_problem(value, _replace)) is not None:
-        return NotSerializable(f"{what}: {flaw}")
+def _encode_error(value: Any, what: str, error: Exception) -> NotSerializable:
+    if (problem := find_problem(value, _replace)) is not None:
+        return NotSerializable(f"{what}: {problem}")
     if isinstance(error, RecursionError):
-        return NotSerializable(f"{what}: nested too deep for the stack that is left")
+        return NotSerializable(f"{what}: nested too deeply for the remaining stack")
+
     return NotSerializable(f"{what}: can't be written as JSON: {error}")

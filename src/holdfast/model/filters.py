@@ -1,4 +1,4 @@
-"""Which runs someone wants to see, or to change: a filter, checked, as plain data. Finding them is the store's."""
+"""Filters that select runs for listing and bulk operations, as validated plain data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.model.clock import time_to_micros
 from holdfast.model.names import check_name
 from holdfast.model.run import RUN_STATES, RunState
 
-LONGEST_ERROR = 500
+MAX_ERROR_CHARS = 500
 
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
 class FilterOptions(TypedDict, total=False):
-    """A filter as it is given by name."""
+    """Keyword arguments of a filter."""
 
     state: str | Sequence[str] | None
     task: str | None
@@ -39,18 +39,17 @@ class FilterOptions(TypedDict, total=False):
 
 
 class PageOptions(FilterOptions, total=False):
-    """Which runs a page shall have: filters, how many at most, and where to go on."""
+    """Keyword arguments of a page of runs: a filter, the page size and the cursor."""
 
     limit: int
     after: str | None
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that fit everything that is given; without anything, all runs. Times are from the first on and before the
-    second."""
+    """Selects runs that match every given field; all runs without any. `…_from` is inclusive, `…_to` exclusive."""
 
     states: tuple[RunState, ...] = ()
-    """In one of these states, as they are shown; none: in any."""
+    """States as users see them; empty means any."""
     task: str | None = None
     queue: str | None = None
     tenant: str | None = None
@@ -60,17 +59,16 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     finished_from: datetime | None = None
     finished_to: datetime | None = None
     error: str | None = None
-    """A part of the error's code, type or message, in small or capital letters."""
+    """A substring of the error's code, type or message, case-insensitive."""
     id_prefix: str | None = None
-    """How the id begins."""
     parent: UUID | None = None
-    """Whose children, or nodes, they are."""
+    """The parent of children, or the graph of nodes."""
     family: UUID | None = None
-    """The run at the top of their family, which is one of them."""
+    """The topmost ancestor; it is included."""
 
     @classmethod
     def of(cls, asked: FilterOptions) -> RunFilter:
-        """The filter that is asked for by name, `state` being one or several."""
+        """Create a filter from keyword arguments; `state` may be one state or several."""
         given: dict[str, Any] = {name: value for name, value in asked.items() if name != "state"}
         return cls(states=_states(asked.get("state")), **given)
 
@@ -83,12 +81,12 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 time_to_micros(getattr(self, name), name)
         if self.error is not None:
-            check_name(self.error, "the text in an error", LONGEST_ERROR)
+            check_name(self.error, "error", MAX_ERROR_CHARS)
         if self.id_prefix is not None:
             msgspec.structs.force_setattr(self, "id_prefix", _prefix(self.id_prefix))
 
     def given(self) -> set[str]:
-        """The names of what it asks for."""
+        """Return the names of the fields that are set."""
         return {name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())}
 
 
@@ -96,12 +94,13 @@ def _states(given: str | Sequence[str] | None) -> tuple[RunState, ...]:
     wanted = (given,) if isinstance(given, str) else tuple(given or ())
     for state in wanted:
         if state not in RUN_STATES:
-            raise ConfigError(f"there is no state {state!r}; the states are {', '.join(RUN_STATES)}")
+            raise ConfigError(f"unknown state {state!r}; the states are {', '.join(RUN_STATES)}")
     return cast("tuple[RunState, ...]", tuple(state for state in RUN_STATES if state in wanted))
 
 
 def _prefix(given: str) -> str:
     digits = str(given).strip().lower().replace("-", "")
     if not _PREFIX.fullmatch(digits):
-        raise ConfigError(f"{str(given)[:60]!r} is no beginning of a run id, which is made of the digits 0-9 and a-f")
+        raise ConfigError(f"invalid run id prefix {str(given)[:60]!r}: use the digits 0-9 and a-f")
+
     return digits

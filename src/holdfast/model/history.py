@@ -1,4 +1,4 @@
-"""The durable record of a run: its entries and their kinds. Reading and writing them is the store's."""
+"""The durable history of a run: its entries and their kinds."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from datetime import datetime
 from typing import Any
 
 KINDS: dict[str, str] = {
-    "enqueued": "the run was made",
-    "started": "an attempt began on a worker",
-    "done": "the run ended with a result",
-    "failed": "the run ended failed; data has the error",
-    "retrying": "an attempt failed and will be tried again; data has the error",
-    "timed_out": "an attempt ran into its timeout and will be tried again, or a gate into its own; data has the error",
-    "crashed": "the attempt's process died or lost its lease while no other run was running in it: the run is charged",
-    "worker_lost": "the attempt's process died or lost its lease with other runs in it: nobody is charged; data has how"
-    " many there were, or 0 if the database didn't answer",
-    "handed_back": "the attempt's worker stopped cleanly and gave the run back; the attempt isn't charged",
-    "cancelled": "the run was cancelled; data has the reason, and who did it where that is known",
-    "retried": "an operator sent the ended run back to be tried anew; data has who, where that is known",
+    "enqueued": "the run was created",
+    "started": "a worker started an attempt",
+    "done": "the run finished with a result",
+    "failed": "the run failed for good; data has the error",
+    "retrying": "an attempt failed and will be retried; data has the error",
+    "timed_out": "an attempt timed out and will be retried, or a gate timed out; data has the error",
+    "crashed": "the attempt's process died or lost its lease with no other run in it; the crash is charged to the run",
+    "worker_lost": "the attempt's process died or lost its lease with other runs in it; no run is charged; data has"
+    " the number of runs, or 0 if the database was unreachable",
+    "handed_back": "the worker shut down cleanly and released the run; the attempt isn't charged",
+    "cancelled": "the run was cancelled; data has the reason and, if known, who cancelled it",
+    "retried": "an operator retried the finished run; data has who, if known",
     "sent": "an operator sent the run a message; data has who, and the topic",
-    "waiting": "the run gave up its slot to wait; data has what for",
-    "resumed": "what the run waited for came, and its attempt went on on a worker",
-    "moved": "a machine went from one state to the next",
-    "restarted": "the run began anew with other arguments, its checkpoints dropped",
-    "undoing": "the run failed or was cancelled and has compensations to run first; data has the error",
-    "forked": "the run was made of another one's checkpoints; data has which",
-    "skipped": "a node of a graph can't run any more; data has the cause as its error",
-    "appended": "the graph got more nodes; data has how many, and the key",
-    "completed": "somebody completed the gate; data has who",
-    "concluded_early": "somebody completed the gate, or let it fail, before it opened; data has who, and the outcome",
-    "drift": "a replay asked for steps with other arguments than are on record; data has the recorded ones",
-    "let_go": "the last attempt of a run that had already ended is over on its worker",
+    "waiting": "the run released its slot to wait; data has what it waits for",
+    "resumed": "the wait was resolved and a worker continued the attempt",
+    "moved": "a state machine moved to its next state; data has both states",
+    "restarted": "the run started over with new arguments and without checkpoints",
+    "undoing": "the run failed or was cancelled and runs its compensations first; data has the error",
+    "forked": "the run was created from the checkpoints of another run; data has its id",
+    "skipped": "the graph node can no longer run; data has the cause as an error",
+    "appended": "nodes were added to the graph; data has their number and the key",
+    "completed": "the gate was completed; data has who did it",
+    "concluded_early": "the gate was completed or rejected before it opened; data has who did it, and the outcome",
+    "drift": "a replay called steps with arguments that differ from the recorded ones; data has the recorded ones",
+    "let_go": "the worker stopped the code of a run that had already ended",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a run's history."""
+    """One entry of a run's history."""
 
     kind: str
     at: datetime

@@ -1,4 +1,4 @@
-"""Ids of runs: UUID version 7, which sort by the time they were made."""
+"""Run ids: UUID version 7, which sort by creation time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from random import Random
 from uuid import UUID
 
 _lock = threading.Lock()
-_random = Random()  # seeded by the system
+_random = Random()
 _last = 0
 
 
-def _begin_anew() -> None:
-    """In a forked child the lock may be held by a thread that isn't there, and the parent goes on with our numbers."""
+def _reset_after_fork() -> None:
+    """Reset in a forked child: a thread of the parent may hold the lock, and the parent continues the same sequence."""
     global _lock
     _lock = threading.Lock()
     _random.seed()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def new_id() -> UUID:
-    """A new UUID version 7. Ids made by one process ascend, also within a millisecond."""
+    """Return a new UUID version 7. Ids of one process ascend, also within a millisecond."""
     return UUID(new_id_text())
 
 
 def new_id_text() -> str:
-    """The same as text, for those who make many.
+    """Return a new id as text, which is faster if many are needed.
 
-    Layout: 48 bits of milliseconds, then 12 bits that count 1/4096 of a millisecond (pushed on by one where two ids
-    would be equal), then 62 random bits.
+    Layout: 48 bits of milliseconds, 12 bits that count 1/4096 of a millisecond (incremented where two ids would be
+    equal), 62 random bits.
     """
+
     global _last
     now = (time.time_ns() << 12) // 1_000_000
     with _lock:

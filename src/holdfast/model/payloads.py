@@ -1,9 +1,9 @@
-"""How payloads are stored: their size is judged, large ones are compressed, and an author's codec may have its way.
+"""The stored form of payloads: size limits, compression, and the app's codec.
 
-What is stored stays text. A payload that isn't plain JSON begins with `~`, which JSON never does, then the letters of
-what was done to it (`z` compressed, `c` by the codec), a colon, and base64. Texts are packed where they are made and
-unpacked where they are read; in between nobody looks into them. A text that can't be unpacked is left as it is: whoever
-wants to read it then gets a PayloadError from `codec.decode`, and nothing is lost.
+Payloads are stored as text. One that isn't plain JSON starts with `~`, which JSON never does, followed by a letter per
+transformation (`z` compressed, `c` encoded by the codec), a colon, and base64. Payloads are packed where they are
+created and unpacked where they are read; no code in between looks at them. Text that can't be unpacked stays as it is,
+and `codec.decode` raises PayloadError for it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.model.codec import MAX_PAYLOAD_BYTES, allow_payload_bytes
 
 WARN_ABOVE_BYTES = 256 * 1024
 COMPRESS_ABOVE_BYTES = 32 * 1024
-LEAST_LIMIT = 1024
-MOST_LIMIT = 64 * 1024 * 1024
-WORTH_IT = 0.9
-"""What compression leaves must be smaller than that part."""
-MOST_TOLD = 1000
+MIN_BYTES = 1024
+MAX_BYTES = 64 * 1024 * 1024
+MAX_COMPRESSED_SHARE = 0.9
+"""Compressed payloads are kept only if they are smaller than this share of the original."""
+MAX_WARNINGS = 1000
 
 
 class Codec(Protocol):
-    """What authors give as `Holdfast(codec=…)`: bytes to bytes, and back."""
+    """The interface of `Holdfast(codec=…)`: transforms bytes to bytes, and back."""
 
     def encode(self, data: bytes, /) -> bytes: ...
 
@@ -34,7 +34,7 @@ class Codec(Protocol):
 
 
 class Payloads:
-    """The settings of one app. `tell` is called with what is large and its bytes, once for each."""
+    """The payload settings of one app. `on_large` is called once per kind of payload above `warn_above`."""
 
     def __init__(
         self,
@@ -43,67 +43,71 @@ class Payloads:
         refuse_above: int = MAX_PAYLOAD_BYTES,
         compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
-        tell: Callable[[str, int], None] | None = None,
+        on_large: Callable[[str, int], None] | None = None,
     ) -> None:
         self.limit = _size("refuse_above", refuse_above)
-        self._warn = MOST_LIMIT if warn_above is None else _size("warn_above", warn_above)
-        self._compress = MOST_LIMIT if compress_above is None else _size("compress_above", compress_above)
+        self._warn_above = MAX_BYTES if warn_above is None else _size("warn_above", warn_above)
+        self._compress_above = MAX_BYTES if compress_above is None else _size("compress_above", compress_above)
         if codec is not None and not (callable(getattr(codec, "encode", None)) and hasattr(codec, "decode")):
-            raise ConfigError(f"codec needs the methods encode(bytes) and decode(bytes), which {codec!r} hasn't")
+            raise ConfigError(f"codec must have the methods encode(bytes) and decode(bytes), but is {codec!r}")
         self._codec = codec
-        self._tell = tell
-        self._told: set[str] = set()
-        self._plain_below = 0 if codec is not None else min(self.limit, self._warn, self._compress) // 4
-        """So many characters are never too many bytes, whatever they are."""
+        self._on_large = on_large
+        self._warned: set[str] = set()
+        self._plain_below = 0 if codec is not None else min(self.limit, self._warn_above, self._compress_above) // 4
+        """Texts of up to this many characters need no checks: a character has at most 4 bytes."""
         allow_payload_bytes(self.limit)
 
     def pack(self, text: str, what: str, of: str = "") -> str:
-        """A payload as it is stored; TooLarge when it may not be. `what`, and `of` behind it, say in messages which
-        it is: put together only there."""
+        """Return the stored form of a payload. `what` and `of` name it in messages; they are joined only if needed."""
         return text if len(text) <= self._plain_below else self._pack(text, f"{what} {of}" if of else what)
 
     def _pack(self, text: str, what: str) -> str:
         data = text.encode()
         size = len(data)
-        self._judge(size, what)
-        done = ""
-        if size > self._compress:
+        self._check_size(size, what)
+        applied = ""
+        if size > self._compress_above:
             smaller = zlib.compress(data, 1)
-            if len(smaller) < size * WORTH_IT:
-                data, done = smaller, "z"
+            if len(smaller) < size * MAX_COMPRESSED_SHARE:
+                data, applied = smaller, "z"
         if self._codec is not None:
-            data, done = self._encoded(data, what), done + "c"
-        return f"~{done}:{base64.b64encode(data).decode()}" if done else text
+            data, applied = self._encoded(data, what), applied + "c"
+        return f"~{applied}:{base64.b64encode(data).decode()}" if applied else text
 
-    def _judge(self, size: int, what: str) -> None:
+    def _check_size(self, size: int, what: str) -> None:
         if size > self.limit:
             raise TooLarge(
-                f"{what}: {size:,} bytes of JSON, but the limit is {self.limit:,}; keep large data elsewhere "
-                "(a file, an object store, a table of your own) and pass a reference to it"
+                f"{what}: {size:,} bytes of JSON exceed the limit of {self.limit:,}; store large data elsewhere "
+                "(a file, an object store, your own table) and pass a reference"
             )
-        if size > self._warn and self._tell is not None and what not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add(what)
-            self._tell(what, size)
+        if (
+            size > self._warn_above
+            and self._on_large is not None
+            and what not in self._warned
+            and len(self._warned) < MAX_WARNINGS
+        ):
+            self._warned.add(what)
+            self._on_large(what, size)
 
     def _encoded(self, data: bytes, what: str) -> bytes:
         assert self._codec is not None
         try:
             encoded: Any = self._codec.encode(data)
         except Exception as error:
-            raise PayloadError(f"{what}: the codec can't encode it: {type(error).__name__}: {error}") from error
+            raise PayloadError(f"{what}: the codec failed to encode it: {type(error).__name__}: {error}") from error
         if not isinstance(encoded, bytes):
-            raise PayloadError(f"{what}: the codec's encode gave a {type(encoded).__name__}, not bytes")
+            raise PayloadError(f"{what}: the codec's encode must return bytes, not {type(encoded).__name__}")
         return encoded
 
     def unpack(self, text: str) -> str:
-        """A stored payload as JSON; the text itself where it can't be had, for `codec.decode` to refuse."""
+        """Return the JSON of a stored payload. Text that can't be unpacked is returned for `codec.decode` to reject."""
         return text if text[:1] != "~" else self._unpack(text)
 
     def _unpack(self, text: str) -> str:
-        done, _, rest = text[1:].partition(":")
+        applied, _, rest = text[1:].partition(":")
         try:
             data = base64.b64decode(rest, validate=True)
-            for letter in reversed(done):
+            for letter in reversed(applied):
                 if letter == "z":
                     data = zlib.decompress(data)
                 elif letter == "c" and self._codec is not None:
@@ -111,11 +115,12 @@ class Payloads:
                 else:
                     return text
             return data.decode()
-        except Exception:  # cut short, or by the author's codec: another key, or none
+        except Exception:  # truncated text, or an error of the app's codec, such as a wrong key
             return text
 
 
 def _size(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not LEAST_LIMIT <= value <= MOST_LIMIT:
-        raise ConfigError(f"{name} is a number of bytes from {LEAST_LIMIT:,} to {MOST_LIMIT:,}, but is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not MIN_BYTES <= value <= MAX_BYTES:
+        raise ConfigError(f"{name} must be a number of bytes from {MIN_BYTES:,} to {MAX_BYTES:,}, not {value!r}")
+
     return value

@@ -1,4 +1,4 @@
-"""`Retry`: how often and when a failed try is repeated. Plain data; the delays are reckoned in `policy/backoff.py`."""
+"""`Retry`: how often and when a failed attempt is retried. `policy/retry_decision.py` computes the delays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FIELDS = ("max_attempts", "delay_micros", "factor", "max_delay_micros", "jitter
 
 
 class Retry:
-    """Tries in all, the first included, and the delays between them. Immutable.
+    """The number of attempts, including the first, and the delays between them. Immutable.
 
-    The delay before the second try is `delay`; it grows by `factor` up to `max_delay`, and each is spread by plus or
-    minus `jitter` (a share of it). Only exceptions in `on` are retried (None: all), and none in `never_on`. The
+    The delay before the second attempt is `delay`; it grows by `factor` up to `max_delay`. Each delay is randomized by
+    plus or minus `jitter`, a share of it. Only exceptions in `on` are retried (None: all), and none in `never_on`. The
     failure of a child is final: it is retried only if `on` names `RunFailed` or `RunCancelled` itself.
-    Exception classes are kept by their dotted names, so that a Retry can be stored with a run.
+    Exception classes are stored by their dotted names, so that a Retry can be stored with a run.
     """
 
     __slots__ = _FIELDS
@@ -46,7 +46,7 @@ class Retry:
         if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
             raise ConfigError(f"Retry: max_attempts must be an int, not {type(max_attempts).__name__}")
         if not 1 <= max_attempts <= 1_000_000_000:
-            raise ConfigError(f"Retry: max_attempts counts all tries: at least 1, at most 10**9, but is {max_attempts}")
+            raise ConfigError(f"Retry: max_attempts counts all attempts, from 1 to 10**9, but is {max_attempts}")
         put = object.__setattr__
         put(self, "max_attempts", max_attempts)
         put(self, "delay_micros", to_micros(delay, "Retry: delay"))
@@ -57,13 +57,13 @@ class Retry:
         put(self, "never_on", () if never_on is None else _names_of(never_on, "never_on"))
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Retry can't be changed; make a new one instead of setting {name}")
+        raise AttributeError(f"Retry is immutable; create a new one instead of setting {name}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Retry can't be changed; make a new one instead of deleting {name}")
+        raise AttributeError(f"Retry is immutable; create a new one instead of deleting {name}")
 
     def retryable(self, exception: BaseException) -> bool:
-        """Whether this exception may be tried again, as far as `on` and `never_on` say."""
+        """Return whether `on` and `never_on` allow a retry after this exception."""
         if self.on is None and not self.never_on:
             return True
         names = {dotted_name(kind) for kind in type(exception).__mro__}
@@ -72,11 +72,11 @@ class Retry:
         return self.on is None or not names.isdisjoint(self.on)
 
     def names(self, *kinds: type[BaseException]) -> bool:
-        """Whether `on` names one of these classes itself, not only a base class."""
+        """Return whether `on` names one of these classes itself, not only a base class."""
         return self.on is not None and any(dotted_name(kind) in self.on for kind in kinds)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for storing with a run."""
+        """Return plain data for storage with a run."""
         return {
             "max_attempts": self.max_attempts,
             "delay": self.delay_micros,
@@ -89,16 +89,16 @@ class Retry:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Retry:
-        """The Retry that `to_json` wrote, perhaps in another release: unknown parts are ignored, missing default."""
+        """Restore a Retry from `to_json`, perhaps of another release: ignore unknown fields, default missing ones."""
         retry = cls()
-        kept = {
+        stored = {
             "max_attempts": data.get("max_attempts"),
             "delay_micros": data.get("delay"),
             "factor": data.get("factor"),
             "max_delay_micros": data.get("max_delay"),
             "jitter": data.get("jitter"),
         }
-        for name, value in kept.items():  # checked when it was made, and never refused again
+        for name, value in stored.items():  # validated when it was created
             if isinstance(value, int | float):
                 object.__setattr__(retry, name, value)
         on = data.get("on")
@@ -132,11 +132,11 @@ def _from_json(data: dict[str, Any]) -> Retry:
     return Retry.from_json(data)
 
 
-def _number(value: Any, name: str, least: float, most: float) -> float:
+def _number(value: Any, name: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"Retry: {name} must be a finite number, but is {value!r}")
-    if not least <= value <= most:
-        raise ConfigError(f"Retry: {name} must be between {least:,} and {most:,}, but is {value}")
+        raise ConfigError(f"Retry: {name} must be a finite number, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"Retry: {name} must be between {low:,} and {high:,}, not {value}")
     return float(value)
 
 
@@ -144,5 +144,6 @@ def _names_of(kinds: Any, name: str) -> tuple[str, ...]:
     classes = kinds if isinstance(kinds, tuple) else (kinds,)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise ConfigError(f"Retry: {name} takes an exception class or a tuple of them, but got {kind!r}")
+            raise ConfigError(f"Retry: {name} must be an exception class or a tuple of them, not {kind!r}")
+
     return tuple(sorted({dotted_name(kind) for kind in classes}))

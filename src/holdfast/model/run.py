@@ -1,7 +1,4 @@
-"""What a run looks like from outside: its states, `RunInfo`, `Progress` and pages of them.
-
-The handle with verbs is `client/handle.py`; the row is the store's.
-"""
+"""Runs as users see them: states, `RunInfo`, `Progress` and pages of runs. `client/handle.py` has the handle."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ RunState: TypeAlias = Literal[
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 GRAPH_QUEUE = "$graph"
-"""Where graphs and gates are: no worker takes anything from there."""
+"""The queue of graphs and gates, from which no worker claims."""
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled", "skipped"})
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come, in its author's own units."""
+    """The progress that a run has reported, in units of its own."""
 
     done: float
     total: float | None = None
@@ -36,8 +33,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of what a run wrote for its followers. Give `seq` as `after` to go on behind it; pieces that a step wrote
-    and wrote again after a crash differ in `attempt`."""
+    """One chunk of a run's stream.
+
+    Pass `seq` as `after` to continue behind it. Chunks that a step wrote again after a crash differ in `attempt`.
+    """
 
     seq: int
     attempt: int
@@ -46,8 +45,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo(Generic[R_co]):
-    """A run as it was when it was read. `result` is None until the state is `done`; `scheduled_for` is the slot of the
-    schedule that made it."""
+    """A snapshot of a run.
+
+    `result` is None until the state is `done`. `scheduled_for` is the slot of the schedule that created the run.
+    """
 
     id: UUID
     task: str
@@ -70,13 +71,16 @@ class RunInfo(Generic[R_co]):
 
     @property
     def final(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run has finished."""
         return self.state in FINAL_STATES
 
 
 class Page(list[RunInfo[Any]]):
-    """Some runs of a longer list. `after` asks for the next ones; None when these were the last. `partial`: it has
-    fewer than were asked for, though there may be more, because very many others were passed over."""
+    """One page of a list of runs.
+
+    Pass `after` to get the next page; it is None on the last one. `partial` means that the page has fewer runs than
+    requested although there may be more, because the search skipped very many others.
+    """
 
     after: str | None
     partial: bool

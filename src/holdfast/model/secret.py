@@ -1,6 +1,6 @@
-"""`Secret`: a value that is itself in the author's code and in the database, and a mask everywhere else.
+"""`Secret`: a value that is visible to task code and stored in the database, but masked everywhere else.
 
-Stored it is `{"$secret": value}`, so that whoever shows a payload knows what to mask without the code that made it.
+It is stored as `{"$secret": value}`, so that payloads can be masked for display without the code that created them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MASK = "***"
 
 
 class Secret(Generic[T]):
-    """A value that isn't shown. Annotate arguments, fields and results with it: `Secret[str]`."""
+    """A value that is never displayed. Annotate arguments, fields and results with it: `Secret[str]`."""
 
     __slots__ = ("_value",)
 
@@ -22,7 +22,7 @@ class Secret(Generic[T]):
         self._value = value
 
     def reveal(self) -> T:
-        """The value itself."""
+        """Return the value itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -39,7 +39,8 @@ class Secret(Generic[T]):
 
 
 def mask_secrets(value: Any) -> Any:
-    """A plain JSON value with a mask for each secret in it."""
+    """Return a JSON value with every secret masked."""
+
     if isinstance(value, dict):
         if value.keys() == {SECRET_KEY}:
             return MASK

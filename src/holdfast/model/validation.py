@@ -1,6 +1,6 @@
-"""Finding what in a value can't be kept as JSON, and where. Slow and exact: called only when something seems wrong.
+"""Find the part of a value that can't be stored as JSON, for error messages.
 
-The fast path, which decides whether to look, is in `codec.py`.
+This is slow and exact; `codec.py` calls it only if its fast checks found something suspicious.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import msgspec
 from holdfast.model.names import type_name
 
 MAX_DEPTH = 200
-MAX_DIGITS = 4000  # Python reads 4300 by default, the sign of a negative one included
+MAX_DIGITS = 4000  # Python parses at most 4300 by default, including a sign
 
 PYDANTIC_MASK = "**********"
-"""What pydantic writes for the secrets in a model."""
+"""What pydantic writes in node of a model's secrets."""
 
 _TOO_DEEP = f"nesting deeper than {MAX_DEPTH} levels"
-_TOO_LONG = 10**MAX_DIGITS
-_LONGEST_PATH = 200
+_INTEGER_LIMIT = 10**MAX_DIGITS
+_MAX_PATH_CHARS = 200
 _ATOMS = (str, int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in a value, and where."""
+    """A problem in a value, and its path."""
 
     path: str
     problem: str
@@ -39,14 +39,14 @@ class Problem:
         return f"{self.problem} at `{self.path}`"
 
 
-class _Place:
-    """A value with the way that led to it; the path is spelled out only for the one that is at fault."""
+class _Node:
+    """A value with its parent. The path is built only for the value that has a problem."""
 
     __slots__ = ("depth", "parent", "step", "value")
 
     depth: int
 
-    def __init__(self, value: Any, parent: _Place | None, step: str) -> None:
+    def __init__(self, value: Any, parent: _Node | None, step: str) -> None:
         self.value = value
         self.parent = parent
         self.step = step
@@ -54,31 +54,31 @@ class _Place:
 
     def path(self) -> str:
         steps: list[str] = []
-        place: _Place | None = self
-        while place is not None:
-            steps.append(place.step)
-            place = place.parent
+        node: _Node | None = self
+        while node is not None:
+            steps.append(node.step)
+            node = node.parent
         path = "".join(reversed(steps))
-        return path if len(path) <= _LONGEST_PATH else path[:_LONGEST_PATH] + "…"
+        return path if len(path) <= _MAX_PATH_CHARS else path[:_MAX_PATH_CHARS] + "…"
 
 
 def find_problem(value: Any, replace: Callable[[Any], Any]) -> Problem | None:
-    """The first flaw of a value, or None. `replace` gives what stands for an object of an unknown type."""
-    places = [_Place(value, None, "$")]
-    while places:
-        place = places.pop()
-        inner: list[_Place] = []
-        problem = _TOO_DEEP if place.depth > MAX_DEPTH + 1 else _look(place, inner, replace)
+    """Return the first problem of a value, or None. `replace` converts objects of types that msgspec doesn't know."""
+    nodes = [_Node(value, None, "$")]
+    while nodes:
+        node = nodes.pop()
+        inner: list[_Node] = []
+        problem = _TOO_DEEP if node.depth > MAX_DEPTH + 1 else _check(node, inner, replace)
         if problem is not None:
-            return Problem(place.path(), problem)
-        places.extend(reversed(inner))
+            return Problem(node.path(), problem)
+        nodes.extend(reversed(inner))
     return None
 
 
 def find_pydantic_secret(value: Any, path: str = "$") -> Problem | None:
-    """The first of pydantic's secrets in a value, which isn't written as it is, or None."""
+    """Return the first pydantic secret in a value, which would be stored masked, or None."""
     if hasattr(type(value), "get_secret_value"):
-        return Problem(path, "a secret, which would be kept as asterisks: pass where it can be found,")
+        return Problem(path, "a pydantic secret, which would be stored as asterisks (pass a reference to it instead),")
     if isinstance(value, dict) or hasattr(type(value), "model_fields"):
         named = value if isinstance(value, dict) else vars(value)
         inner = [(f".{name}", item) for name, item in named.items()]
@@ -87,30 +87,31 @@ def find_pydantic_secret(value: Any, path: str = "$") -> Problem | None:
     return next((found for step, item in inner if (found := find_pydantic_secret(item, path + step)) is not None), None)
 
 
-def _look(place: _Place, inner: list[_Place], replace: Callable[[Any], Any]) -> str | None:
-    """What is wrong with this value itself; the values inside it are added to `inner`."""
-    value = place.value
+def _check(node: _Node, inner: list[_Node], replace: Callable[[Any], Any]) -> str | None:
+    """Return the problem of this value itself; append the values inside it to `inner`."""
+
+    value = node.value
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, Enum):
-        inner.append(_Place(value.value, place.parent, place.step))
+        inner.append(_Node(value.value, node.parent, node.step))
         return None
     if isinstance(value, _ATOMS):
-        return _look_at_atom(value)
+        return _check_atom(value)
     if isinstance(value, dict):
-        return _look_at_dict(place, inner)
+        return _check_dict(node, inner)
     for step, item in _items(value):
-        inner.append(_Place(item, place, step))
+        inner.append(_Node(item, node, step))
     if inner or _encodes(value):
         return None
-    return _look_at_stranger(place, inner, replace)
+    return _check_unknown(node, inner, replace)
 
 
-def _look_at_atom(value: str | int | float) -> str | None:
+def _check_atom(value: str | int | float) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{float(value)!r}, which JSON can't hold,"
     if isinstance(value, int):
-        return None if -_TOO_LONG < value < _TOO_LONG else f"an integer of more than {MAX_DIGITS:,} digits"
+        return None if -_INTEGER_LIMIT < value < _INTEGER_LIMIT else f"an integer of more than {MAX_DIGITS:,} digits"
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -118,15 +119,15 @@ def _look_at_atom(value: str | int | float) -> str | None:
     return None
 
 
-def _look_at_dict(place: _Place, inner: list[_Place]) -> str | None:
-    for key, item in place.value.items():
+def _check_dict(node: _Node, inner: list[_Node]) -> str | None:
+    for key, item in node.value.items():
         plain = key.value if isinstance(key, Enum) else key
-        problem = _look_at_atom(plain) if isinstance(plain, _ATOMS) else None
+        problem = _check_atom(plain) if isinstance(plain, _ATOMS) else None
         if problem is not None:
             return f"{problem} as a key"
         if not _encodes({key: None}):
             return f"a key of type {type(key).__name__} (keys must be strings or numbers)"
-        inner.append(_Place(item, place, f".{key}"))
+        inner.append(_Node(item, node, f".{key}"))
     return None
 
 
@@ -144,13 +145,13 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{name}", getattr(value, name)
 
 
-def _look_at_stranger(place: _Place, inner: list[_Place], replace: Callable[[Any], Any]) -> str | None:
+def _check_unknown(node: _Node, inner: list[_Node], replace: Callable[[Any], Any]) -> str | None:
     try:
-        inner.append(_Place(replace(place.value), place.parent, place.step))
+        inner.append(_Node(replace(node.value), node.parent, node.step))
     except Exception:
-        if inspect.iscoroutine(place.value):
+        if inspect.iscoroutine(node.value):
             return "a coroutine (is an await missing?)"
-        return f"a value of type {type_name(type(place.value))}, which can't be written as JSON,"
+        return f"a value of type {type_name(type(node.value))}, which can't be written as JSON,"
     return None
 
 

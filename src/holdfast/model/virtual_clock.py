@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved, for tests: statements go by it instead of the database's own clock."""
+"""A clock for tests that stands still until it is advanced. Statements use it instead of the database's clock."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from holdfast.model.clock import Clock, Duration, time_to_micros, to_datetime, t
 
 
 class ClockFollower(Protocol):
-    """A worker that goes by such a clock, as a test sees it."""
+    """A worker that uses a virtual clock."""
 
     @property
     def session(self) -> str | None:
-        """The id of its session, while it has one."""
+        """The id of its session, if it has one."""
 
     def attempt(self, run: str) -> Any:
-        """The attempt of a run that it has in hand, or None."""
+        """Return the attempt of a run that the worker has claimed, or None."""
 
     def time_moves(self, by: int) -> None:
-        """Right before the clock is moved by so many microseconds."""
+        """Called right before the clock advances by `by` microseconds."""
 
     def time_moved(self) -> None:
-        """Right after."""
+        """Called right after the clock advanced."""
 
     def die(self) -> None:
-        """Write nothing more, as a process that was killed."""
+        """Stop writing, like a killed process."""
 
 
 class VirtualClock:
-    """The time of a test: real at its start, then still until `advance` or `set`."""
+    """The clock of a test: starts at the real time and stands still until `advance` or `set`."""
 
     def __init__(self, now: datetime | None = None) -> None:
         self._now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
@@ -43,7 +43,7 @@ class VirtualClock:
 
     @property
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """The current time, in UTC."""
         return to_datetime(self._now)
 
     def advance(
@@ -55,24 +55,24 @@ class VirtualClock:
         minutes: float = 0,
         seconds: float = 0,
     ) -> datetime:
-        """Move on by a `timedelta` or seconds, or by what is named. What is due then happens in the next drain, or at
-        once where a worker is at work. The new time."""
+        """Advance by a `timedelta` or seconds, or by the named units; return the new time.
+
+        Work that becomes due runs in the next drain, or at once if a worker is running.
+        """
         named = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if duration is not None and named:
-            raise ConfigError(
-                "the clock is advanced by a duration, or by days, hours, minutes and seconds, not by both"
-            )
-        return self._move(to_micros(named if duration is None else duration, "what the clock is advanced by"))
+            raise ConfigError("advance takes either a duration or days, hours, minutes and seconds, not both")
+        return self._move(to_micros(named if duration is None else duration, "the duration of advance"))
 
     def set(self, time: datetime) -> datetime:
-        """Go to a moment, which may be a past one while no worker is at work."""
-        by = time_to_micros(time, "the time to set the clock to") - self._now
+        """Set the time; return it. It may be in the past only while no worker is running."""
+        by = time_to_micros(time, "the time of set") - self._now
         if by < 0 and self._followers:
-            raise ConfigError(f"the clock can't go back to {time} while a worker goes by it; set it before")
+            raise ConfigError(f"the clock can't go back to {time} while a worker is running; set it before")
         return self._move(by)
 
     def _move(self, by: int) -> datetime:
-        """Living workers keep their leases, as they would have over so much time; those of dead ones run out."""
+        """Move the clock. Running workers keep their leases, as if renewed; leases of dead ones expire."""
         with self._lock:
             followers = list(self._followers)
             for follower in followers:
@@ -81,8 +81,6 @@ class VirtualClock:
         for follower in followers:
             follower.time_moved()
         return self.now
-
-    # For workers
 
     def follow(self, follower: ClockFollower) -> None:
         with self._lock:
@@ -94,7 +92,7 @@ class VirtualClock:
                 self._followers.remove(follower)
 
     def worker(self, session: str) -> ClockFollower | None:
-        """The worker of a session, if it is alive."""
+        """Return the worker of a session, if it is alive."""
         return next((follower for follower in list(self._followers) if follower.session == session), None)
 
     def __repr__(self) -> str:
@@ -102,5 +100,6 @@ class VirtualClock:
 
 
 def real_seconds(clock: Clock, seconds: float) -> float:
-    """How long to wait in this process for something by the clock: not at all by one that stands still meanwhile."""
+    """Return how long to really wait for `seconds` of the clock: not at all for a virtual clock."""
+
     return 0.0 if isinstance(clock, VirtualClock) else seconds

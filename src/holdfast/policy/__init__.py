@@ -1,1 +1,1 @@
-"""What should happen: pure functions, no I/O and no clock."""
+"""Pure decision functions, without I/O or a clock."""

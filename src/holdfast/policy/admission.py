@@ -1,4 +1,4 @@
-"""Which runs may start under their limits: concurrency, and rates that are exact over a sliding window."""
+"""Decide which runs may start under their limits: concurrency, and rates that are exact over a sliding window."""
 
 from __future__ import annotations
 
@@ -11,51 +11,43 @@ import msgspec
 from holdfast.errors import ConfigError
 
 CounterKey: TypeAlias = str
-"""What tells a counter from others: the name of its limit, and its key."""
+"""Identifies a counter: the name of its limit and its key."""
 
-MOST_PER_PERIOD = 10_000
+MAX_STARTS_PER_PERIOD = 10_000
 RECHECK_MICROS = 10_000_000
-"""Microseconds after which those that wait for a permit are looked at, should nobody have told them."""
+"""How long parked runs wait before they are checked again, in case no released permit has woken them."""
 RECHECK_SOON_MICROS = 100_000
-"""The same for those that couldn't be told because someone else was at their rows for a moment."""
+"""The same for runs that couldn't be woken because their rows were locked."""
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,6})\s*(s|sec|second|m|min|minute|h|hour|d|day)s?\s*")
 _SECONDS = {
-    "s": 1,
-    "sec": 1,
-    "second": 1,
-    "m": 60,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86400,
-    "day": 86400,
-}
+    "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400,
+}  # fmt: skip
 
 
 class Rate(NamedTuple):
-    """So many starts in any period of so many microseconds."""
+    """At most `starts` starts within any `period` (microseconds)."""
 
     starts: int
     period: int
 
 
 def parse_rate(text: object, what: str) -> Rate:
-    """A rate like `100/min`, `5/s`, `1000/day` or `3/10s`."""
+    """Parse a rate such as `100/min`, `5/s`, `1000/day` or `3/10s`."""
     found = _RATE.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ConfigError(f'{what} must be like "100/min", "5/s" or "3/10s", but is {str(text)[:60]!r}')
+        raise ConfigError(f'{what} must be a rate such as "100/min", "5/s" or "3/10s", not {str(text)[:60]!r}')
     count, number, unit = int(found[1]), int(found[2] or 1), found[3]
-    if not 1 <= count <= MOST_PER_PERIOD or number < 1:
+    if not 1 <= count <= MAX_STARTS_PER_PERIOD or number < 1:
         raise ConfigError(
-            f"{what} may be from 1 to {MOST_PER_PERIOD:,} in a period, but is {text!r}: for more, take a shorter period"
+            f"{what} must allow 1 to {MAX_STARTS_PER_PERIOD:,} starts per period, not {text!r}:"
+            " use a shorter period for a higher rate"
         )
     return Rate(count, number * _SECONDS[unit] * 1_000_000)
 
 
 class LimitCounter(msgspec.Struct):
-    """A counter and its caps. `log`: when how many were started, oldest first, within the last period."""
+    """A counter and its limits. `log` has the starts within the last period, oldest first, as [time, count]."""
 
     used: int = 0
     concurrency: int | None = None
@@ -64,7 +56,7 @@ class LimitCounter(msgspec.Struct):
     look_at: int | None = None
 
     def free(self, now: int) -> int | None:
-        """How many more may start now; None for any number."""
+        """Return how many more runs may start now; None if unlimited."""
         room = [] if self.concurrency is None else [self.concurrency - self.used]
         if self.rate is not None:
             self.forget(now)
@@ -72,8 +64,7 @@ class LimitCounter(msgspec.Struct):
         return max(min(room), 0) if room else None
 
     def forget(self, now: int) -> None:
-        """Starts that the window has left behind don't count any more. Those of a clock that was put back since count
-        from now on."""
+        """Drop starts that have left the window. Starts in the future, after a clock was set back, count as now."""
         if self.rate is not None:
             start = now - self.rate.period
             self.log = [[min(at, now), count] for at, count in self.log if at > start]
@@ -88,8 +79,10 @@ class LimitCounter(msgspec.Struct):
             self.log.append([now, 1])
 
     def opens_at(self, now: int) -> int:
-        """When it is worth looking again, as some wait: what room there is now is given away already, so when the
-        window leaves the oldest start behind. Permits that return tell by themselves."""
+        """Return when to check parked runs again: when the oldest start leaves the window.
+
+        Permits that are free now have been given away, and released permits wake parked runs by themselves.
+        """
         if self.rate is None or (self.concurrency is not None and self.used >= self.concurrency):
             return now + RECHECK_MICROS
         oldest = self.log[0][0] if self.log else now
@@ -97,7 +90,7 @@ class LimitCounter(msgspec.Struct):
 
 
 class Admission(NamedTuple):
-    """Which of the candidates start, and on which counter each of the others waits."""
+    """The candidates that start, and for each of the others the counter that it waits for."""
 
     admitted: list[str]
     parked: dict[str, CounterKey]
@@ -106,24 +99,27 @@ class Admission(NamedTuple):
 def admit(
     candidates: Iterable[tuple[str, Sequence[CounterKey]]], counters: Mapping[CounterKey, LimitCounter], now: int
 ) -> Admission:
-    """Let runs start in their order as far as all their counters have room; the others wait for the first that is full.
-    Counters are changed."""
+    """Admit runs in order while all their counters have room. The others wait for their first full counter.
+
+    Updates the counters.
+    """
+
     admitted: list[str] = []
     parked: dict[str, CounterKey] = {}
-    left = {place: counter.free(now) for place, counter in counters.items()}
-    for id, places in candidates:
-        full = next((place for place in places if left[place] == 0), None)
+    left = {key: counter.free(now) for key, counter in counters.items()}
+    for id, keys in candidates:
+        full = next((key for key in keys if left[key] == 0), None)
         if full is not None:
             parked[id] = full
             continue
         admitted.append(id)
-        for place in places:
-            counters[place].take(now)
-            free = left[place]
-            left[place] = None if free is None else free - 1
-    waited_for = set(parked.values()) | {place for place, counter in counters.items() if counter.look_at is not None}
-    for place in waited_for:
-        counter = counters[place]
+        for key in keys:
+            counters[key].take(now)
+            free = left[key]
+            left[key] = None if free is None else free - 1
+    waited_for = set(parked.values()) | {key for key, counter in counters.items() if counter.look_at is not None}
+    for key in waited_for:
+        counter = counters[key]
         opens = counter.opens_at(now)
         counter.look_at = opens if counter.look_at is None else min(counter.look_at, opens)
     return Admission(admitted, parked)

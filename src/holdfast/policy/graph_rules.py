@@ -1,16 +1,18 @@
-"""Which nodes of a graph run, and with what: conditions kept as data, judged when all that they speak of is final.
+"""Rules that decide whether a node of a graph runs, and with which arguments.
+
+Rules are stored as data and evaluated once all nodes that they refer to are final.
 
 A rule is a list with its kind first:
 
-| rule | true when |
+| rule | true if |
 | --- | --- |
-| `["done", node]`, `["failed", node]`, `["finished", node]` | it ended well; failed or was cancelled; ended at all |
-| `["all", [rule, …]]`, `["any", […]]`, `["none", […]]` | all, at least one, none of the rules are |
-| `["==", ref, value]`, `!=`, `<`, `<=`, `>`, `>=`, `contains` | the output compares so with a value or an output |
-| `["exists", ref]` | there is something at that place of the output |
+| `["done", node]`, `["failed", node]`, `["finished", node]` | it is done; it failed or was cancelled; it is final |
+| `["all", [rule, …]]`, `["any", […]]`, `["none", […]]` | all, at least one, or none of the rules are true |
+| `["==", ref, value]`, `!=`, `<`, `<=`, `>`, `>=`, `contains` | the comparison with a value or an output holds |
+| `["exists", ref]` | the output has a value at that path |
 
-A reference is `{"node": name, "path": [key, …]}`, with `"default"` for when there is nothing at that place; a value is
-`{"value": …}`. Comparing with nothing is false, but for `!=`.
+A reference is `{"node": name, "path": [key, …]}`, with an optional `"default"` for a missing value; a value is
+`{"value": …}`. A comparison with a missing value is false, except `!=`.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ Rule: TypeAlias = list[Any]
 Reference: TypeAlias = dict[str, Any]
 
 MISSING = msgspec.UNSET
-"""What is found where there is nothing: not the same as a null."""
+"""A value that doesn't exist, as opposed to null."""
 
-_MODES = {
+_STATES = {
     "done": ("done",),
     "failed": ("failed", "cancelled"),
     "finished": ("done", "failed", "cancelled", "skipped"),
 }
-_ORDERED: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -44,7 +46,7 @@ _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class NodeOutcome(msgspec.Struct):
-    """How a node ended. `output` is JSON text where it was asked for; `cause` says why it was skipped, as JSON text."""
+    """The outcome of a node. `output` is JSON text if it was requested; `cause` is why it was skipped, as JSON."""
 
     state: str
     output: str | None = None
@@ -59,26 +61,26 @@ class NodeOutcome(msgspec.Struct):
         return self._value
 
 
-Ends: TypeAlias = Mapping[str, NodeOutcome]
+Outcomes: TypeAlias = Mapping[str, NodeOutcome]
 
 
 class RunNode(msgspec.Struct, frozen=True):
-    """The node runs; with these arguments where it has any to be filled in."""
+    """The node runs, with `args` if it has references in its arguments."""
 
     args: Any = None
 
 
 class SkipNode(msgspec.Struct, frozen=True):
-    """The node can't run any more: a node before it failed, or a condition is false. `node` is the one to blame."""
+    """The node can never run: a dependency failed, or a condition is false. `node` is the one that caused it."""
 
     failure: bool
     node: str | None = None
     cause: str | None = None
-    """The cause of the skipped node that it follows, where there is one."""
+    """The cause of the skipped dependency, if that is why."""
 
 
 class FailNode(msgspec.Struct, frozen=True):
-    """The node can't be given what it was to be given."""
+    """The node can't run because its rule or its arguments can't be evaluated."""
 
     message: str
 
@@ -87,42 +89,44 @@ Decision: TypeAlias = RunNode | SkipNode | FailNode
 
 
 class NotComparable(Exception):
-    """A condition compares what can't be compared."""
+    """A condition compares values that have no order."""
 
 
-def decide_node(plan: Mapping[str, Any], ends: Ends) -> Decision:
-    """What becomes of a node when all that it depends on is final. `plan` has its `rule`, and what is to be filled into
-    its `args`: `fills`, each with the place `at` and a reference."""
+def decide_node(plan: Mapping[str, Any], outcomes: Outcomes) -> Decision:
+    """Decide a node whose dependencies are all final.
+
+    `plan` has its `rule`, its `args`, and `fills`: references, each with the path `at` in the arguments to put it.
+    """
     try:
         rule = plan.get("rule")
-        if rule is not None and not is_satisfied(rule, ends):
-            return _blame(rule, ends)
-        return _filled(plan, ends)
+        if rule is not None and not is_satisfied(rule, outcomes):
+            return _skip_cause(rule, outcomes)
+        return _fill_arguments(plan, outcomes)
     except (NotComparable, PayloadError) as error:
         return FailNode(str(error))
     except RecursionError:
-        return FailNode("its condition or its arguments are nested too deep")
+        return FailNode("its condition or arguments are nested too deeply")
 
 
-def is_satisfied(rule: Rule, ends: Ends) -> bool:
-    """Whether a rule is true."""
+def is_satisfied(rule: Rule, outcomes: Outcomes) -> bool:
+    """Return whether a rule is true."""
     kind = rule[0]
-    if kind in _MODES:
-        return ends[rule[1]].state in _MODES[kind]
+    if kind in _STATES:
+        return outcomes[rule[1]].state in _STATES[kind]
     if kind == "all":
-        return all(is_satisfied(each, ends) for each in rule[1])
+        return all(is_satisfied(each, outcomes) for each in rule[1])
     if kind == "any":
-        return any(is_satisfied(each, ends) for each in rule[1])
+        return any(is_satisfied(each, outcomes) for each in rule[1])
     if kind == "none":
-        return not any(is_satisfied(each, ends) for each in rule[1])
+        return not any(is_satisfied(each, outcomes) for each in rule[1])
     if kind == "exists":
-        return resolve_reference(rule[1], ends) is not MISSING
-    return _compares(kind, resolve_reference(rule[1], ends), _operand(rule[2], ends))
+        return resolve_reference(rule[1], outcomes) is not MISSING
+    return _compare(kind, resolve_reference(rule[1], outcomes), _operand(rule[2], outcomes))
 
 
 def rule_references(rule: Rule | None) -> Iterator[Reference]:
-    """All outputs that a rule speaks of."""
-    if rule is None or rule[0] in _MODES:
+    """Yield all references to outputs in a rule."""
+    if rule is None or rule[0] in _STATES:
         return
     if rule[0] in ("all", "any", "none"):
         for each in rule[1]:
@@ -132,10 +136,10 @@ def rule_references(rule: Rule | None) -> Iterator[Reference]:
 
 
 def rule_nodes(rule: Rule | None) -> Iterator[str]:
-    """All nodes that a rule speaks of."""
+    """Yield the names of all nodes in a rule."""
     if rule is None:
         return
-    if rule[0] in _MODES:
+    if rule[0] in _STATES:
         yield rule[1]
     elif rule[0] in ("all", "any", "none"):
         for each in rule[1]:
@@ -144,11 +148,11 @@ def rule_nodes(rule: Rule | None) -> Iterator[str]:
         yield from (reference["node"] for reference in rule_references(rule))
 
 
-def resolve_reference(reference: Reference, ends: Ends) -> Any:
-    """The value that a reference means, NOTHING where there is none; PayloadError where it can't be read here."""
+def resolve_reference(reference: Reference, outcomes: Outcomes) -> Any:
+    """Return the value of a reference, or MISSING. Raise PayloadError if this process can't decode the output."""
     node = reference["node"]
     try:
-        value = ends[node].value()
+        value = outcomes[node].value()
     except PayloadError as error:
         raise PayloadError(f"the output of node {node}: {error}") from error
     for key in reference["path"]:
@@ -166,23 +170,23 @@ def _item(value: Any, key: str | int) -> Any:
     return MISSING
 
 
-def _operand(part: dict[str, Any], ends: Ends) -> Any:
-    return part["value"] if "value" in part else resolve_reference(part, ends)
+def _operand(part: dict[str, Any], outcomes: Outcomes) -> Any:
+    return part["value"] if "value" in part else resolve_reference(part, outcomes)
 
 
-def _compares(kind: str, left: Any, right: Any) -> bool:
+def _compare(kind: str, left: Any, right: Any) -> bool:
     if left is MISSING or right is MISSING:
         return kind == "!="
     if kind in ("==", "!="):
-        return _same(left, right) == (kind == "==")
+        return _equal(left, right) == (kind == "==")
     if kind == "contains":
         return _contains(left, right)
     numbers = _is_number(left) and _is_number(right)
     if not numbers and not (isinstance(left, str) and isinstance(right, str)):
         raise NotComparable(
-            f"the condition compares {_shown(left)} {kind} {_shown(right)}: only numbers, or texts, have an order"
+            f"the condition {_shown(left)} {kind} {_shown(right)} is invalid: compare two numbers or two strings"
         )
-    return _ORDERED[kind](left, right)
+    return _COMPARISONS[kind](left, right)
 
 
 def _contains(whole: Any, part: Any) -> bool:
@@ -191,20 +195,20 @@ def _contains(whole: Any, part: Any) -> bool:
     if isinstance(whole, dict):
         return isinstance(part, str) and part in whole
     if isinstance(whole, list):
-        return any(_same(item, part) for item in whole)
+        return any(_equal(item, part) for item in whole)
     raise NotComparable(
-        f"the condition asks whether {_shown(whole)} contains {_shown(part)}: only lists, texts and objects do"
+        f"the condition {_shown(whole)} contains {_shown(part)} is invalid: use a list, string or object"
     )
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Equality of JSON values: true is not 1."""
+def _equal(left: Any, right: Any) -> bool:
+    """Compare JSON values, for which true is not 1."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
+        return len(left) == len(right) and all(map(_equal, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
     return bool(left == right)
 
 
@@ -217,51 +221,51 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def _filled(plan: Mapping[str, Any], ends: Ends) -> Decision:
+def _fill_arguments(plan: Mapping[str, Any], outcomes: Outcomes) -> Decision:
     fills = plan.get("fills")
     if fills is None:
         return RunNode()
     args = plan["args"]
     for fill in fills:
-        value = resolve_reference(fill, ends)
-        if value is MISSING and ends[fill["node"]].state != "done":
-            return _blame(["done", fill["node"]], ends)
+        value = resolve_reference(fill, outcomes)
+        if value is MISSING and outcomes[fill["node"]].state != "done":
+            return _skip_cause(["done", fill["node"]], outcomes)
         if value is MISSING:
-            return FailNode(f"the output of node {fill['node']} has nothing at {path_text(fill['path'])}")
+            return FailNode(f"the output of node {fill['node']} has no value at {path_text(fill['path'])}")
         args = _put(args, fill["at"], value)
     return RunNode(args)
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """A path as it is written in code."""
+    """Return a path as written in code."""
     return "".join(f"[{key!r}]" for key in path) or "its top"
 
 
 def _put(args: Any, at: Sequence[str | int], value: Any) -> Any:
     if not at:
         return value
-    holder = args
+    target = args
     for key in at[:-1]:
-        holder = holder[key]
-    holder[at[-1]] = value
+        target = target[key]
+    target[at[-1]] = value
     return args
 
 
-def _blame(rule: Rule, ends: Ends) -> SkipNode:
-    """Why a rule is false: a failure where there is one to blame, else a condition."""
+def _skip_cause(rule: Rule, outcomes: Outcomes) -> SkipNode:
+    """Return why a rule is false: a failure if there is one, else a condition."""
     kind = rule[0]
     if kind == "all":
-        false = [each for each in rule[1] if not is_satisfied(each, ends)]
-        return _first_failure([_blame(each, ends) for each in false])
+        false = [each for each in rule[1] if not is_satisfied(each, outcomes)]
+        return _prefer_failure([_skip_cause(each, outcomes) for each in false])
     if kind == "any":
-        return _first_failure([_blame(each, ends) for each in rule[1]])
+        return _prefer_failure([_skip_cause(each, outcomes) for each in rule[1]])
     if kind == "none":
         return SkipNode(failure=False)
     named = list(rule_nodes(rule))
-    return _first_failure([_blamed(kind, name, ends[name]) for name in named])
+    return _prefer_failure([_node_cause(kind, name, outcomes[name]) for name in named])
 
 
-def _blamed(kind: str, name: str, end: NodeOutcome) -> SkipNode:
+def _node_cause(kind: str, name: str, end: NodeOutcome) -> SkipNode:
     if end.state == "skipped":
         return SkipNode(is_failure(end.cause), name, end.cause)
     if end.state in ("failed", "cancelled") and kind != "failed":
@@ -270,22 +274,24 @@ def _blamed(kind: str, name: str, end: NodeOutcome) -> SkipNode:
 
 
 def is_failure(cause: str | None) -> bool:
-    """Whether the cause of a skip is that a node failed."""
+    """Return whether the cause of a skip is a failed node."""
     return cause is not None and msgspec.json.decode(cause).get("code") == "failure"
 
 
-def _first_failure(causes: Sequence[SkipNode]) -> SkipNode:
+def _prefer_failure(causes: Sequence[SkipNode]) -> SkipNode:
     return next((cause for cause in causes if cause.failure), causes[0] if causes else SkipNode(failure=False))
 
 
-_WRITTEN = {"done": "{}", "failed": "{}.failed", "finished": "{}.finished"}
+# Rules for display
+
+_STATE_TEXT = {"done": "{}", "failed": "{}.failed", "finished": "{}.finished"}
 
 
 def rule_text(rule: Rule) -> str:
-    """A rule as it is written in code: `load.failed`, `any_of(a, b)`, `load.output['rows'] > 10`."""
+    """Return a rule as written in code: `load.failed`, `any_of(a, b)`, `load.output['rows'] > 10`."""
     kind = rule[0]
-    if kind in _WRITTEN:
-        return _WRITTEN[kind].format(rule[1])
+    if kind in _STATE_TEXT:
+        return _STATE_TEXT[kind].format(rule[1])
     if kind in ("all", "any", "none"):
         return f"{kind}_of({', '.join(map(rule_text, rule[1]))})"
     if kind == "exists":
@@ -296,17 +302,16 @@ def rule_text(rule: Rule) -> str:
 
 
 def condition_text(rule: Rule | None) -> str | None:
-    """What a node's rule says beyond that some nodes must have ended, or ended well; None where that is all."""
-    told = [rule_text(part) for part in _parts(rule) if part[0] not in ("done", "finished")]
-    return ", ".join(told) or None
+    """Return the conditions of a rule beyond dependencies that must be done or finished; None if there are none."""
+    return ", ".join(rule_text(part) for part in _parts(rule) if part[0] not in ("done", "finished")) or None
 
 
 def dependency_modes(rule: Rule | None) -> dict[str, str]:
-    """How a rule speaks of each node: it must be `done`, `failed` or `finished`, or a `condition` looks at it."""
+    """Return for each node whether the rule requires `done`, `failed` or `finished`, or has a `condition` on it."""
     found: dict[str, str] = {}
     for part in _parts(rule):
         for name in rule_nodes(part):
-            if part[0] not in _WRITTEN or found.get(name, part[0]) != part[0]:
+            if part[0] not in _STATE_TEXT or found.get(name, part[0]) != part[0]:
                 found[name] = "condition"
             else:
                 found[name] = part[0]
@@ -314,7 +319,8 @@ def dependency_modes(rule: Rule | None) -> dict[str, str]:
 
 
 def _parts(rule: Rule | None) -> list[Rule]:
-    """The rules that must all be true."""
+    """Return the rules that must all be true."""
+
     if rule is None:
         return []
     return list(rule[1]) if rule[0] == "all" else [rule]

@@ -1,5 +1,7 @@
-"""Durations as histograms: counts by steps that grow with the duration, so that few steps reach from a millisecond to
-days, and percentiles that are right to about a tenth. The store counts by the same steps in SQL."""
+"""Histograms of durations with exponential buckets: few buckets cover a millisecond to days, accurate to about 10%.
+
+The store counts durations into the same buckets in SQL.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +11,39 @@ from typing import TypeAlias
 
 from holdfast.model.clock import MICROS_PER_SECOND
 
-STEPS = 5
-"""Steps to each e-fold of a duration: the step of a duration is STEPS * ln(milliseconds + 1), rounded down."""
-MILLISECOND = MICROS_PER_SECOND // 1000
+BUCKETS_PER_E_FOLD = 5
+"""The bucket of a duration is floor(BUCKETS_PER_E_FOLD * ln(milliseconds + 1))."""
+MICROS_PER_MILLISECOND = MICROS_PER_SECOND // 1000
 
 Histogram: TypeAlias = dict[int, int]
-"""How many durations there are by step."""
+"""Number of durations by bucket."""
 
 
 def bucket_of(micros: int) -> int:
-    """The step that a duration belongs to."""
-    return math.floor(STEPS * math.log(max(micros, 0) / MILLISECOND + 1))
+    """Return the bucket of a duration."""
+    return math.floor(BUCKETS_PER_E_FOLD * math.log(max(micros, 0) / MICROS_PER_MILLISECOND + 1))
 
 
-def bucket_midpoint_s(step: int) -> float:
-    """A duration in the middle of a step, in seconds."""
-    return math.expm1((step + 0.5) / STEPS) / 1000
+def bucket_midpoint_s(bucket: int) -> float:
+    """Return a duration in the middle of a bucket, in seconds."""
+    return math.expm1((bucket + 0.5) / BUCKETS_PER_E_FOLD) / 1000
 
 
-def merge_histograms(some: Iterable[Mapping[int, int]]) -> Histogram:
-    """One histogram of several."""
-    found: Histogram = {}
-    for each in some:
-        for step, count in each.items():
-            found[step] = found.get(step, 0) + count
-    return found
+def merge_histograms(histograms: Iterable[Mapping[int, int]]) -> Histogram:
+    """Add up several histograms."""
+    merged: Histogram = {}
+    for histogram in histograms:
+        for bucket, count in histogram.items():
+            merged[bucket] = merged.get(bucket, 0) + count
+    return merged
 
 
 def percentile(histogram: Mapping[int, int], percent: float) -> float | None:
-    """The duration, in seconds, that so many percent of the durations don't exceed; None where there are none."""
+    """Return the duration in seconds that `percent` of all durations don't exceed; None if the histogram is empty."""
     total = sum(histogram.values())
     seen = 0
-    for step in sorted(histogram):
-        seen += histogram[step]
+    for bucket in sorted(histogram):
+        seen += histogram[bucket]
         if seen * 100 >= total * percent:
-            return bucket_midpoint_s(step)
+            return bucket_midpoint_s(bucket)
     return None

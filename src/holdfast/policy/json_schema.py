@@ -1,7 +1,4 @@
-"""Whether a JSON value fits a JSON Schema, as far as msgspec and pydantic write schemas for types.
-
-Keywords that say nothing about what fits (titles, descriptions, defaults) are passed over.
-"""
+"""Validate JSON values against JSON Schemas, as far as msgspec and pydantic generate them for types."""
 
 from __future__ import annotations
 
@@ -35,51 +32,54 @@ _NAMES = {
 }
 
 
+_SINGULAR = {"entries": "entry", "items": "item", "characters": "character"}
+
+
 def find_mismatch(value: Any, schema: Schema) -> str | None:
-    """What is wrong with a value, and where; None when it fits."""
-    return next(_faults(value, schema, "the output", {}), None)
+    """Return the first violation of the schema, with its path; None if the value is valid."""
+    return next(_violations(value, schema, "the output", {}), None)
 
 
 def apply_defaults(value: Any, schema: Schema) -> Any:
-    """A value that fits, with the defaults of its schema filled in where it says nothing."""
-    return _completed(value, schema, {})
+    """Return a valid value with the schema's defaults for missing properties."""
+    return _with_defaults(value, schema, {})
 
 
-def _completed(value: Any, schema: Any, defs: Mapping[str, Any]) -> Any:
+def _with_defaults(value: Any, schema: Any, defs: Mapping[str, Any]) -> Any:
     if not isinstance(schema, Mapping):
         return value
     defs = {**defs, **schema["$defs"]} if "$defs" in schema else defs
     if "$ref" in schema:
-        return _completed(value, defs[schema["$ref"].rpartition("/")[2]], defs)
+        return _with_defaults(value, defs[schema["$ref"].rpartition("/")[2]], defs)
     for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        if next(_faults(value, each, "", defs), None) is None:
-            return _completed(value, each, defs)
+        if next(_violations(value, each, "", defs), None) is None:
+            return _with_defaults(value, each, defs)
     if isinstance(value, list):
         first = schema.get("prefixItems", [])
-        kinds = [first[at] if at < len(first) else schema.get("items") for at in range(len(value))]
-        return [_completed(item, kind, defs) for item, kind in zip(value, kinds, strict=True)]
+        kinds = [first[index] if index < len(first) else schema.get("items") for index in range(len(value))]
+        return [_with_defaults(item, kind, defs) for item, kind in zip(value, kinds, strict=True)]
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         others = schema.get("additionalProperties")
-        given = {name: _completed(item, properties.get(name, others), defs) for name, item in value.items()}
+        given = {name: _with_defaults(item, properties.get(name, others), defs) for name, item in value.items()}
         absent = {name: kind["default"] for name, kind in properties.items() if name not in value and "default" in kind}
         return given | absent
     return value
 
 
-def _faults(value: Any, schema: Any, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
+def _violations(value: Any, schema: Any, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
     if schema is True or schema == {}:
         return
     if schema is False:
-        yield f"{where} must not be there"
+        yield f"{where} is not allowed"
         return
     defs = {**defs, **schema["$defs"]} if "$defs" in schema else defs
     if "$ref" in schema:
-        yield from _faults(value, defs[schema["$ref"].rpartition("/")[2]], where, defs)
+        yield from _violations(value, defs[schema["$ref"].rpartition("/")[2]], where, defs)
         return
     yield from _alternatives(value, schema, where, defs)
-    if "type" in schema and not _is_of(value, schema["type"]):
-        yield f"{where} must be {_named(schema['type'])}, not {_NAMES[type(value)]}"
+    if "type" in schema and not _has_type(value, schema["type"]):
+        yield f"{where} must be {_type_text(schema['type'])}, not {_NAMES[type(value)]}"
         return
     if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
         yield f"{where} must be one of {', '.join(_shown(each) for each in schema['enum'])}, not {_shown(value)}"
@@ -95,30 +95,30 @@ def _alternatives(value: Any, schema: Schema, where: str, defs: Mapping[str, Any
         given = schema.get(keyword)
         if given is None:
             continue
-        found = [next(_faults(value, each, where, defs), None) for each in given]
+        found = [next(_violations(value, each, where, defs), None) for each in given]
         if None not in found:
-            told = "; or ".join(map(str, found))
-            yield told if len(found) == 1 else f"{where} fits none of {len(found)} forms: {told}"
+            problems = "; or ".join(map(str, found))
+            yield problems if len(found) == 1 else f"{where} matches none of {len(found)} alternatives: {problems}"
     for each in schema.get("allOf", ()):
-        yield from _faults(value, each, where, defs)
+        yield from _violations(value, each, where, defs)
 
 
-def _is_of(value: Any, kind: str | list[str]) -> bool:
+def _has_type(value: Any, kind: str | list[str]) -> bool:
     if isinstance(kind, list):
-        return any(_is_of(value, each) for each in kind)
+        return any(_has_type(value, each) for each in kind)
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer":
-        return isinstance(value, int)  # 2.0 can't be read as one
+        return isinstance(value, int)  # msgspec doesn't decode 2.0 as an integer
     if kind == "number":
         return isinstance(value, int | float)
     kinds: dict[str, type[Any]] = {"object": dict, "array": list, "string": str, "null": type(None)}
     return kind in kinds and isinstance(value, kinds[kind])
 
 
-def _named(kind: str | list[str]) -> str:
+def _type_text(kind: str | list[str]) -> str:
     if isinstance(kind, list):
-        return " or ".join(map(_named, kind))
+        return " or ".join(map(_type_text, kind))
     return {"object": "an object", "array": "an array", "integer": "an integer", "boolean": "true or false"}.get(
         kind, kind if kind == "null" else f"a {kind}"
     )
@@ -127,21 +127,21 @@ def _named(kind: str | list[str]) -> str:
 def _object(value: dict[str, Any], schema: Schema, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
     missing = [name for name in schema.get("required", ()) if name not in value]
     if missing:
-        yield f"{where} lacks {', '.join(map(repr, missing))}"
+        yield f"{where} is missing {', '.join(map(repr, missing))}"
     properties = schema.get("properties", {})
     for name, item in value.items():
         if name in properties:
-            yield from _faults(item, properties[name], f"{where}[{name!r}]", defs)
+            yield from _violations(item, properties[name], f"{where}[{name!r}]", defs)
         else:
-            yield from _faults(item, schema.get("additionalProperties", True), f"{where}[{name!r}]", defs)
+            yield from _violations(item, schema.get("additionalProperties", True), f"{where}[{name!r}]", defs)
     yield from _size(len(value), schema, where, "Properties", "entries")
 
 
 def _array(value: list[Any], schema: Schema, where: str, defs: Mapping[str, Any]) -> Iterator[str]:
     first = schema.get("prefixItems", [])
-    for place, item in enumerate(value):
-        each = first[place] if place < len(first) else schema.get("items", True)
-        yield from _faults(item, each, f"{where}[{place}]", defs)
+    for index, item in enumerate(value):
+        each = first[index] if index < len(first) else schema.get("items", True)
+        yield from _violations(item, each, f"{where}[{index}]", defs)
     yield from _size(len(value), schema, where, "Items", "items")
 
 
@@ -153,7 +153,7 @@ def _string(value: str, schema: Schema, where: str, _defs: Mapping[str, Any]) ->
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            yield f"{where} is no {schema['format']}"
+            yield f"{where} is not a valid {schema['format']}"
     yield from _size(len(value), schema, where, "Length", "characters")
 
 
@@ -167,14 +167,18 @@ def _number(value: float, schema: Schema, where: str, _defs: Mapping[str, Any]) 
     ]
     for keyword, words, fits in limits:
         if keyword in schema and not fits(schema[keyword]):
-            yield f"{where} must be {words} {schema[keyword]}, but is {value}"
+            yield f"{where} must be {words} {schema[keyword]}, not {value}"
 
 
 def _size(size: int, schema: Schema, where: str, keyword: str, what: str) -> Iterator[str]:
     if size < schema.get(f"min{keyword}", 0):
-        yield f"{where} must have at least {schema[f'min{keyword}']} {what}"
+        yield f"{where} must have at least {_count(schema[f'min{keyword}'], what)}, not {size}"
     if size > schema.get(f"max{keyword}", size):
-        yield f"{where} may have {schema[f'max{keyword}']} {what}, but has {size}"
+        yield f"{where} may have at most {_count(schema[f'max{keyword}'], what)}, not {size}"
+
+
+def _count(number: int, plural: str) -> str:
+    return f"{number} {plural if number != 1 else _SINGULAR[plural]}"
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -1,8 +1,8 @@
-"""When a schedule has its slots: cron expressions in a time zone, or a fixed interval. Pure: the time is always given.
+"""Slots of schedules: cron expressions in a time zone, or a fixed interval; and catching up on missed slots.
 
-A slot is a moment in microseconds. Cron expressions are read in local time, and each local time that matches has one
-slot: where clocks are put back the first of the two moments, where they are put forward over it the first moment after
-the gap. Local times that come to the same moment in that way share one slot.
+A slot is a time in microseconds. Cron expressions use local time, and each matching local time has one slot. If it
+occurs twice because clocks are set back, the slot is the first occurrence. If it doesn't occur because clocks are set
+forward, the slot is the end of the gap. Local times with the same slot share it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.model.names import check_name, quoted
 
-LONGEST_EXPRESSION = 500
+MAX_EXPRESSION_CHARS = 500
 MIN_INTERVAL_MICROS = 1 * MICROS_PER_SECOND
 NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -34,14 +34,16 @@ FIELDS = ("second", "minute", "hour", "day-of-month", "month", "day-of-week")
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a local time, of no zone
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_NOT_EVERYWHERE = ("localtime", "posix", "right/")
+_NONSTANDARD_ZONES = ("localtime", "posix", "right/")
 _A_SECOND = timedelta(seconds=1)
 _ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The slots of a schedule, by `cron` in the zone `tz` or by `every`; those from `start` to `end`, both included.
-    All times and durations are microseconds. Intervals are counted from `start`, else from 1970."""
+    """The slots of a schedule from `start` to `end` (inclusive), by `cron` in the zone `tz` or by the interval `every`.
+
+    All times and durations are microseconds. Intervals count from `start`, or from 1970.
+    """
 
     cron: str | None = None
     every: int | None = None
@@ -50,14 +52,14 @@ class Timing(msgspec.Struct, frozen=True):
     end: int | None = None
 
     def next_after(self, moment: int) -> int | None:
-        """The first slot after a moment; None when there is none any more."""
+        """Return the first slot after a time, or None if there is none."""
         if self.start is not None:
             moment = max(moment, self.start - 1)
         slot = self._first_after(moment)
         return None if slot is None or (self.end is not None and slot > self.end) else slot
 
     def newest(self, after: int, until: int, most: int) -> list[int]:
-        """The last slots after a moment and not after another, at most so many, in order."""
+        """Return the last `most` slots in (after, until], in order."""
         if self.start is not None:
             after = max(after, self.start - 1)
         if self.end is not None:
@@ -70,14 +72,14 @@ class Timing(msgspec.Struct, frozen=True):
         return found[::-1]
 
     def in_words(self) -> str:
-        """For people."""
+        """Describe the timing for display."""
         if self.every is not None:
             return f"every {_span(self.every)}"
-        from cronsim import CronSim  # apps without schedules need none of it
+        from cronsim import CronSim  # imported here because apps without schedules don't need it
 
         try:
-            return CronSim(_plain(str(self.cron)), _ANY_DAY).explain()
-        except Exception:  # what it can't put into words
+            return CronSim(_expanded(str(self.cron)), _ANY_DAY).explain()
+        except Exception:  # an expression that CronSim can't describe
             return str(self.cron)
 
     def _first_after(self, moment: int) -> int | None:
@@ -88,12 +90,12 @@ class Timing(msgspec.Struct, frozen=True):
         local = to_datetime(moment - moment % MICROS_PER_SECOND).astimezone(zone).replace(tzinfo=None, fold=0)
         for at in _local_times(str(self.cron), local):
             slot = moment_of(at, zone)
-            if slot > moment:  # not in the second pass of an hour that comes twice, nor where a gap has ended
+            if slot > moment:  # skips the second occurrence of an hour, and times inside a gap
                 return slot
         return None
 
     def _backwards(self, until: int) -> Iterator[int]:
-        """The slots not after a moment, newest first."""
+        """Yield the slots up to a time, newest first."""
         if self.every is not None:
             base = self.start or 0
             slot = base + (until - base) // self.every * self.every
@@ -111,34 +113,34 @@ class Timing(msgspec.Struct, frozen=True):
 
 CatchUp: TypeAlias = Literal["skip", "latest", "all"]
 
-MISSED_AFTER = 60 * MICROS_PER_SECOND
-"""A slot that nobody has looked at for so long was missed. Less than that is only late."""
+MISSED_AFTER_MICROS = 60 * MICROS_PER_SECOND
+"""A slot counts as missed if it is overdue by more than this."""
 MAX_MISSED_SLOTS = 1000
-"""Of more missed slots than these the oldest are passed over, also with `all`."""
-AT_ONCE = 100
-"""So many are made in one transaction."""
+"""If more slots were missed, the oldest are skipped, also with `all`."""
+MAX_SLOTS_PER_BATCH = 100
+"""How many slots are created in one transaction."""
 
 
 class DueSlots(NamedTuple):
-    """Slots to be made now, and the next one; None when there is none any more."""
+    """Slots that are due now, and the next one, if any."""
 
     slots: list[int]
     next: int | None
 
 
 def due_slots(timing: Timing, catch_up: CatchUp, next_at: int, now: int) -> DueSlots:
-    """What is due of a schedule whose next slot was to be at `next_at`."""
+    """Return the due slots of a schedule whose next slot was at `next_at`."""
     if catch_up == "all":
-        slots = timing.newest(next_at - 1, now, MAX_MISSED_SLOTS)[:AT_ONCE]
+        slots = timing.newest(next_at - 1, now, MAX_MISSED_SLOTS)[:MAX_SLOTS_PER_BATCH]
         return DueSlots(slots, timing.next_after(slots[-1] if slots else now))
     slots = timing.newest(next_at - 1, now, 1)
     if catch_up == "skip":
-        slots = [slot for slot in slots if now - slot <= MISSED_AFTER]
+        slots = [slot for slot in slots if now - slot <= MISSED_AFTER_MICROS]
     return DueSlots(slots, timing.next_after(now))
 
 
 def jitter_delay(jitter: int, name: str, slot: int) -> int:
-    """How much later than its slot a run begins: chance, but the same whoever asks."""
+    """Return the delay of a run after its slot: pseudo-random, but the same in every process."""
     if jitter <= 0:
         return 0
     digest = hashlib.sha256(f"{name}\0{slot}".encode()).digest()
@@ -146,39 +148,39 @@ def jitter_delay(jitter: int, name: str, slot: int) -> int:
 
 
 def check_cron(cron: object, where: str) -> str:
-    """The expression itself, if it has slots."""
+    """Return the normalized expression. Raise ConfigError if it is invalid or never matches."""
     if not isinstance(cron, str):
-        raise ConfigError(f"{where}: cron must be a str like '0 3 * * *', not {type(cron).__name__}")
-    if len(cron) > LONGEST_EXPRESSION:
+        raise ConfigError(f"{where}: cron must be a str such as '0 3 * * *', not {type(cron).__name__}")
+    if len(cron) > MAX_EXPRESSION_CHARS:
         raise ConfigError(
-            f"{where}: cron may have {LONGEST_EXPRESSION} characters, but {quoted(cron)} has {len(cron):,}"
+            f"{where}: cron may have at most {MAX_EXPRESSION_CHARS} characters: {quoted(cron)} has {len(cron):,}"
         )
-    text = _plain(cron)
+    text = _expanded(cron)
     if text.startswith("@"):
-        raise ConfigError(f"{where}: there is no {quoted(cron.strip())}; there are {', '.join(NICKNAMES)}")
+        raise ConfigError(f"{where}: unknown nickname {quoted(cron.strip())}; use one of {', '.join(NICKNAMES)}")
     from cronsim import CronSim, CronSimError
 
     try:
         found = next(CronSim(text, _ANY_DAY), None)
     except CronSimError as error:
-        raise ConfigError(f"{where}: cron {quoted(cron)} {_fault(text, str(error))}") from None
-    except Exception:  # what its parser didn't foresee
-        raise ConfigError(f"{where}: cron {quoted(cron)} can't be read") from None
+        raise ConfigError(f"{where}: cron {quoted(cron)} {_problem(text, str(error))}") from None
+    except Exception:  # CronSim's parser raises other errors for some input
+        raise ConfigError(f"{where}: cron {quoted(cron)} is invalid") from None
     if found is None:
-        raise ConfigError(f"{where}: cron {quoted(cron)} never comes true: there is no such day")
+        raise ConfigError(f"{where}: cron {quoted(cron)} never matches: there is no such day")
     return " ".join(cron.split())
 
 
 def check_zone(tz: object, where: str) -> str:
-    """The name itself, if it is one of the IANA database."""
+    """Return the name if it is in the IANA time zone database, else raise ConfigError."""
     name = check_name(tz, f"{where}: tz")
     try:
-        if name.startswith(_NOT_EVERYWHERE) or not isinstance(load_zone(name), tzinfo):
+        if name.startswith(_NONSTANDARD_ZONES) or not isinstance(load_zone(name), tzinfo):
             raise KeyError(name)
     except (KeyError, ValueError, OSError):
         close = _close_zones(name)
         hint = f"did you mean {' or '.join(close)}?" if close else "names look like Europe/London, Asia/Tokyo or UTC"
-        raise ConfigError(f"{where}: there is no time zone {quoted(name)}; {hint}") from None
+        raise ConfigError(f"{where}: unknown time zone {quoted(name)}; {hint}") from None
     return name
 
 
@@ -190,13 +192,13 @@ def load_zone(name: str) -> tzinfo:
 
 
 def moment_of(local: datetime, zone: tzinfo) -> int:
-    """The moment of a local time: the first where there are two, the end of the gap where there is none."""
+    """Return the time of a local time: its first occurrence, or the end of the gap if it doesn't occur."""
     before, after = (local.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     assert before is not None
     assert after is not None
     if before >= after:
         return _micros(local - before)
-    low, high = local - after, local - before  # clocks are put forward in between
+    low, high = local - after, local - before  # clocks are set forward in between
     while high - low > _A_SECOND:
         middle = low + (high - low) // 2
         if middle.replace(tzinfo=UTC).astimezone(zone).utcoffset() == before:
@@ -207,7 +209,7 @@ def moment_of(local: datetime, zone: tzinfo) -> int:
 
 
 def _latest_local(moment: int, zone: tzinfo) -> datetime:
-    """The last local time that can have its slot by then: beyond what clocks show while an hour comes again."""
+    """Return the last local time whose slot may be up to `moment`, also while an hour occurs a second time."""
     there = to_datetime(moment - moment % MICROS_PER_SECOND).astimezone(zone)
     offset = there.replace(fold=0).utcoffset()
     assert offset is not None
@@ -215,38 +217,38 @@ def _latest_local(moment: int, zone: tzinfo) -> datetime:
 
 
 def _local_times(cron: str, from_: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-    """Local times that match, beyond the given one, until there are none."""
+    """Yield the matching local times after (or before) the given one."""
     from cronsim import CronSim
 
     try:
-        yield from CronSim(_plain(cron), from_, reverse=reverse)
+        yield from CronSim(_expanded(cron), from_, reverse=reverse)
     except (OverflowError, ValueError):
-        return  # the calendar is over
+        return  # the end of the calendar
 
 
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _plain(cron: str) -> str:
+def _expanded(cron: str) -> str:
     text = cron.strip().lower()
     return NICKNAMES.get(text, text)
 
 
-def _fault(text: str, message: str) -> str:
+def _problem(text: str, message: str) -> str:
     fields = text.split()
     if len(fields) not in (5, 6):
         return (
-            f"has {len(fields)} fields: there are five (minute, hour, day of the month, month, day of the week),"
-            " or six with seconds in front"
+            f"has {len(fields)} fields: use five (minute, hour, day of the month, month, day of the week),"
+            " or six starting with seconds"
         )
     name = message.removeprefix("Bad ")
     if name not in FIELDS:
-        return f"can't be read: {message}"
+        return f"is invalid: {message}"
     value = fields[FIELDS.index(name) - (6 - len(fields))] if len(fields) == 6 or name != "second" else ""
     if name == "day-of-month" and _is_list_of_numbers(value):
-        return f"never comes true: no such month has a day {quoted(value)}"
-    return f"can't be read: {quoted(value)} is no {name}"
+        return f"never matches: no such month has a day {quoted(value)}"
+    return f"is invalid: {quoted(value)} is not a valid {name}"
 
 
 def _is_list_of_numbers(value: str) -> bool:
@@ -258,7 +260,7 @@ def _close_zones(name: str) -> list[str]:
     import difflib
     from zoneinfo import available_timezones
 
-    known = {zone.lower(): zone for zone in available_timezones() if not zone.startswith(_NOT_EVERYWHERE)}
+    known = {zone.lower(): zone for zone in available_timezones() if not zone.startswith(_NONSTANDARD_ZONES)}
     wanted = name.strip().replace(" ", "_").lower()
     close = difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)
     close += [zone for zone in known if zone.rpartition("/")[2] == wanted and zone not in close]

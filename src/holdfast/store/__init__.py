@@ -1,6 +1,9 @@
-"""What is durable: every change of runs, workers and history, on either database. Blocking, set-based, fenced."""
+"""Durable logic and SQL: every change of runs, workers and history, on either database.
 
-from holdfast.store.rows import Claim, End, NewRun, Owned
+All methods block. Statements are set-based, and writes of workers are fenced. `store.py` is the table of contents.
+"""
+
+from holdfast.store.rows import Claim, End, NewRun, OwnedRun
 from holdfast.store.store import Store
 
-__all__ = ["Claim", "End", "NewRun", "Owned", "Store"]
+__all__ = ["Claim", "End", "NewRun", "OwnedRun", "Store"]

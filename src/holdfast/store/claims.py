@@ -1,4 +1,10 @@
-"""The claim: ready runs become a session's."""
+"""Claim ready runs for a worker's session.
+
+Runs of a lane are claimed in order of priority (highest first), turn and `seq`. On PostgreSQL one statement picks,
+locks and claims them; a cursor per lane decides where it starts to scan. On SQLite a read picks runs without a lock,
+and one statement claims them if nothing has changed since. Lanes of runs with limits, and isolated runs, have claims of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +17,17 @@ from operator import attrgetter
 import msgspec
 
 from holdfast.database import Row
-from holdfast.store import permits
-from holdfast.store.family import ids
-from holdfast.store.part import Do, Ground, Part, batch, bounded
-from holdfast.store.rows import Claim, Owned
+from holdfast.store.limits import take_permits
+from holdfast.store.module import StatementExecutor, StoreContext, StoreModule, id_rows, in_batches, json_rows
+from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
-LARGEST = 512
+MAX_CLAIM_RUNS = 512
+MAX_CURSOR_PRIORITIES = 16
+"""A lane with more priorities than this forgets its positions and is scanned from its head."""
+BELOW_ALL_PRIORITIES, ABOVE_ALL_PRIORITIES = -(2**31) - 1, 2**31
+
+_TURN_AND_SEQ = attrgetter("turn", "seq")
+_PRIORITY = attrgetter("priority")
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class ScanPolicy:
     """A lane is crowded if it gave a claim at least this many runs, and the claim got all it asked for."""
 
     def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
-        """How long claims may resume after a head scan that took `head_scan_s`."""
+        """Return how long claims may resume after a head scan that took `head_scan_s`."""
         if not crowded and head_scan_s <= self.slow_scan_s:
             return 0.0
         least = self.head_interval_s if crowded else 0.0
@@ -51,83 +62,28 @@ class ScanPolicy:
 
 
 SCAN_POLICY = ScanPolicy()
-MOST_PLACES = 16
-"""Priorities of a lane whose places are remembered; with more, we begin anew."""
-LEAST, MOST = -(2**31) - 1, 2**31
-"""Beyond all priorities."""
 
 
-def claim_size(wanted: int) -> int:
-    """The largest power of two that is not more than wanted, for sizes that are literals in the SQL: there are few."""
-    return 1 << min(wanted, LARGEST).bit_length() - 1
+class ScanRange(msgspec.Struct):
+    """Which ready runs of a lane a claim on PostgreSQL scans.
 
-
-def _claim_limited(do: Do, session: str, lanes: str, size: int, *, returning: bool) -> list[Row]:
-    """Pick, take permits, and claim as many as got theirs."""
-    candidates = do("limited_candidates", limit=size, session=session, lanes=lanes)
-    admitted, at = permits.take(do, candidates)
-    if not admitted:
-        return []
-    rows = ids(admitted)
-    claimed = do("claim_limited", session=session, rows=rows, at=at)
-    return claimed if returning else do("claimed_limited", rows=rows)
-
-
-def _claim_isolated(do: Do, session: str, lanes: str, most: int, *, returning: bool) -> list[Row]:
-    """Claim a group of isolated runs with the same bound, as many as the bound allows; park those with full limits."""
-    candidates = do("isolated_candidates", session=session, lanes=lanes, size=most)
-    group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
-    admitted, at = permits.take(do, group)
-    if not admitted:
-        return []
-    rows = ids(admitted)
-    claimed = do("claim_limited", session=session, rows=rows, at=at)
-    return claimed if returning else do("claimed_limited", rows=rows)
-
-
-def _lanes(lanes: Collection[int]) -> str:
-    return batch({"lane": lane} for lane in lanes)
-
-
-class Picked:
-    """The first ready runs of some lanes. `rows`: as they will be when they are claimed, but for those with limits;
-    `values`: by what the claim knows that nothing happened to them, and nothing came before the last of them."""
-
-    __slots__ = ("rows", "values")
-
-    def __init__(self, found: Sequence[Row]) -> None:
-        self.rows = [row[:-1] for row in found if row[-2] is None]
-        _, seq, _, priority, turn, *_ = found[-1]
-        seqs, numbers = batch(row[1] for row in found), sum(row[-1] for row in found)
-        self.values = {"seqs": seqs, "sum": numbers, "priority": priority, "turn": turn, "seq": seq}
-
-
-def _claim(do: Do, session: str, lanes: str, size: int) -> list[Row]:
-    """On SQLite, in one transaction: pick, and take."""
-    found = do("claimable", size=size, lanes=lanes)
-    if not found:
-        return []
-    picked = Picked(found)
-    ((taken,),) = do("claim", session=session, lanes=lanes, **picked.values)
-    return picked.rows if taken else []
-
-
-_PLACE = attrgetter("turn", "seq")
-_PRIORITY = attrgetter("priority")
-
-
-class Place(msgspec.Struct):
-    """In the order of a lane. What is behind it is looked at, and what is more urgent than `above`."""
+    These are the runs of `priority` behind (`turn`, `seq`), and all runs with a priority greater than `above`.
+    """
 
     lane: int
-    above: int = LEAST
-    priority: int = LEAST
+    above: int = BELOW_ALL_PRIORITIES
+    priority: int = BELOW_ALL_PRIORITIES
     turn: int = 0
     seq: int = 0
 
 
-class Reached:
-    """The last position in a lane that this process has claimed, for each priority, and the lane's last head scan."""
+class LaneCursor:
+    """Where claims of this process resume in a lane: the last claimed position of each priority.
+
+    Per claim, `ClaimStore` asks `may_resume`, scans the `ranges`, moves the cursor to the last claimed run of each
+    priority with `advance`, and reports the scan with `record_scan`. The cursor only saves time: a head scan ignores
+    it, and `ScanPolicy` says how often one is due.
+    """
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
@@ -136,145 +92,209 @@ class Reached:
         self._head_scanned_at = 0.0
         self._head_scan_s = 0.0
 
-    def move_on(self, claim: Claim) -> None:
-        """To this one, unless it came before."""
-        place = (claim.turn, claim.seq)
-        self._last[claim.priority] = max(place, self._last.get(claim.priority, place))
-        if len(self._last) > MOST_PLACES:
-            self._last = {}
-
-    def resumes(self, now: float, policy: ScanPolicy) -> bool:
-        """Whether a claim resumes behind the last position instead of scanning the lane from its head."""
+    def may_resume(self, now: float, policy: ScanPolicy) -> bool:
+        """Return whether a claim may resume behind the last position instead of scanning the lane from its head."""
         return now < self._head_scanned_at + policy.resume_s(self._head_scan_s, crowded=self._crowded)
 
-    def note(self, now: float, took_s: float, *, resumed: bool, crowded: bool) -> None:
-        """Remember a claim that has just ended: whether it resumed, and whether the lane gave it many runs."""
+    def ranges(self, *, resume: bool = True) -> list[ScanRange]:
+        """Return what to scan: all behind each last position and all that is more urgent, or the whole lane."""
+        last = self._last if resume else {}
+        most_urgent = max(last, default=BELOW_ALL_PRIORITIES)
+        return [
+            ScanRange(self.lane, most_urgent if priority == most_urgent else ABOVE_ALL_PRIORITIES, priority, *position)
+            for priority, position in list(last.items())
+        ] or [ScanRange(self.lane)]
+
+    def advance(self, claim: Claim) -> None:
+        """Move to a claimed run, unless the cursor is behind it already."""
+        position = (claim.turn, claim.seq)
+        self._last[claim.priority] = max(position, self._last.get(claim.priority, position))
+        if len(self._last) > MAX_CURSOR_PRIORITIES:
+            self._last = {}
+
+    def record_scan(self, now: float, took_s: float, *, resumed: bool, crowded: bool) -> None:
+        """Remember whether the claim that just finished resumed, and whether the lane gave it many runs."""
         self._crowded = crowded
         if not resumed:
             self._head_scanned_at = now
             self._head_scan_s = took_s
 
-    def places(self, *, resume: bool = True) -> list[Place]:
-        """Where a claim scans: behind each last position, and all that is more urgent than these; or from the head."""
-        last = self._last if resume else {}
-        most_urgent = max(last, default=LEAST)
-        return [
-            Place(self.lane, most_urgent if priority == most_urgent else MOST, priority, *place)
-            for priority, place in list(last.items())
-        ] or [Place(self.lane)]
+
+class PickedRuns:
+    """Runs that a read without a lock picked on SQLite, and the values by which `claim` detects changes since.
+
+    The check compares sums. A run's *number* is `1000 * seq + fence + records`. It is positive, and any change of a
+    ready run raises `fence` or `records`. `pick_claimable` returns the first ready runs of the lanes with their
+    numbers; `claim` runs under the write lock, adds up the numbers of all runs that are ready up to the last picked
+    position, compares the sums and claims those of the picked runs that are still ready. Three results are possible:
+
+    - It claims none: the sums differ. The runs are picked again under the lock.
+    - It claims all. Each picked run is still ready, so its number is at least what it was, and any other run in the
+      range adds a positive number. As the sums are equal, no number grew and no other run is there: what was read is
+      still true, and nothing more urgent was passed over.
+    - It claims some. Other runs left, and the growth of numbers or new runs made up for them exactly. The claimed runs
+      belong to the session, but what was read may be outdated, so they are read again. Only their order may be wrong.
+    """
+
+    __slots__ = ("rows", "values")
+
+    def __init__(self, found: Sequence[Row]) -> None:
+        # Runs with limits are in the sum, but only `claim_limited` may claim them.
+        self.rows = [row[:-1] for row in found if row[-2] is None]
+        _, seq, _, priority, turn, *_ = found[-1]
+        seqs, numbers = json_rows(row[1] for row in found), sum(row[-1] for row in found)
+        self.values = {"seqs": seqs, "sum": numbers, "priority": priority, "turn": turn, "seq": seq}
 
 
-class Claims(Part):
-    """Ready runs and who takes them."""
+class ClaimStore(StoreModule):
+    """Claims, and what a session has claimed."""
 
     def __init__(
-        self, ground: Ground, monotonic: Callable[[], float] = time.monotonic, policy: ScanPolicy | None = None
+        self, context: StoreContext, monotonic: Callable[[], float] = time.monotonic, policy: ScanPolicy | None = None
     ) -> None:
-        super().__init__(ground)
+        super().__init__(context)
         self._monotonic = monotonic
         self._policy = policy or SCAN_POLICY
-        self._reached: dict[int, Reached] = {}
+        self._cursors: dict[int, LaneCursor] = {}
 
     def claim(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
-        """Take up to `wanted` ready runs of these lanes, in the order in which they shall start; empty when there are
-        none, or the session's lease is over."""
+        """Claim up to `wanted` ready runs of these lanes, in the order in which they shall start.
+
+        Returns nothing if there are none or the session's lease has expired.
+        """
         if wanted < 1 or not lanes:
             return []
-        if self._ground.database.dialect.writing_ctes:
-            return self._claim_at_once(session, lanes, claim_size(wanted))
-        return self._in_order(self._claim_picked(session, lanes, min(wanted, LARGEST)))
+        if self._context.database.dialect.writing_ctes:
+            return self._claim_on_postgres(session, lanes, claim_size(wanted))
+        return self._to_claims(self._claim_on_sqlite(session, lanes, min(wanted, MAX_CLAIM_RUNS)))
 
-    def _claim_picked(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
-        """On SQLite: look before we lock, so that others can write meanwhile, and an idle worker locks nothing. Where
-        something happened meanwhile, the next are picked under the lock."""
-        rows = batch({"lane": lane} for lane in lanes)
-        found = self._one("pick", "claimable", size=size, lanes=rows)
+    def _claim_on_sqlite(self, session: str, lanes: Collection[int], size: int) -> list[Row]:
+        """Pick without a lock, so that others can write meanwhile and an idle worker locks nothing; then claim."""
+        rows = _lanes(lanes)
+        found = self._execute("pick", "pick_claimable", size=size, lanes=rows)
         if not found:
             return []
-        picked = Picked(found)
-        ((taken,),) = self._one("claim", "claim", session=session, lanes=rows, **picked.values)
-        if taken == len(picked.rows):
+        picked = PickedRuns(found)
+        ((claimed,),) = self._execute("claim", "claim", session=session, lanes=rows, **picked.values)
+        if claimed == len(picked.rows):
             return picked.rows
-        if taken:  # some went, and others came that made up for them in the sum: what was taken is ours all the same
-            return self._one("claim", "taken", session=session, seqs=picked.values["seqs"])
-        return self._together("claim", lambda do: _claim(do, session, rows, size))
+        if claimed:
+            return self._execute("claim", "read_claimed", session=session, seqs=picked.values["seqs"])
+        return self._transaction("claim", lambda tx: _pick_and_claim(tx, session, rows, size))
 
-    def _claim_at_once(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
-        """On PostgreSQL: scan each lane from its head, or resume behind the last claim, as the scan policy says."""
+    def _claim_on_postgres(self, session: str, lanes: Collection[int], size: int) -> list[Claim]:
+        """Scan each lane from its head, or resume behind its cursor, as the scan policy says."""
         began = self._monotonic()
-        reached = [self._reached.setdefault(lane, Reached(lane)) for lane in lanes]
-        resumed = [each.resumes(began, self._policy) for each in reached]
-        claims = self._claim_behind(session, reached, resumed, size)
+        cursors = [self._cursors.setdefault(lane, LaneCursor(lane)) for lane in lanes]
+        resumed = [cursor.may_resume(began, self._policy) for cursor in cursors]
+        claims = self._claim_ranges(session, cursors, resumed, size)
         if not claims and any(resumed):
-            resumed = [False] * len(reached)
-            claims = self._claim_behind(session, reached, resumed, size)
+            resumed = [False] * len(cursors)
+            claims = self._claim_ranges(session, cursors, resumed, size)
         now = self._monotonic()
         # Fair queues are never crowded: a new tenant's turn comes before the last claimed one.
         gave = Counter(claim.lane for claim in claims if claim.turn <= 0) if len(claims) == size else Counter()
-        for each, did_resume in zip(reached, resumed, strict=True):
-            crowded = gave[each.lane] >= self._policy.crowded_runs
-            each.note(now, now - began, resumed=did_resume, crowded=crowded)
+        for cursor, did_resume in zip(cursors, resumed, strict=True):
+            crowded = gave[cursor.lane] >= self._policy.crowded_runs
+            cursor.record_scan(now, now - began, resumed=did_resume, crowded=crowded)
         return claims
 
-    def _claim_behind(self, session: str, reached: list[Reached], resume: list[bool], size: int) -> list[Claim]:
-        """Claim with one statement, in order, and move the last positions on."""
-        places = [place for each, on in zip(reached, resume, strict=True) for place in each.places(resume=on)]
-        claims = self._in_order(self._one("claim", "claim", limit=size, session=session, places=batch(places)))
-        furthest = {(claim.lane, claim.priority): claim for claim in claims}
-        for (lane, _), claim in furthest.items():
-            self._reached[lane].move_on(claim)
+    def _claim_ranges(self, session: str, cursors: list[LaneCursor], resume: list[bool], size: int) -> list[Claim]:
+        """Claim with one statement and advance the cursors."""
+        ranges = [each for cursor, on in zip(cursors, resume, strict=True) for each in cursor.ranges(resume=on)]
+        rows = self._execute("claim", "claim", limit=size, session=session, ranges=json_rows(ranges))
+        claims = self._to_claims(rows)
+        last = {(claim.lane, claim.priority): claim for claim in claims}
+        for (lane, _), claim in last.items():
+            self._cursors[lane].advance(claim)
         return claims
 
     def claim_limited(self, session: str, lanes: Collection[int], wanted: int) -> list[Claim]:
-        """The same for lanes of runs with limits: those whose limits are full are parked."""
+        """Claim runs of lanes with limits, in the same order; park those whose limits are full."""
         if wanted < 1 or not lanes:
             return []
-        rows = batch({"lane": lane} for lane in lanes)
-        returning = self._ground.database.dialect.writing_ctes
-        if not returning and not self._one("read", "any_ready", lanes=rows):
+        rows = _lanes(lanes)
+        if not self._context.database.dialect.writing_ctes and not self._execute("read", "has_ready", lanes=rows):
             return []
         size = claim_size(wanted)
-        return self._in_order(
-            self._together("claim", lambda do: _claim_limited(do, session, rows, size, returning=returning))
-        )
 
-    def any_isolated(self, lanes: Collection[int]) -> bool:
-        """Whether isolated runs of these lanes wait for a process of their own."""
-        line = "claim" if self._ground.database.dialect.writing_ctes else "pick"
-        return bool(lanes) and bool(self._one(line, "any_isolated", lanes=_lanes(lanes)))
+        def work(tx: StatementExecutor) -> list[Row]:
+            candidates = tx.execute("pick_limited", limit=size, session=session, lanes=rows)
+            return self._claim_admitted(tx, session, candidates)
 
-    def claim_isolated(self, session: str, lanes: Collection[int], most: int) -> list[Claim]:
+        return self._to_claims(self._transaction("claim", work))
+
+    def claim_isolated(self, session: str, lanes: Collection[int], max_runs: int) -> list[Claim]:
         """Claim a group of isolated runs that may share a process; the caller runs nothing else beside them."""
-        rows = _lanes(lanes)
-        returning = self._ground.database.dialect.writing_ctes
-        claimed = self._together("claim", lambda do: _claim_isolated(do, session, rows, most, returning=returning))
-        return self._in_order(claimed)
 
-    def _in_order(self, rows: Sequence[Row]) -> list[Claim]:
-        claimed = [Claim(*row) for row in rows]
-        for claim in claimed:
+        def work(tx: StatementExecutor) -> list[Row]:
+            candidates = tx.execute("pick_isolated", session=session, lanes=_lanes(lanes), size=max_runs)
+            # The last column is the size that the group may have.
+            group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
+            return self._claim_admitted(tx, session, group)
+
+        return self._to_claims(self._transaction("claim", work))
+
+    def _claim_admitted(
+        self, tx: StatementExecutor, session: str, candidates: Sequence[tuple[str, str | None]]
+    ) -> list[Row]:
+        """Take permits for locked candidates and claim those that got theirs."""
+        admitted, at = take_permits(tx, candidates)
+        if not admitted:
+            return []
+        rows = id_rows(admitted)
+        claimed = tx.execute("claim_admitted", session=session, rows=rows, at=at)
+        return claimed if self._context.database.dialect.writing_ctes else tx.execute("read_admitted", rows=rows)
+
+    def _to_claims(self, rows: Sequence[Row]) -> list[Claim]:
+        claims = [Claim(*row) for row in rows]
+        for claim in claims:
             if claim.args[:1] == "~":
-                claim.args = self._ground.payloads.unpack(claim.args)
-        claimed.sort(key=_PLACE)
-        claimed.sort(key=_PRIORITY, reverse=True)  # equal ones stay as they are
-        return claimed
+                claim.args = self._context.payloads.unpack(claim.args)
+        claims.sort(key=_TURN_AND_SEQ)
+        claims.sort(key=_PRIORITY, reverse=True)  # stable: equal priorities keep their order
+        return claims
 
-    def any_ready(self, lanes: Collection[int]) -> bool:
-        """Whether there is something to claim in these lanes, or was a moment ago."""
-        return bool(lanes) and bool(self._one("claim", "any_ready", lanes=_lanes(lanes)))
+    def has_ready(self, lanes: Collection[int]) -> bool:
+        """Return whether these lanes have, or had a moment ago, something to claim."""
+        return bool(lanes) and bool(self._execute("claim", "has_ready", lanes=_lanes(lanes)))
 
-    def busy(self, lanes: Collection[int]) -> bool:
-        """Whether anything in these lanes is ready or running, on any worker."""
-        return bool(lanes) and bool(self._one("claim", "busy_lanes", lanes=_lanes(lanes)))
+    def has_isolated(self, lanes: Collection[int]) -> bool:
+        """Return whether isolated runs of these lanes wait for a process of their own."""
+        purpose = "claim" if self._context.database.dialect.writing_ctes else "pick"
+        return bool(lanes) and bool(self._execute(purpose, "has_isolated", lanes=_lanes(lanes)))
 
-    def owned(self, session: str) -> list[Owned]:
-        """What the session holds, by the database's account."""
-        return [Owned._make(row) for row in self._one("heartbeat", "owned", session=session)]
+    def has_active(self, lanes: Collection[int]) -> bool:
+        """Return whether anything in these lanes is ready or running, on any worker."""
+        return bool(lanes) and bool(self._execute("claim", "has_active", lanes=_lanes(lanes)))
 
-    def still_held(self, session: str, runs: Sequence[str]) -> set[tuple[str, int]]:
-        """Return id and fence of the given runs that are running in this session."""
-        found: set[tuple[str, int]] = set()
-        for some in bounded(runs, len):
-            held = self._one("heartbeat", "still_held", session=session, rows=ids(some))
-            found.update((str(id), fence) for id, fence in held)
+    def list_owned(self, session: str) -> list[OwnedRun]:
+        """Return all runs whose row names the session."""
+        return [OwnedRun._make(row) for row in self._execute("heartbeat", "list_owned", session=session)]
+
+    def find_running(self, session: str, runs: Sequence[str]) -> set[ClaimKey]:
+        """Return id and fence of those of the runs that are running in this session."""
+        found: set[ClaimKey] = set()
+        for batch in in_batches(runs, len):
+            running = self._execute("heartbeat", "find_running", session=session, rows=id_rows(batch))
+            found.update((str(id), fence) for id, fence in running)
         return found
+
+
+def claim_size(wanted: int) -> int:
+    """Round down to a power of two: sizes are literals in the SQL, and each is a prepared statement of its own."""
+    return 1 << min(wanted, MAX_CLAIM_RUNS).bit_length() - 1
+
+
+def _lanes(lanes: Collection[int]) -> str:
+    return json_rows({"lane": lane} for lane in lanes)
+
+
+def _pick_and_claim(tx: StatementExecutor, session: str, lanes: str, size: int) -> list[Row]:
+    """Pick and claim on SQLite in one transaction, so that nothing can change in between."""
+    found = tx.execute("pick_claimable", size=size, lanes=lanes)
+    if not found:
+        return []
+    picked = PickedRuns(found)
+    ((claimed,),) = tx.execute("claim", session=session, lanes=lanes, **picked.values)
+    return picked.rows if claimed else []

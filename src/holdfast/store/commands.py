@@ -1,7 +1,8 @@
-"""What a worker writes about a run that it has in hand, besides its end: small commands, written in groups.
+"""Commands: what a worker writes about a claimed run, other than its end.
 
-Each names its run, fence and generation, so that it is refused when the run is somebody else's by now, and the number
-`n` and key under which its outcome is recorded, so that a repeat after a lost answer reads back what was done.
+The committer collects commands and the store writes them in batches. Each command names its run, fence and generation,
+so that it is rejected once the run belongs to another claim. It also names the number `n` and the key under which its
+outcome is recorded, so that a repeat after a lost answer reads back what was written.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import msgspec
 from holdfast.store.rows import NewGraph, NewRun
 
 
-class Held(NamedTuple):
-    """A run that a worker has in hand, as every command names it."""
+class RunToken(NamedTuple):
+    """Identifies one claim of a run in every command."""
 
     run: str
     seq: int
@@ -23,9 +24,11 @@ class Held(NamedTuple):
     generation: int
 
 
-class Record(msgspec.Struct, gc=False):
-    """A checkpoint, flat, so that statements take it as it is. `waited`: it is the outcome of a wait, which is over
-    with it."""
+class NewCheckpoint(msgspec.Struct, gc=False):
+    """A checkpoint to record. Flat, so that statements take it as it is.
+
+    `waited`: it is the outcome of a wait, whose row is deleted with it.
+    """
 
     run: str
     seq: int
@@ -40,12 +43,15 @@ class Record(msgspec.Struct, gc=False):
     waited: bool = False
 
     @property
-    def held(self) -> Held:
-        return Held(self.run, self.seq, self.fence, self.generation)
+    def token(self) -> RunToken:
+        return RunToken(self.run, self.seq, self.fence, self.generation)
 
 
-class StepRecord(msgspec.Struct, gc=False):
-    """The checkpoint of a step that went well and has no undo, as most are: what its run doesn't say by itself."""
+class NewStepCheckpoint(msgspec.Struct, gc=False):
+    """The checkpoint of a step that succeeded and has no compensation, the most frequent kind.
+
+    It carries only what the run's row doesn't say.
+    """
 
     run: str
     seq: int
@@ -55,19 +61,21 @@ class StepRecord(msgspec.Struct, gc=False):
     value: str | None
     took: int | None
 
-    def whole(self, generation: int) -> Record:
-        """The same as any other checkpoint."""
-        return Record(self.run, self.seq, self.fence, generation, self.n, self.key, "step", self.value, self.took)
+    def to_checkpoint(self, generation: int) -> NewCheckpoint:
+        """Return the same as a `NewCheckpoint`."""
+        return NewCheckpoint(
+            self.run, self.seq, self.fence, generation, self.n, self.key, "step", self.value, self.took
+        )
 
 
-class Wait(msgspec.Struct):
-    """Something to wait for. Answered with its outcome where it has come already, else with what is left of its time.
+class WaitCommand(msgspec.Struct):
+    """Register a wait. Answered with its outcome if there is one already, else with the time until it is due.
 
-    `target` is the topic, the event's target, or the spawn key of children; an eager wait for children ends with the
+    `target` is the topic, the event's target, or the spawn key of children. An eager wait for children ends with the
     first that fails.
     """
 
-    held: Held
+    token: RunToken
     n: int
     key: str
     kind: Literal["sleep", "event", "message", "children"]
@@ -79,18 +87,18 @@ class Wait(msgspec.Struct):
     due_at: int | None = None
 
 
-class Withdraw(msgspec.Struct):
-    """Author code gave up a wait: it is over, and what came of it, if anything, goes to whoever asks next."""
+class WithdrawCommand(msgspec.Struct):
+    """Withdraw a wait that the task gave up. A message that it had received goes to the next receiver."""
 
-    held: Held
+    token: RunToken
     n: int
     key: str
 
 
-class Emit(msgspec.Struct):
-    """An event. Answered with whether it was the first of its name. `trace`: the context of the code that emits it."""
+class EmitCommand(msgspec.Struct):
+    """Emit an event. Answered with whether it was the first of its name. `trace`: the emitter's trace context."""
 
-    held: Held
+    token: RunToken
     n: int
     key: str
     target: str
@@ -100,10 +108,10 @@ class Emit(msgspec.Struct):
     trace: str | None = None
 
 
-class Spawn(msgspec.Struct):
-    """Children, made in bulk; at most `concurrency` of them are let go at once. `value` is what is on record of it."""
+class SpawnCommand(msgspec.Struct):
+    """Create children in bulk; at most `concurrency` of them are ready at once. `value` is what is recorded."""
 
-    held: Held
+    token: RunToken
     n: int
     key: str
     kind: Literal["spawn", "map"]
@@ -111,88 +119,98 @@ class Spawn(msgspec.Struct):
     value: str
     concurrency: int | None = None
     graph: NewGraph | None = None
-    """The nodes of the one child, where that is a graph."""
+    """The nodes of the only child, if that is a graph."""
 
     def runs(self) -> list[NewRun]:
-        """All that is made."""
+        """Return all runs that it creates."""
         return [*self.children, *(() if self.graph is None else self.graph.runs())]
 
 
-class Enqueue(msgspec.Struct):
-    """An independent run. Answered with its id, which may be that of the run that had its key or unique name."""
+class EnqueueCommand(msgspec.Struct):
+    """Create an independent run. Answered with its id, or that of the run that has its key or unique name."""
 
-    held: Held
+    token: RunToken
     n: int
     key: str
     request: NewRun
 
 
-class Write(msgspec.Struct):
-    """A piece for those who follow the run. Inside a step it has no number: the step's checkpoint stands for it."""
+class WriteCommand(msgspec.Struct):
+    """Write a chunk for the run's followers. Inside a step it has no number: the step's checkpoint covers it."""
 
-    held: Held
+    token: RunToken
     n: int | None
     key: str
     attempt: int
     data: str
 
 
-class Progress(msgspec.Struct):
-    """How far the run has come."""
+class ProgressCommand(msgspec.Struct):
+    """Set the run's progress."""
 
-    held: Held
+    token: RunToken
     text: str
 
 
-class MarkUndos(msgspec.Struct):
-    """The run may have compensations from now on."""
+class MarkUndosCommand(msgspec.Struct):
+    """Mark that the run may have compensations from now on."""
 
-    held: Held
-
-
-Command: TypeAlias = Record | Wait | Withdraw | Emit | Spawn | Enqueue | Write | Progress | MarkUndos
+    token: RunToken
 
 
-class Outcome(NamedTuple):
-    """What a wait came to: its kind (`due`, `event`, `message`, `children`, `failed`) and value."""
+Command: TypeAlias = (
+    NewCheckpoint
+    | WaitCommand
+    | WithdrawCommand
+    | EmitCommand
+    | SpawnCommand
+    | EnqueueCommand
+    | WriteCommand
+    | ProgressCommand
+    | MarkUndosCommand
+)
+
+
+class WaitOutcome(NamedTuple):
+    """How a wait was resolved: kind (`due`, `event`, `message`, `children` or `failed`) and value."""
 
     kind: str
     value: str | None
 
 
-class Open(NamedTuple):
-    """A wait that is registered; microseconds until it is due, if it is by time."""
+class WaitRegistered(NamedTuple):
+    """The wait is registered and unresolved; `due_in` is microseconds, None without a time."""
 
     due_in: int | None
 
 
-class Lost(NamedTuple):
-    """The run isn't this worker's any more: nothing was written."""
+class RunLost(NamedTuple):
+    """The run belongs to another claim: nothing was written."""
 
 
-LOST = Lost()
+RUN_LOST = RunLost()
 
 
-class Wrote(NamedTuple):
-    """A command was carried out; with the value that is on record."""
+class Written(NamedTuple):
+    """The command was carried out; `value` is what is recorded."""
 
     value: Any = None
 
 
-Reply: TypeAlias = Wrote | Outcome | Open | Lost
+Reply: TypeAlias = Written | WaitOutcome | WaitRegistered | RunLost
 
 
-class KeptWait(msgspec.Struct):
-    """A wait that was there when the run was claimed."""
+class LoadedWait(msgspec.Struct):
+    """A wait that existed when the run was claimed."""
 
     key: str
     kind: str
-    outcome: Outcome | None
+    outcome: WaitOutcome | None
     due_in: int | None
 
 
 class Checkpoint(NamedTuple):
-    """A recorded outcome, as it is read back."""
+    """A recorded outcome, read back."""
 
     n: int
     key: str
@@ -201,25 +219,27 @@ class Checkpoint(NamedTuple):
     undo: int
 
 
-class Kept(msgspec.Struct):
-    """All that is kept of a run's past."""
+class LoadedHistory(msgspec.Struct):
+    """The checkpoints and waits of a run, loaded for a replay."""
 
     checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
-    waits: list[KeptWait] = msgspec.field(default_factory=list)
+    waits: list[LoadedWait] = msgspec.field(default_factory=list)
 
 
 def payload_size(command: Command) -> int:
-    """About how many bytes a command brings along."""
-    if isinstance(command, Record):
+    """Estimate the payload bytes of a command."""
+    if isinstance(command, NewCheckpoint):
         return 0 if command.value is None else len(command.value)
-    if isinstance(command, Spawn):
+    if isinstance(command, SpawnCommand):
         return sum(len(run.args) for run in command.runs())
-    if isinstance(command, Enqueue):
+    if isinstance(command, EnqueueCommand):
         return len(command.request.args)
     texts = (getattr(command, name, None) for name in ("payload", "data", "text"))
     return sum(len(text) for text in texts if text is not None)
 
 
-def wants_to_be_alone(command: Command | StepRecord) -> bool:
-    """Whether a command needs a transaction of its own: keys and unique names are locked before runs."""
-    return isinstance(command, Enqueue) and (command.request.key is not None or command.request.unique is not None)
+def needs_own_transaction(command: Command | NewStepCheckpoint) -> bool:
+    """Return whether a command can't share a transaction: keys and unique names are locked before runs."""
+    return isinstance(command, EnqueueCommand) and (
+        command.request.key is not None or command.request.unique is not None
+    )

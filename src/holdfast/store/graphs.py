@@ -1,8 +1,12 @@
-"""Graphs: made in one transaction with their nodes, grown, and their gates."""
+"""Graphs: create them with their nodes in one transaction, append nodes, complete gates.
+
+`graph_progress.py` decides the nodes afterwards. The rows of a nested graph's nodes are kept in the plan of its own row
+until it starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,25 +14,33 @@ from uuid import UUID
 import msgspec
 
 from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
-from holdfast.errors import GraphError, KeyConflict, RunFinished, RunNotFound
-from holdfast.model.codec import decode
+from holdfast.errors import BadArguments, ErrorInfo, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.model.codec import canonical_text, decode, encode
+from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.names import actor_or_user
 from holdfast.model.run import FINAL_STATES
-from holdfast.store.family import HeldRun, hold_with_parents
-from holdfast.store.gates import Outcome, conclude
-from holdfast.store.graph_rows import Above, add_rows, graph_row, insert, node_rows
-from holdfast.store.intake import Intake, Plan, carry_out, take_keys
-from holdfast.store.lanes import Lanes, Pair
-from holdfast.store.part import Do, Ground, Part, batch, record
-from holdfast.store.releasing import cause_of, decide_waiting, graph_output
-from holdfast.store.rows import NewGraph, NewRun
-from holdfast.store.settling import settle
-from holdfast.store.turns import give_turns, take_turns
+from holdfast.policy.json_schema import apply_defaults, find_mismatch
+from holdfast.store.completion import propagate_ends
+from holdfast.store.enqueue import Enqueuer, EnqueueSteps, assign_turns, key_steps, new_run_row, run_steps, turn_steps
+from holdfast.store.graph_progress import (
+    RunFinish,
+    decide_ready_nodes,
+    finish_runs,
+    graph_output,
+    insert_nodes,
+    insert_steps,
+    skip_cause_of,
+)
+from holdfast.store.lanes import LaneKey, LaneStore
+from holdfast.store.module import StatementExecutor, StoreContext, StoreModule, history_row, id_rows, json_rows
+from holdfast.store.rows import NewGraph, NewNode, NewRun
+from holdfast.store.run_tree import EndedRun, LockedRun, lock_with_parents
 
-SHOWN_GATES = 20
+MAX_SHOWN_GATES = 20
 
 
 class NodeState(NamedTuple):
-    """A node of a graph that is there."""
+    """An existing node of a graph."""
 
     id: str
     state: str
@@ -38,129 +50,200 @@ class NodeState(NamedTuple):
     unfinished: int
 
 
-class Graphs(Part):
+class ParentGraph:
+    """What the rows of nodes say about their graph. `known`: ids of nodes that exist already, by name."""
+
+    def __init__(self, id: str, root: str, tenant: str | None, known: Mapping[str, str] | None = None) -> None:
+        self.id = id
+        self.root = root
+        self.tenant = tenant
+        self.known = dict(known or {})
+
+
+class GateOutcome(NamedTuple):
+    """How somebody concludes a gate: with an output or an error; and who it is."""
+
+    state: str
+    result: str | None
+    error: str | None
+    by: str
+
+
+def gate_completed(gate: str, output: Any, by: str | None) -> GateOutcome:
+    """Complete a gate with an output; `by` defaults to the user of this process."""
+    return GateOutcome("done", encode(output, f"the output of gate {gate}"), None, actor_or_user(by))
+
+
+def gate_failed(gate: str, error: str, by: str | None) -> GateOutcome:
+    """Fail a gate with a message."""
+    if not isinstance(error, str):
+        raise BadArguments(f"gate {gate}: fail takes a message, not a {type(error).__name__}")
+    return GateOutcome("failed", None, error_to_json(ErrorInfo("gate", "GateFailed", error)), actor_or_user(by))
+
+
+class GraphStore(StoreModule):
     """Runs whose nodes are runs."""
 
-    def __init__(self, ground: Ground, lanes: Lanes, intake: Intake) -> None:
-        super().__init__(ground)
+    def __init__(self, context: StoreContext, lanes: LaneStore, enqueuer: Enqueuer) -> None:
+        super().__init__(context)
         self._lanes = lanes
-        self._intake = intake
-
-    # Making them
+        self._enqueuer = enqueuer
 
     def submit(self, run: NewRun, graph: NewGraph) -> str:
-        """Make a graph with all its nodes, or none; the id of the run that stands for it: its own, or the one that has
-        its key. Raises KeyConflict when that was used for another graph."""
-        lanes = self._lanes.of([run, *graph.runs()])
-        return self._together("client", lambda do: carry_out(submit_steps(run, graph, lanes), do))[0]
+        """Create a graph with all its nodes; return its id, or that of the run that has its key.
+
+        Raises KeyConflict if the key was used for another graph.
+        """
+        lanes = self._lanes.for_runs([run, *graph.runs()])
+        return self._transaction("client", lambda tx: run_steps(submit_steps(run, graph, lanes), tx.execute))[0]
 
     def submit_on(self, connection: CallerConnection, run: NewRun, graph: NewGraph) -> str:
-        """The same inside the transaction of a caller's connection."""
-        return self._intake.on(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))[0]
+        """Submit inside the transaction of the caller's connection."""
+        return self._enqueuer.run_on(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))[0]
 
-    async def asubmit_on(self, connection: AsyncCallerConnection, run: NewRun, graph: NewGraph) -> str:
-        """The same inside the transaction of a caller's connection."""
-        return (
-            await self._intake.aon(connection, [run, *graph.runs()], lambda lanes: submit_steps(run, graph, lanes))
-        )[0]
+    async def submit_on_async(self, connection: AsyncCallerConnection, run: NewRun, graph: NewGraph) -> str:
+        """Submit inside the transaction of the caller's async connection."""
+        runs = [run, *graph.runs()]
+        ids = await self._enqueuer.run_on_async(connection, runs, lambda lanes: submit_steps(run, graph, lanes))
+        return ids[0]
 
     def append(
         self, id: str, key: str, digests: tuple[str, str | None], graph: NewGraph, outside: Collection[str]
     ) -> None:
-        """Add nodes to an unfinished graph, once by their key; `outside` are the nodes of the run that they need."""
-        lanes = self._lanes.of(graph.runs())
+        """Append nodes to an unfinished graph, once per key. `outside`: existing nodes that they depend on."""
+        lanes = self._lanes.for_runs(graph.runs())
 
-        def work(do: Do) -> None:
-            if self._appended(do, id, key, digests):
+        def work(tx: StatementExecutor) -> None:
+            if _was_appended(tx, id, key, digests):
                 return
-            run = _hold_graph(do, id)
+            run = _lock_graph(tx, id)
             if run.state in FINAL_STATES:
-                raise RunFinished(f"graph run {id} is {run.state}: nodes can be appended to unfinished graphs only")
+                raise RunFinished(f"graph run {id} is {run.state}: nodes can only be appended to an unfinished graph")
             if run.state == "blocked":
-                raise GraphError(
-                    f"graph run {id} hasn't begun yet, as nodes before it aren't done: append to it when it has"
-                )
-            known = _known(do, id, [*outside, *(node.name for node in graph.nodes)])
-            _refuse_names(id, graph, outside, known)
-            above = Above(id, run.root or id, run.tenant, {name: known[name].id for name in outside})
-            give_turns(do, graph.runs(), run.tenant)
-            rows = node_rows(graph, lanes, above)
-            _count_what_is_over(graph, rows["nodes"], known)
-            add_rows(do, rows)
-            n, pending = do("grow_graph", id=id, count=len(graph.nodes))[0]
+                raise GraphError(f"graph run {id} hasn't started yet: append to it once its dependencies are done")
+            known = _find_nodes(tx, id, [*outside, *(node.name for node in graph.nodes)])
+            _check_names(id, graph, outside, known)
+            parent = ParentGraph(id, run.root or id, run.tenant, {name: known[name].id for name in outside})
+            assign_turns(tx, graph.runs(), run.tenant)
+            rows = node_rows(graph, lanes, parent)
+            _discount_final_needs(graph, rows["nodes"], known)
+            insert_nodes(tx, rows)
+            n, pending = tx.execute("grow_graph", id=id, count=len(graph.nodes))[0]
             data = msgspec.json.encode({"key": key, "nodes": len(graph.nodes)}).decode()
-            do("add_history", rows=batch([record(id, n, "appended", 0, data=data)]))
-            settle(do, [], decide_waiting(do, id, pending))
+            tx.execute("add_history", rows=json_rows([history_row(id, n, "appended", 0, data=data)]))
+            propagate_ends(tx, [], decide_ready_nodes(tx, id, pending))
 
-        self._together("client", work)
+        self._transaction("client", work)
 
-    def _appended(self, do: Do, id: str, key: str, digests: tuple[str, str | None]) -> bool:
-        """Take the key of nodes to be appended; whether they were appended before."""
-        scope = msgspec.json.encode(["append", id]).decode()
-        row = {"scope": scope, "key": key, "digest": digests[0], "run": id}
-        if do("add_keys", rows=batch([row])):
-            return False
-        if do("find_keys", rows=batch([row]))[0][2] not in digests:
-            raise KeyConflict(f"key {key!r} was used to append other nodes to run {id}: use another key", UUID(id))
-        return True
-
-    # Gates
-
-    def conclude(self, id: str, name: str, outcome: Outcome) -> bool:
-        """Complete a gate, or let it fail; False when that had been done in the same way before."""
+    def conclude_gate(self, id: str, name: str, outcome: GateOutcome) -> bool:
+        """Complete or fail a gate; False if it was concluded in the same way before."""
         tries = count()
 
-        def work(do: Do) -> bool:
-            found = _known(do, id, [name]).get(name)
+        def work(tx: StatementExecutor) -> bool:
+            found = _find_nodes(tx, id, [name]).get(name)
             if found is None or found.kind != "gate":
-                raise _no_gate(do, id, name, found)
-            gate = hold_with_parents(do, [found.id])[found.id]
-            was_this, ends = conclude(do, gate, outcome, again=next(tries) > 0)
-            settle(do, ends)
-            return was_this
+                raise _no_gate(tx, id, name, found)
+            gate = lock_with_parents(tx, [found.id])[found.id]
+            was_this_call, ends = _conclude_gate(tx, gate, outcome, is_repeat=next(tries) > 0)
+            propagate_ends(tx, ends)
+            return was_this_call
 
-        return self._together("client", work)
-
-    # Reading
+        return self._transaction("client", work)
 
     def result(self, id: str, options: str | None) -> tuple[str | None, str]:
-        """The result of a graph that is done: the task whose result it is, where it is one's, and its JSON text."""
+        """Return the result of a finished graph as JSON, and the task whose result it is, if it is that of one node."""
         task = None if options is None else decode(options, dict[str, Any]).get("task")
-        return task, graph_output(self._reading("read"), id, options)
+        return task, graph_output(self._autocommit("read"), id, options)
 
 
-def submit_steps(run: NewRun, graph: NewGraph, lanes: dict[Pair, int]) -> Plan:
-    """The steps of a submit."""
+# Rows
+
+
+def submit_steps(run: NewRun, graph: NewGraph, lanes: dict[LaneKey, int]) -> EnqueueSteps:
+    """Yield the statements of a submit; return the id of the run."""
     if run.key is not None:
-        stands_for = yield from take_keys([run])
-        if run.id in stands_for:
-            return [stands_for[run.id]]
-    yield from take_turns(graph.runs(), run.tenant)
-    yield from insert({"nodes": [graph_row(run, lanes, graph)], "edges": [], "begun": []})
-    yield from insert(node_rows(graph, lanes, Above(run.id, run.id, run.tenant)))
+        existing = yield from key_steps([run])
+        if run.id in existing:
+            return [existing[run.id]]
+    yield from turn_steps(graph.runs(), run.tenant)
+    yield from insert_steps({"nodes": [graph_row(run, lanes, graph)], "edges": [], "begun": []})
+    yield from insert_steps(node_rows(graph, lanes, ParentGraph(run.id, run.id, run.tenant)))
     return [run.id]
 
 
-def _hold_graph(do: Do, id: str) -> HeldRun:
-    found = hold_with_parents(do, [id])
+def graph_row(run: NewRun, lanes: Mapping[LaneKey, int], graph: NewGraph) -> dict[str, Any]:
+    """Build the row of the graph itself."""
+    return {**new_run_row(run, lanes), "state": "waiting", "kind": "graph", "pending": len(graph.nodes)}
+
+
+def node_rows(graph: NewGraph, lanes: Mapping[LaneKey, int], parent: ParentGraph) -> dict[str, Any]:
+    """Build the rows of nodes and edges, and, as `begun`, those of nested graphs that start at once."""
+    ids = parent.known | {node.name: node.run.id for node in graph.nodes}
+    needed_by: dict[str, list[str]] = {id: [] for id in ids.values()}  # ids ascend, so the edges come in their order
+    rows: dict[str, Any] = {"nodes": [], "edges": [], "begun": []}
+    for node in graph.nodes:
+        row = _node_row(node, lanes, parent)
+        if node.plan is not None:
+            # Encoded only when inserted: JSON text inside JSON text would grow exponentially with each nesting.
+            row["plan"] = node.plan
+        if node.graph is not None:
+            nested = node_rows(node.graph, lanes, ParentGraph(node.run.id, parent.root, row.get("tenant")))
+            row["plan"] = {**({} if node.plan is None else msgspec.json.decode(node.plan)), "graph": nested}
+            if not node.needs:
+                row["pending"] = len(nested["nodes"])
+                rows["begun"].append(nested)
+        rows["nodes"].append(row)
+        for name in node.needs:
+            needed_by[ids[name]].append(node.run.id)
+    rows["edges"] = [[needs, node] for needs, nodes in needed_by.items() for node in nodes]
+    return rows
+
+
+def _node_row(node: NewNode, lanes: Mapping[LaneKey, int], parent: ParentGraph) -> dict[str, Any]:
+    row = new_run_row(node.run, lanes)
+    if "tenant" not in row and parent.tenant is not None:
+        row["tenant"] = parent.tenant
+    if node.needs:
+        row |= {"state": "blocked", "pending": len(node.needs)}
+    else:
+        row["state"] = "ready" if node.kind is None else "waiting"
+    row |= {"root": parent.root, "parent": parent.id, "node": node.name}
+    return row if node.kind is None else {**row, "kind": node.kind}
+
+
+# Append
+
+
+def _was_appended(tx: StatementExecutor, id: str, key: str, digests: tuple[str, str | None]) -> bool:
+    """Take the key of nodes to append; return whether they were appended before."""
+    scope = msgspec.json.encode(["append", id]).decode()
+    rows = json_rows([{"scope": scope, "key": key, "digest": digests[0], "run": id}])
+    if tx.execute("add_keys", rows=rows):
+        return False
+    if tx.execute("find_keys", rows=rows)[0][2] not in digests:
+        raise KeyConflict(f"key {key!r} was used to append other nodes to run {id}: use another key", UUID(id))
+    return True
+
+
+def _lock_graph(tx: StatementExecutor, id: str) -> LockedRun:
+    found = lock_with_parents(tx, [id])
     if not found:
         raise RunNotFound.of(id)
-    if found[id].kind != "graph":
-        run = found[id]
-        raise GraphError(
-            f"run {id} is no graph" + (f", but node {run.node} of graph run {run.parent}" if run.node else "")
-        )
-    return found[id]
+    run = found[id]
+    if run.kind != "graph":
+        node = f", but node {run.node} of graph run {run.parent}" if run.node else ""
+        raise GraphError(f"run {id} is not a graph{node}")
+    return run
 
 
-def _known(do: Do, graph: str, names: Sequence[str]) -> dict[str, NodeState]:
+def _find_nodes(tx: StatementExecutor, graph: str, names: Sequence[str]) -> dict[str, NodeState]:
     if not names:
         return {}
-    rows = do("named_nodes", graph=graph, rows=batch({"node": name} for name in names))
+    rows = tx.execute("find_nodes", graph=graph, rows=json_rows({"node": name} for name in names))
     return {name: NodeState(str(id), *rest) for name, id, *rest in rows}
 
 
-def _refuse_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:
+def _check_names(id: str, graph: NewGraph, outside: Collection[str], known: dict[str, NodeState]) -> None:
     missing = sorted(name for name in outside if name not in known)
     if missing:
         raise GraphError(f"graph run {id} has no node {missing[0]!r}, which appended nodes need")
@@ -169,27 +252,112 @@ def _refuse_names(id: str, graph: NewGraph, outside: Collection[str], known: dic
         raise GraphError(f"graph run {id} has a node {twice[0]!r} already: give the appended one another name")
 
 
-def _count_what_is_over(graph: NewGraph, rows: Sequence[dict[str, Any]], known: dict[str, NodeState]) -> None:
-    """Nodes that are appended don't wait for those of the run that have ended."""
+def _discount_final_needs(graph: NewGraph, rows: Sequence[dict[str, Any]], known: dict[str, NodeState]) -> None:
+    """Don't let appended nodes wait for existing nodes that have ended."""
     for node, row in zip(graph.nodes, rows, strict=True):
         over = [(name, known[name]) for name in node.needs if name in known and not known[name].unfinished]
         row["pending"] = row.get("pending", 0) - len(over) if node.needs else row.get("pending")
-        causes = [cause_of(end.state, name, end.error) for name, end in over]
+        causes = [skip_cause_of(end.state, name, end.error) for name, end in over]
         row["cause"] = max((cause for cause in causes if cause is not None), default=None)
 
 
-def _no_gate(do: Do, id: str, name: str, found: NodeState | None) -> GraphError:
-    """Why nobody can conclude a gate of that name."""
+# Gates: nodes that only a call from outside, or their timeout, finishes
+
+
+def expire_gates(tx: StatementExecutor, gates: Sequence[str]) -> list[EndedRun]:
+    """Finish locked gates that are past their deadline, as their `on_timeout` says."""
+    if not gates:
+        return []
+    finishes = []
+    for id, graph, node, lifetime, plan in tx.execute("find_overdue_gates", rows=id_rows(gates)):
+        outcome = msgspec.json.decode(plan)["on_timeout"]
+        message = f"gate {node} was not completed within {lifetime / 1_000_000:g} s"
+        state = {"fail": "failed", "skip": "skipped", "complete": "done"}[outcome]
+        code = "timeout" if outcome == "fail" else "condition"
+        error = None if outcome == "complete" else error_to_json(ErrorInfo(code, "GateTimeout", message))
+        result = "null" if outcome == "complete" else None
+        entry = {"kind": "timed_out"}
+        finishes.append(RunFinish(str(id), str(graph), node, state, result, error, entry=entry))
+    return finish_runs(tx, finishes)
+
+
+def _conclude_gate(
+    tx: StatementExecutor, gate: LockedRun, outcome: GateOutcome, *, is_repeat: bool
+) -> tuple[bool, list[EndedRun]]:
+    """Complete or fail a locked gate; return whether it was this call, and the end.
+
+    A gate that isn't open yet keeps the outcome until it is. `is_repeat`: the transaction is retried, and its first try
+    may have been committed.
+    """
+    ((state, result, error, text),) = tx.execute("read_gate", id=gate.id)
+    plan: dict[str, Any] = msgspec.json.decode(text)
+    outcome = _checked_outcome(gate, plan, outcome)
+    packed = None if outcome.result is None else tx.payloads.pack(outcome.result, f"the output of {gate.node}")
+    early = plan.get("early")
+    if state == "blocked" and early is None:
+        plan["early"] = {"state": outcome.state, "result": packed, "error": outcome.error}
+        ((n,),) = tx.execute("store_plan", id=gate.id, plan=msgspec.json.encode(plan).decode())
+        data = msgspec.json.encode({"by": outcome.by, "outcome": outcome.state}).decode()
+        tx.execute("add_history", rows=json_rows([history_row(gate.id, n, "concluded_early", 0, data=data)]))
+        return True, []
+    if state == "waiting":
+        kind = "completed" if outcome.state == "done" else "failed"
+        entry = {"kind": kind, "by": outcome.by}
+        finish = RunFinish(gate.id, gate.parent, gate.node, outcome.state, packed, outcome.error, entry=entry)
+        return True, finish_runs(tx, [finish])
+    if early is not None and state == "blocked":
+        state, result, error = early["state"], early["result"], early["error"]
+    _refuse_other_outcome(gate, outcome, state, None if result is None else tx.payloads.unpack(result), error)
+    return is_repeat, []
+
+
+def _checked_outcome(gate: LockedRun, plan: dict[str, Any], outcome: GateOutcome) -> GateOutcome:
+    """Check the output against the gate's type and fill in the type's defaults."""
+    schema = plan.get("schema")
+    if outcome.result is None or schema is None:
+        return outcome
+    value = msgspec.json.decode(outcome.result)
+    fault = find_mismatch(value, schema)
+    if fault is not None:
+        raise BadArguments(f"gate {gate.node} of run {gate.parent}: {fault}")
+    return outcome._replace(result=msgspec.json.encode(apply_defaults(value, schema)).decode())
+
+
+def _refuse_other_outcome(
+    gate: LockedRun, outcome: GateOutcome, state: str, result: str | None, error: str | None
+) -> None:
+    """Raise unless the gate was concluded with the same outcome."""
+    if state in ("skipped", "cancelled"):
+        raise RunFinished(f"gate {gate.node} of run {gate.parent} is {state}: it can no longer be completed")
+    if (
+        state == "done"
+        and outcome.state == "done"
+        and canonical_text(result or "null") == canonical_text(outcome.result or "null")
+    ):
+        return
+    if state == outcome.state == "failed" and _is_same_error(error, outcome.error):
+        return
+    how = "completed with another output" if outcome.state == "done" else "completed"
+    if state == "failed":
+        how = f"failed: {error_from_json(error or '').message}"
+    raise KeyConflict(f"gate {gate.node} of run {gate.parent} was {how}", UUID(gate.id))
+
+
+def _is_same_error(one: str | None, other: str | None) -> bool:
+    first, second = error_from_json(one or ""), error_from_json(other or "")
+    return (first.code, first.message) == (second.code, second.message)
+
+
+def _no_gate(tx: StatementExecutor, id: str, name: str, found: NodeState | None) -> GraphError:
+    """Explain why there is no gate of that name to conclude."""
     if found is not None:
-        return GraphError(f"node {name!r} of run {id} is no gate")
-    if _hold_graph(do, id).state == "blocked":
-        return GraphError(f"graph run {id} hasn't begun yet, and has no gates before it has")
-    gates = [(node, str(graph)) for _, graph, node, *_ in do("graph_gates", graph=id)]
-    within = [graph for node, graph in gates if node == name]
-    if within:
-        return GraphError(
-            f"gate {name!r} is one of graph run {within[0]}, which is within graph run {id}: name that run"
-        )
+        return GraphError(f"node {name!r} of run {id} is not a gate")
+    if _lock_graph(tx, id).state == "blocked":
+        return GraphError(f"graph run {id} hasn't started yet: it has no gates until it starts")
+    gates = [(node, str(graph)) for _, graph, node, *_ in tx.execute("list_gates", graph=id)]
+    nested = [graph for node, graph in gates if node == name]
+    if nested:
+        return GraphError(f"gate {name!r} belongs to graph run {nested[0]}, nested in graph run {id}: name that run")
     own = [node for node, graph in gates if graph == id]
-    known = f"it has {', '.join(own[:SHOWN_GATES])}" if own else "it has none"
+    known = f"its gates are {', '.join(own[:MAX_SHOWN_GATES])}" if own else "it has none"
     return GraphError(f"graph run {id} has no gate {name!r}: {known}")

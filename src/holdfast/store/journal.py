@@ -1,7 +1,7 @@
-"""What durable functions record: checkpoints, waits, events, children and the rest, written in groups, fenced.
+"""Record what durable functions do, and load it for replay. Written in batches, fenced.
 
-Plain checkpoints, by far the most frequent, are one statement. Everything else of a group is one transaction. Order of
-locks: the session, then events, then runs; looks come after the locks, in statements of their own.
+Plain checkpoints, by far the most frequent, take one statement. All other commands of a batch share one transaction.
+Lock order: the session, then events, then runs. Reads come after the locks, in statements of their own.
 """
 
 from __future__ import annotations
@@ -12,134 +12,153 @@ from typing import Any
 
 from holdfast.database import Row
 from holdfast.errors import KeyConflict
+from holdfast.store.command_batch import CommandBatch, outcome_checkpoint, read_replies
 from holdfast.store.commands import (
-    LOST,
+    RUN_LOST,
     Checkpoint,
     Command,
-    Enqueue,
-    Kept,
-    KeptWait,
-    Outcome,
-    Record,
+    EnqueueCommand,
+    LoadedHistory,
+    LoadedWait,
+    NewCheckpoint,
     Reply,
-    Spawn,
-    Wrote,
+    SpawnCommand,
+    WaitOutcome,
+    Written,
 )
-from holdfast.store.family import hold, ids
-from holdfast.store.group import Group, checkpoint, read_back
-from holdfast.store.intake import carry_out, plan
-from holdfast.store.lanes import Lanes
-from holdfast.store.part import Do, Ground, Part, batch
-from holdfast.store.releasing import child_end
+from holdfast.store.enqueue import enqueue_steps, run_steps
+from holdfast.store.graph_progress import child_result
+from holdfast.store.lanes import LaneStore
+from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreContext, StoreModule, id_rows, json_rows
 from holdfast.store.rows import NewRun
+from holdfast.store.run_tree import lock_runs
 
-FIRST_PAGE = 200
-PAGE_BYTES = 256 * 1024
-LARGEST_PAGE = 4 * 1024 * 1024
+FIRST_PAGE_ROWS = 200
+FIRST_PAGE_BYTES = 256 * 1024
+MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 _has_undo = attrgetter("undo")
 _kind_of = attrgetter("kind")
 
 
-class Journal(Part):
-    """Commands of attempts under way, and what is kept of earlier ones."""
+class RunLostError(Exception):
+    """The run belongs to another claim: the transaction is rolled back."""
 
-    def __init__(self, ground: Ground, lanes: Lanes) -> None:
-        super().__init__(ground)
+
+class Journal(StoreModule):
+    """Commands of running attempts, and what earlier attempts recorded."""
+
+    def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
+        super().__init__(context)
         self._lanes = lanes
 
-    # Writing
+    # Write
 
-    def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
-        """Plain checkpoints; for each whether it counts. One that was written before its answer got lost does; one of a
-        run that is to undo is kept where it has an undo, and answered as lost."""
+    def record(self, session: str, records: Sequence[NewCheckpoint]) -> list[Reply]:
+        """Record plain checkpoints; reply for each whether it counts.
+
+        One that was written before its reply got lost counts. If the run was cancelled meanwhile, a checkpoint with a
+        compensation is still written, so that the step can be undone, and answered as lost.
+        """
         replies = self._record(session, records)
         if not any(map(_has_undo, records)):
             return replies
         with_undo = {record.run for record in records if record.undo}
-        ended = {str(row[0]) for row in self._one("commit", "to_be_undone", rows=ids(with_undo))}
-        return [LOST if record.run in ended else reply for record, reply in zip(records, replies, strict=True)]
+        undoing = {str(row[0]) for row in self._execute("commit", "find_undoing", rows=id_rows(with_undo))}
+        return [RUN_LOST if record.run in undoing else reply for record, reply in zip(records, replies, strict=True)]
 
     def record_steps(self, session: str, rows: str, number: int) -> bool:
-        """So many checkpoints (`StepRecord`), as JSON: whether all of them were written, and now. Then there is nothing
-        else to be known of them; otherwise `record` finds out."""
-        ((written,),) = self._one("commit", "record_steps", session=session, rows=rows)
+        """Record `number` step checkpoints, JSON of `NewStepCheckpoint`; return whether all of them were written.
+
+        If not, call `record` to find out which.
+        """
+        ((written,),) = self._execute("commit", "record_steps", session=session, rows=rows)
         return bool(written == number)
 
-    def _record(self, session: str, records: Sequence[Record]) -> list[Reply]:
-        written = self._one("commit", "record_checkpoints", session=session, rows=batch(records))
+    def _record(self, session: str, records: Sequence[NewCheckpoint]) -> list[Reply]:
+        written = self._execute("commit", "record_checkpoints", session=session, rows=json_rows(records))
         replies: list[Reply]
-        if self._ground.database.dialect.writing_ctes:
+        if self._context.database.dialect.writing_ctes:
             values = {(str(run), n): value for run, n, value in written}
             replies = [
-                Wrote(values[record.run, record.n]) if (record.run, record.n) in values else LOST for record in records
+                Written(values[record.run, record.n]) if (record.run, record.n) in values else RUN_LOST
+                for record in records
             ]
         elif written[0][0] == len(records) and "now" not in map(_kind_of, records):
-            replies = [Wrote()] * len(records)
-        else:  # it only counts what it wrote
-            replies = [LOST] * len(records)
-        if LOST in replies:
-            known = self._together("commit", lambda do: read_back(do, records))
-            replies = [known.get(at, reply) if reply is LOST else reply for at, reply in enumerate(replies)]
+            replies = [Written()] * len(records)
+        else:  # on SQLite the statement only counts what it wrote
+            replies = [RUN_LOST] * len(records)
+        if RUN_LOST in replies:
+            known = self._transaction("commit", lambda tx: read_replies(tx, records))
+            replies = [known.get(at, reply) if reply is RUN_LOST else reply for at, reply in enumerate(replies)]
         return replies
 
     def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
-        """Any commands, in one transaction; an answer for each."""
+        """Carry out any commands in one transaction; return a reply for each."""
         new = [run for command in commands for run in _new_runs(command)]
-        lanes = self._lanes.of(new) if new else {}
+        lanes = self._lanes.for_runs(new) if new else {}
 
-        def work(do: Do) -> list[Reply]:
-            if not do("session_alive", session=session):
-                return [LOST] * len(commands)
-            return Group(do, session, lanes, commands).write()
+        def work(tx: StatementExecutor) -> list[Reply]:
+            if not tx.execute("lock_session", session=session):
+                return [RUN_LOST] * len(commands)
+            return CommandBatch(tx, session, lanes, commands).write()
 
-        return self._together("commit", work)
+        return self._transaction("commit", work)
 
-    def enqueue(self, session: str, command: Enqueue) -> Reply | KeyConflict:
-        """An independent run with a key or a unique name: in a transaction of its own, because those are locked before
-        the run that makes it."""
-        lanes = self._lanes.of([command.request])
+    def enqueue(self, session: str, command: EnqueueCommand) -> Reply | KeyConflict:
+        """Create an independent run with a key or a unique name.
 
-        def work(do: Do) -> Reply:
-            if not do("session_alive", session=session):
-                return LOST
-            if known := read_back(do, [command]):
+        In a transaction of its own, because keys and names are locked before the run that enqueues it.
+        """
+        lanes = self._lanes.for_runs([command.request])
+
+        def work(tx: StatementExecutor) -> Reply:
+            if not tx.execute("lock_session", session=session):
+                return RUN_LOST
+            if known := read_replies(tx, [command]):
                 return known[0]
-            value = f'"{carry_out(plan([command.request], lanes), do)[0]}"'
-            run = hold(do, [command.held.run]).get(command.held.run)
-            if run is None or not run.belongs_to(session, command.held.fence):
-                raise _Refused
-            do("add_checkpoints", rows=batch([checkpoint(command, "enqueue", value)]))
-            return Wrote(value)
+            value = f'"{run_steps(enqueue_steps([command.request], lanes), tx.execute)[0]}"'
+            run = lock_runs(tx, [command.token.run]).get(command.token.run)
+            if run is None or not run.belongs_to(session, command.token.fence):
+                raise RunLostError
+            tx.execute("add_checkpoints", rows=json_rows([outcome_checkpoint(command, "enqueue", value)]))
+            return Written(value)
 
         try:
-            return self._together("commit", work)
-        except _Refused:
-            return LOST
+            return self._transaction("commit", work)
+        except RunLostError:
+            return RUN_LOST
         except KeyConflict as conflict:
             return conflict
 
-    # Reading
+    # Read
 
-    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "pick") -> dict[str, Kept]:
-        """All that is kept of runs, given as id and generation: a page for each at first, then the rest by pages.
-        `purpose` is the line to read on."""
-        rows = batch({"run": run, "generation": generation} for run, generation in runs)
-        kept = {run: Kept() for run, _ in runs}
-        for run, *row in self._one(purpose, "load_checkpoints", rows=rows, most=FIRST_PAGE, bytes=PAGE_BYTES):
-            kept[str(run)].checkpoints.append(self._checkpoint(row))
-        last = {str(run): n for run, n in self._one(purpose, "last_numbers", rows=rows)}
+    def load(self, runs: Sequence[tuple[str, int]], purpose: str = "pick") -> dict[str, LoadedHistory]:
+        """Load all checkpoints and waits of runs, given as id and generation, on the connection for `purpose`.
+
+        The first page of every run comes with one statement, the rest run by run.
+        """
+        rows = json_rows({"run": run, "generation": generation} for run, generation in runs)
+        loaded = {run: LoadedHistory() for run, _ in runs}
+        first = self._execute(
+            purpose, "load_first_checkpoints", rows=rows, most=FIRST_PAGE_ROWS, bytes=FIRST_PAGE_BYTES
+        )
+        for run, *row in first:
+            loaded[str(run)].checkpoints.append(self._checkpoint(row))
+        last = {str(run): n for run, n in self._execute(purpose, "last_checkpoint_numbers", rows=rows)}
         for run, generation in runs:
-            self._load_rest(purpose, run, generation, kept[run].checkpoints, last.get(run, 0))
-        for run, key, kind, outcome, value, due_in in self._one(purpose, "load_waits", rows=rows):
-            came = None if outcome is None else Outcome(outcome, value)
-            kept[str(run)].waits.append(KeptWait(key, kind, came, due_in))
-        return kept
+            self._load_rest(purpose, run, generation, loaded[run].checkpoints, last.get(run, 0))
+        for run, key, kind, outcome, value, due_in in self._execute(purpose, "load_waits", rows=rows):
+            resolved = None if outcome is None else WaitOutcome(outcome, value)
+            loaded[str(run)].waits.append(LoadedWait(key, kind, resolved, due_in))
+        return loaded
 
     def _load_rest(self, purpose: str, run: str, generation: int, checkpoints: list[Checkpoint], last: int) -> None:
         after = checkpoints[-1].n if checkpoints else 0
         while after < last:
-            page = self._one(purpose, "load_page", run=run, generation=generation, after=after, bytes=LARGEST_PAGE)
+            page = self._execute(
+                purpose, "load_checkpoint_page", run=run, generation=generation, after=after, bytes=MAX_PAGE_BYTES
+            )
             if not page:
                 return
             checkpoints.extend(map(self._checkpoint, page))
@@ -147,44 +166,44 @@ class Journal(Part):
 
     def _checkpoint(self, row: Sequence[Any]) -> Checkpoint:
         n, key, kind, value, undo = row
-        return Checkpoint(n, key, kind, None if value is None else self._ground.payloads.unpack(value), undo)
+        return Checkpoint(n, key, kind, None if value is None else self._context.payloads.unpack(value), undo)
 
-    def settled(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, Outcome]]:
-        """What came of the waits of runs that are in hand: run, key, kind and outcome."""
-        rows = batch({"run": run, "generation": generation} for run, generation in runs)
+    def resolved_waits(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, WaitOutcome]]:
+        """Return the resolved waits of runs, given as id and generation: run, key, kind and outcome."""
+        rows = json_rows({"run": run, "generation": generation} for run, generation in runs)
         return [
-            (str(run), key, kind, Outcome(outcome, value))
-            for run, key, kind, outcome, value in self._one("look", "settled_waits", rows=rows)
+            (str(run), key, kind, WaitOutcome(outcome, value))
+            for run, key, kind, outcome, value in self._execute("look", "read_resolved_waits", rows=rows)
         ]
 
-    def spawned(self, parent: str) -> dict[str, Row]:
-        """How the children of a run that weren't part of a map ended, by their spawn keys: id, 0, state, result, error.
-        For replays, which ask for all of them."""
+    def spawned_results(self, parent: str) -> dict[str, Row]:
+        """Return id, 0, state, result and error of all finished children that weren't part of a map, by spawn key."""
         found: dict[str, Row] = {}
         after = ""
         while True:
-            page = self._one("client", "spawned_ends", parent=parent, after=after)
-            found.update((row[0], child_end(self._reading("client"), (row[1], 0, *row[2:]))) for row in page)
-            if len(page) < 500:
+            page = self._execute("client", "read_spawned_page", parent=parent, after=after)
+            found.update((row[0], child_result(self._autocommit("client"), (row[1], 0, *row[2:]))) for row in page)
+            if len(page) < MAX_BATCH_ROWS:
                 return found
             after = page[-1][0]
 
-    def children(self, parent: str, spawn_key: str) -> list[Row]:
-        """How the children of one call ended, in their order: id, place, state, result, error."""
-        found: list[Row] = []
-        while True:
-            after = found[-1][1] if found else -1
-            page = self._one("client", "children_page", parent=parent, spawn_key=spawn_key, after=after, size=500)
-            found += [child_end(self._reading("client"), row) for row in page]
-            if len(page) < 500:
-                return found
-
-
-class _Refused(Exception):
-    """The run was lost: what was done for it is taken back."""
+    def child_results(self, parent: str, spawn_key: str) -> list[Row]:
+        """Return id, map index, state, result and error of the children of one call, in order."""
+        return read_child_results(self._autocommit("client"), parent, spawn_key)
 
 
 def _new_runs(command: Command) -> Sequence[NewRun]:
-    if isinstance(command, Spawn):
+    if isinstance(command, SpawnCommand):
         return command.runs()
-    return [command.request] if isinstance(command, Enqueue) else []
+    return [command.request] if isinstance(command, EnqueueCommand) else []
+
+
+def read_child_results(tx: StatementExecutor, parent: str, spawn_key: str) -> list[Row]:
+    """Read id, map index, state, result and error of the children of one call, in order, page by page."""
+    found: list[Row] = []
+    while True:
+        after = found[-1][1] if found else -1
+        page = tx.execute("read_children_page", parent=parent, spawn_key=spawn_key, after=after, size=MAX_BATCH_ROWS)
+        found += [child_result(tx, row) for row in page]
+        if len(page) < MAX_BATCH_ROWS:
+            return found

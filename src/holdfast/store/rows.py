@@ -9,7 +9,10 @@ import msgspec
 
 
 class NewRun(msgspec.Struct):
-    """A run to be made. Its id is made by the caller, so that a repeat after a lost answer makes no second one."""
+    """A run to create. The caller chooses its id, so that repeating a lost request creates no second run.
+
+    Times and durations are microseconds.
+    """
 
     id: str
     queue: str
@@ -26,20 +29,23 @@ class NewRun(msgspec.Struct):
     unique: str | None = None
     key: str | None = None
     digest: str | None = None
-    """Of the request that its key stands for. Another digest under the same key is a conflict."""
+    """Identifies the request behind `key`. Another digest under the same key is a conflict."""
     old_digest: str | None = None
-    """The digest that 0.1 stored for the same request, where it differs."""
+    """The digest that release 0.1 stored for the same request, where it differs."""
     options: str | None = None
     tags: str | None = None
     limits: str | None = None
     fair: Mapping[str, int] | None = None
-    """Of a fair queue: the weights of tenants."""
+    """For fair queues: the weight of each tenant."""
     turn: int = 0
 
 
 class NewNode(msgspec.Struct):
-    """A node of a graph to be made. `needs` are the names of those that it depends on; `plan` is what its release needs
-    to know beyond counting them, as JSON; `kind` tells gates and graphs from tasks."""
+    """A node of a graph to create.
+
+    `needs` names the nodes that it depends on. `plan` is JSON: the rule, the arguments to fill in, and other settings
+    that apply when the node is released. `kind` tells gates and nested graphs from tasks.
+    """
 
     run: NewRun
     name: str
@@ -50,12 +56,12 @@ class NewNode(msgspec.Struct):
 
 
 class NewGraph(msgspec.Struct):
-    """The nodes of a graph to be made."""
+    """The nodes of a graph to create."""
 
     nodes: Sequence[NewNode]
 
     def runs(self) -> Iterator[NewRun]:
-        """All its nodes, those of the graphs within it too."""
+        """Yield the runs of all nodes, including those of nested graphs."""
         for node in self.nodes:
             yield node.run
             if node.graph is not None:
@@ -63,7 +69,7 @@ class NewGraph(msgspec.Struct):
 
 
 class Claim(msgspec.Struct, gc=False):
-    """A run that became ours: what a worker needs to try it."""
+    """A claimed run: what a worker needs to start its next attempt."""
 
     id: str
     seq: int
@@ -85,8 +91,8 @@ class Claim(msgspec.Struct, gc=False):
     limits: str | None = None
 
 
-class Owned(NamedTuple):
-    """A run that a session holds, by the database's account."""
+class OwnedRun(NamedTuple):
+    """A run whose row names a session."""
 
     id: str
     fence: int
@@ -94,7 +100,7 @@ class Owned(NamedTuple):
 
 
 ClaimKey: TypeAlias = tuple[str, int]
-"""A run and the fence that a claim of it got."""
+"""The id of a run and the fence of one claim of it."""
 
 EndKind: TypeAlias = Literal[
     "done",
@@ -113,19 +119,25 @@ EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready
 
 
 class End(msgspec.Struct, omit_defaults=True):
-    """How an attempt ended, and what becomes of its run. Statements take it as it is.
+    """How an attempt ended and which state its run enters. Encoded as it is into the rows of statements.
 
-    `crashed`: the process of its author code died, or its code had to be abandoned; the store decides whether the run
-    is tried again. `together`: how many runs could have caused that; only a run alone is charged. `isolate`: whether it
-    must not share a process with other runs from now on.
-    `lingers`: author code that can't be stopped still runs; nobody else may start the run before it is let go.
-    `family`: the run has a parent, or is a durable function, so that its end concerns more than its own row.
-    `waiting`: it suspends; `restarted`: it begins anew with other arguments; `moved`: a machine is in its next state;
-    `undoing`: it failed and has compensations to run; `undone`: it has run them, and ends as it was to.
-    `limits`: those of its run, whose permits go back with a plain end; a family's end knows them from the run's row.
-    `forget`: the numbers of checkpoints that don't count for the next attempt.
-    `drift`: what a replay did differently from what is on record, as JSON.
-    `note`: what the history says of a wait or a move; `keep_records`: how much of the history is kept.
+    Kinds that aren't obvious:
+
+    - `crashed`: the process that ran the code died, or the code had to be abandoned. The store decides whether the run
+      is retried. `runs_in_process` says how many runs could have caused the crash; only a run alone is charged.
+      `isolate` says whether it must not share a process from now on.
+    - `waiting`: the run suspends. `restarted`: it starts over with new arguments. `moved`: a state machine enters its
+      next state.
+    - `undoing`: it failed and has compensations to run. `undone`: it ran them and now ends.
+
+    Other fields:
+
+    - `still_running`: code that can't be stopped is still running; the run must not start until it is released.
+    - `in_tree`: the run has a parent or is a durable function, so that its end concerns more than its own row.
+    - `limits`: the run's limits, whose permits return with a plain end. In a tree they are read from the row.
+    - `forget`: numbers of failed steps that the next attempt retries.
+    - `drift`: how a replay differed from the recorded history, as JSON.
+    - `note`: what the history entry says about a wait or a move. `keep_records`: how many entries are kept.
     """
 
     id: str
@@ -137,39 +149,43 @@ class End(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     delay: int | None = None
     failed: int = 0
-    lingers: int = 0
-    family: bool = False
+    still_running: int = 0
+    in_tree: bool = False
     args: str | None = None
     forget: tuple[int, ...] = ()
     drift: str | None = None
     note: str | None = None
     keep_records: int | None = None
     limits: str | None = None
-    together: int = 1
+    runs_in_process: int = 1
     isolate: bool | None = None
 
     @property
     def claim(self) -> ClaimKey:
-        """Whose end it is: a run may be claimed again while its old attempt still has something to say."""
+        """The claim that it ends: a run may be claimed again before its old attempt has reported."""
         return self.id, self.fence
 
 
-class Counted(set[ClaimKey]):
-    """The attempts whose ends counted. `failed_with`: graphs that failed by them."""
+class RecordedEnds(set[ClaimKey]):
+    """The claims whose ends were recorded. `failed_graphs`: graphs that failed as a consequence."""
 
-    def __init__(self, claims: Iterable[ClaimKey] = (), failed_with: Iterable[str] = ()) -> None:
+    def __init__(self, claims: Iterable[ClaimKey] = (), failed_graphs: Iterable[str] = ()) -> None:
         super().__init__(claims)
-        self.failed_with = list(failed_with)
+        self.failed_graphs = list(failed_graphs)
 
 
-class Recovered(NamedTuple):
-    """What a recovery of dead sessions did. `failed_with`: graphs that failed by it."""
+class RecoveryResult(NamedTuple):
+    """What a recovery of dead sessions did.
 
-    ready: int
+    `requeued`: runs returned to ready. `failed`: runs that crashed too often. `released`: runs that had ended while
+    their code still ran. `failed_graphs`: graphs that failed as a consequence.
+    """
+
+    requeued: int
     failed: list[str]
     released: int
     sessions: list[str]
-    failed_with: list[str]
+    failed_graphs: list[str]
 
     def __bool__(self) -> bool:
-        return bool(self.ready or self.failed or self.released)
+        return bool(self.requeued or self.failed or self.released)

@@ -1,39 +1,37 @@
-"""The store: all parts on one ground."""
+"""The store: the table of contents of everything that is durable."""
 
 from __future__ import annotations
 
 from holdfast.database import Database
+from holdfast.database.migrate import check_version
 from holdfast.model.clock import Clock, database_clock
 from holdfast.model.payloads import Payloads
-from holdfast.store.attempts import Attempts
-from holdfast.store.claims import Claims
-from holdfast.store.counting import Counting
-from holdfast.store.events import Events
-from holdfast.store.forks import Forks
-from holdfast.store.graphs import Graphs
-from holdfast.store.health import Health
-from holdfast.store.intake import Intake
+from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
+from holdfast.store.attempts import AttemptStore
+from holdfast.store.claims import ClaimStore
+from holdfast.store.enqueue import Enqueuer
+from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
-from holdfast.store.lanes import Lanes
-from holdfast.store.limits import Limits
-from holdfast.store.listing import Listing
-from holdfast.store.operators import Operators
-from holdfast.store.part import Ground
-from holdfast.store.queues import Queues
-from holdfast.store.schedules import Schedules
-from holdfast.store.tallies import Tallies
-from holdfast.store.timers import Timers
-from holdfast.store.tokens import Tokens
-from holdfast.store.transactions import Transactions
-from holdfast.store.triggers import Triggers
-from holdfast.store.upkeep import Upkeep
-from holdfast.store.views import Views
-from holdfast.store.watchers import Watchers
-from holdfast.store.workers import Workers
+from holdfast.store.lanes import LaneStore
+from holdfast.store.limits import LimitStore
+from holdfast.store.module import StoreContext
+from holdfast.store.retention import Retention
+from holdfast.store.run_actions import RunActions
+from holdfast.store.run_listing import RunListing
+from holdfast.store.run_queries import RunQueries
+from holdfast.store.schedules import ScheduleStore, TriggerStore
+from holdfast.store.sessions import SessionStore, WatcherStore
+from holdfast.store.stats import StatsStore
+from holdfast.store.step_transactions import StepTransactions
+from holdfast.store.timers import TimerStore
+from holdfast.store.waits import EventStore
 
 
 class Store:
-    """All that is durable, as `store.claims.claim(…)` and so on. The first use of a part makes or checks the tables."""
+    """Everything durable, by subject: `store.claims.claim(…)`, `store.journal.record(…)` and so on.
+
+    All methods block. The first statement creates or checks the tables.
+    """
 
     def __init__(
         self,
@@ -45,54 +43,73 @@ class Store:
     ) -> None:
         self.database = database
         self.payloads = payloads or Payloads()
-        self._ground = ground = Ground(database, clock, self.payloads, migrate=migrate)
-        self.lanes = Lanes(ground)
-        self.intake = Intake(ground, self.lanes)
-        self.graphs = Graphs(ground, self.lanes, self.intake)
-        self.claims = Claims(ground)
-        self.attempts = Attempts(ground)
-        self.journal = Journal(ground, self.lanes)
-        self.transactions = Transactions(ground, self.journal)
-        self.events = Events(ground)
-        self.forks = Forks(ground)
-        self.workers = Workers(ground)
-        self.watchers = Watchers(ground)
-        self.timers = Timers(ground)
-        self.schedules = Schedules(ground, self.lanes)
-        self.triggers = Triggers(ground)
-        self.operators = Operators(ground)
-        self.limits = Limits(ground)
-        self.queues = Queues(ground)
-        self.tokens = Tokens(ground)
-        self.upkeep = Upkeep(ground)
-        self.views = Views(ground)
-        self.listing = Listing(ground, self.lanes)
-        self.counting = Counting(ground)
-        self.health = Health(ground)
-        self.tallies = Tallies(ground)
+        self._context = context = StoreContext(database, clock, self.payloads, migrate=migrate)
+
+        # Create runs.
+        self.lanes = LaneStore(context)
+        self.enqueuer = Enqueuer(context, self.lanes)
+        self.graphs = GraphStore(context, self.lanes, self.enqueuer)
+        self.schedules = ScheduleStore(context, self.lanes)
+        self.triggers = TriggerStore(context)
+
+        # Execute them: workers only.
+        self.sessions = SessionStore(context)
+        self.claims = ClaimStore(context)
+        self.journal = Journal(context, self.lanes)
+        self.step_transactions = StepTransactions(context, self.journal)
+        self.attempts = AttemptStore(context)
+        self.timers = TimerStore(context)
+
+        # Act on them from outside.
+        self.actions = RunActions(context)
+        self.events = EventStore(context)
+        self.limits = LimitStore(context)
+
+        # Read them.
+        self.queries = RunQueries(context)
+        self.listing = RunListing(context, self.lanes)
+        self.watchers = WatcherStore(context)
+
+        # Operate the database.
+        self.queues = QueueStore(context)
+        self.tokens = TokenStore(context)
+        self.counts = RunCounts(context)
+        self.stats = StatsStore(context)
+        self.retention = Retention(context)
+        self.health = DatabaseHealth(context)
 
     @property
     def clock(self) -> Clock:
-        """What statements take the time from."""
-        return self._ground.clock
+        """The source of `now` in statements; returns None where the database clock decides."""
+        return self._context.clock
 
     def prepare(self) -> list[str]:
-        """Make or check the tables now; the migrations that were applied."""
-        return self._ground.prepare()
+        """Create, migrate or check the tables now; return the names of migrations applied."""
+        return self._context.prepare()
+
+    def migrate(self) -> list[str]:
+        """Migrate the tables even if this store was opened with `migrate=False`; return the migrations applied."""
+        self._context.migrates = True
+        return self._context.prepare()
+
+    def version(self) -> int:
+        """Return the schema version of the tables, 0 if there are none. Changes nothing."""
+        managed = self.database.connection("client", self._context.idle_timeout_s)
+        return managed.run(lambda connection: check_version(self.database, connection))
 
     def identity(self) -> str:
-        """What tells these tables from those of another database or schema."""
-        return self._ground.identity()
+        """Return the random id of these tables, which differs between databases and schemas."""
+        return self._context.identity()
 
-    def beside(self, database: Database, *, migrate: bool | None = None) -> Store:
-        """A store with the same settings on other connections to the same tables, or on another database; `migrate`:
-        where that is to be otherwise."""
-        migrates = self._ground.migrates if migrate is None else migrate
-        return Store(database, migrate=migrates, clock=self._ground.clock, payloads=self.payloads)
+    def with_database(self, database: Database, *, migrate: bool | None = None) -> Store:
+        """Return a store with the same settings on other connections or on another database."""
+        migrates = self._context.migrates if migrate is None else migrate
+        return Store(database, migrate=migrates, clock=self._context.clock, payloads=self.payloads)
 
-    def be_patient_for(self, seconds: float) -> None:
-        """How long a transaction of ours may stay idle before the server ends it; for lines opened from now on."""
-        self._ground.patience = seconds
+    def set_idle_transaction_timeout(self, seconds: float) -> None:
+        """Let the server end transactions that stay idle this long, on connections opened from now on."""
+        self._context.idle_timeout_s = seconds
 
     def close(self) -> None:
+        """Close all connections."""
         self.database.close()

@@ -1,4 +1,4 @@
-"""What Holdfast tells about itself: logs, spans and metrics. Wording and names stand here, not where things happen."""
+"""Logs, traces and metrics. Log wording and metric names are defined here, not where events happen."""
 
 from holdfast.telemetry.backends import Telemetry as Telemetry
 from holdfast.telemetry.log_format import JsonLines as JsonLines

@@ -1,6 +1,6 @@
-"""What of telemetry is on: chosen by `Holdfast(telemetry=…)` or `$HOLDFAST_TELEMETRY`, nothing by default.
+"""The telemetry backends of an app: `Holdfast(telemetry=…)` or `$HOLDFAST_TELEMETRY`, none by default.
 
-OpenTelemetry and Prometheus are imported when they are asked for, not before.
+OpenTelemetry and Prometheus are imported only if enabled.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ KINDS = {"otel": "OpenTelemetry", "prometheus": "the Prometheus client"}
 
 
 class Telemetry:
-    """Where spans and metrics go. `tracing` is None and `meters` are empty where nobody asked for them."""
+    """Sends spans and metrics to the enabled backends. `tracing` is None without OpenTelemetry."""
 
-    def __init__(self, asked: str | Sequence[str] | None = None) -> None:
+    def __init__(self, requested: str | Sequence[str] | None = None) -> None:
         self.tracing: Tracing | None = None
-        self.meters: tuple[MetricBackend, ...] = ()
+        self._metric_backends: tuple[MetricBackend, ...] = ()
         self._kinds: set[str] = set()
-        for kind in _kinds(asked):
+        for kind in _kinds(requested):
             self.add(kind)
 
     def add(self, kind: str) -> None:
-        """Turn one kind on, if it isn't."""
+        """Enable a backend, unless it is enabled already."""
         if kind in self._kinds:
             return
         try:
             self._import(kind)
         except ImportError as error:
             raise ConfigError(
-                f"telemetry {kind!r} needs {KINDS[kind]}: pip install 'holdfast[{kind}]' ({error})"
+                f"telemetry {kind!r} requires {KINDS[kind]}: pip install 'holdfast[{kind}]' ({error})"
             ) from error
         self._kinds.add(kind)
 
@@ -46,31 +46,32 @@ class Telemetry:
             from holdfast.telemetry.otel import Tracing, otel_metrics
 
             self.tracing = Tracing()
-            self.meters += (otel_metrics(),)
+            self._metric_backends += (otel_metrics(),)
         else:
             from holdfast.telemetry.prometheus import prometheus_metrics
 
-            self.meters += (prometheus_metrics(),)
+            self._metric_backends += (prometheus_metrics(),)
 
     @property
     def on(self) -> bool:
-        """Whether anybody wants to know."""
+        """Whether any backend is enabled."""
         return bool(self._kinds)
 
     def measure(self, metric: str, value: float, **labels: str) -> None:
-        """Add to a counter, or to a histogram."""
-        for meters in self.meters:
-            meters.measure(metric, value, labels)
+        """Add to a counter or a histogram."""
+        for backend in self._metric_backends:
+            backend.measure(metric, value, labels)
 
 
-def _kinds(asked: str | Sequence[str] | None) -> list[str]:
+def _kinds(requested: str | Sequence[str] | None) -> list[str]:
     where = "telemetry"
-    if asked is None:
-        asked = os.environ.get(VARIABLE, "")
+    if requested is None:
+        requested = os.environ.get(VARIABLE, "")
         where = f"${VARIABLE}"
-    named = asked.split(",") if isinstance(asked, str) else list(asked)
+    named = requested.split(",") if isinstance(requested, str) else list(requested)
     kinds = [str(kind).strip() for kind in named if str(kind).strip()]
     for kind in kinds:
         if kind not in KINDS:
-            raise ConfigError(f"{where} is {kind!r}, but can only be {' or '.join(map(repr, KINDS))}, or both")
+            raise ConfigError(f"{where} must be {' or '.join(map(repr, KINDS))} or both, not {kind!r}")
+
     return kinds

@@ -1,16 +1,18 @@
-"""Every line that Holdfast logs. Quiet unless the application, or `holdfast worker`, asks for it.
+"""Every line that Holdfast logs, in the form `event first=1 then="its fields"`.
 
-One line per thing that matters. What is about a run begins with `run ID (TASK) attempt N` and carries `run`, `task` and
-`attempt` as fields of the record, for handlers that write JSON; `session` and the like stand on lines about workers.
-Which worker a line comes from, and which run author code writes a line of its own in, is in `fields.py`.
-Levels: DEBUG each run that ended well, INFO the life of workers, WARNING what is tried again or taken over, ERROR what
-failed for good. Never logged: arguments, results, passwords.
+Lines about a run have the fields `task`, `run` and `attempt` and carry them as attributes of the record too, for
+handlers that write JSON (`log_format.py`). Lines about workers carry `session`. Never logged: arguments, results,
+passwords.
+
+Levels: ERROR if an operator must act (a run failed permanently), WARNING to look into soon (retries, recovery), INFO
+for the lifecycle of workers, DEBUG for each run. The logger is silent unless the application configures it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from holdfast.errors import ErrorInfo
 
@@ -22,343 +24,354 @@ logger.addHandler(logging.NullHandler())
 
 
 def attempt_done(run: str, task: str, attempt: int) -> None:
-    _tell(logging.DEBUG, run, task, attempt, "done")
+    _log_attempt(logging.DEBUG, "run done", run, task, attempt)
 
 
-def attempt_handed_back(run: str, task: str, attempt: int) -> None:
-    _tell(logging.DEBUG, run, task, attempt, "handed back: this worker stops")
+def attempt_released(run: str, task: str, attempt: int) -> None:
+    _log_attempt(logging.DEBUG, "run released", run, task, attempt, {"reason": "worker stopping"})
 
 
 def attempt_failed(run: str, task: str, attempt: int, error: ErrorInfo, retry_in: float | None) -> None:
-    if error.code == "bad_arguments":  # its message may show what is in them
-        _tell(logging.ERROR, run, task, attempt, "failed for good: its kept arguments don't fit the code")
+    if error.code == "bad_arguments":  # the message may show their values
+        fields: dict[str, Any] = {"error": "the stored arguments don't match the task's signature"}
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields)
     elif retry_in is None:
-        _tell(logging.ERROR, run, task, attempt, "failed for good: %s", error)
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, {"error": error})
     else:
-        _tell(logging.WARNING, run, task, attempt, "failed, next try in %.1f s: %s", retry_in, error)
+        fields = {"error": error, "retry_in": f"{retry_in:.1f}s"}
+        _log_attempt(logging.WARNING, "run failed", run, task, attempt, fields)
 
 
 def attempt_crashed(run: str, task: str, attempt: int, error: object, *, final: bool) -> None:
     if final:
-        _tell(logging.ERROR, run, task, attempt, "failed for good, it crashed too often: %s", error)
+        fields: dict[str, Any] = {"reason": "too many crashes", "error": error}
+        _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, fields)
     else:
-        _tell(logging.WARNING, run, task, attempt, "crashed, ready again: %s", error)
+        _log_attempt(logging.WARNING, "run crashed and requeued", run, task, attempt, {"error": error})
 
 
 def options_unreadable(run: str, task: str, attempt: int, error: object) -> None:
-    _tell(logging.WARNING, run, task, attempt, "has options that can't be read, the task's own hold: %s", error)
+    event = "stored options are unreadable, using the task's own"
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"error": error})
 
 
-def no_thread(run: str, task: str, attempt: int, error: object) -> None:
-    _tell(logging.ERROR, run, task, attempt, "handed back, no thread could be started for it: %s", error)
+def thread_not_started(run: str, task: str, attempt: int, error: object) -> None:
+    fields: dict[str, Any] = {"reason": "cannot start a thread", "error": error}
+    _log_attempt(logging.ERROR, "run released", run, task, attempt, fields)
 
 
-def attempt_refused(run: str, task: str, attempt: int) -> None:
-    what = "isn't ours any more (cancelled, or taken over): its result is dropped"
-    _tell(logging.WARNING, run, task, attempt, what)
+def result_discarded(run: str, task: str, attempt: int) -> None:
+    fields: dict[str, Any] = {"reason": "run cancelled or lease lost"}
+    _log_attempt(logging.WARNING, "result discarded", run, task, attempt, fields)
 
 
-def attempt_paused(run: str, task: str, attempt: int, kind: str) -> None:
-    what = "waits" if kind == "waiting" else "begins anew with other arguments"
-    _tell(logging.DEBUG, run, task, attempt, what)
+def attempt_suspended(run: str, task: str, attempt: int, kind: str) -> None:
+    _log_attempt(logging.DEBUG, "run suspended" if kind == "waiting" else "run restarted", run, task, attempt)
 
 
-def attempt_waits_for_database(run: str, task: str, attempt: int, error: object) -> None:
-    _tell(logging.WARNING, run, task, attempt, "waits for the database: %s", error)
+def attempt_waiting_for_database(run: str, task: str, attempt: int, error: object) -> None:
+    _log_attempt(logging.WARNING, "run is waiting for the database", run, task, attempt, {"error": error})
 
 
-def attempt_undoes(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
-    _tell(logging.ERROR, run, task, attempt, "failed for good, and undoes what it did: %s", error)
+def compensation_started(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
+    _log_attempt(logging.ERROR, "run failed, compensating", run, task, attempt, {"error": error})
 
 
-def attempt_undone(run: str, task: str, attempt: int) -> None:
-    _tell(logging.WARNING, run, task, attempt, "has undone what the run did")
+def compensation_finished(run: str, task: str, attempt: int) -> None:
+    _log_attempt(logging.WARNING, "run compensated", run, task, attempt)
 
 
-def drifted(run: str, task: str, attempt: int, steps: str) -> None:
-    what = "asked for steps with other arguments than are on record, so they ran again: %s; is it time or chance?"
-    _tell(logging.WARNING, run, task, attempt, what, steps)
+def replay_drifted(run: str, task: str, attempt: int, steps: str) -> None:
+    hint = "do the arguments include the current time or a random value?"
+    event = "step arguments differ from the recorded ones, steps executed again"
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"steps": steps, "hint": hint})
 
 
 def attempt_abandoned(run: str, task: str, attempt: int, lost_threads: int) -> None:
-    what = "abandoned: its code didn't stop; its result will be discarded (lost threads: %d)"
-    _tell(logging.WARNING, run, task, attempt, what, lost_threads)
+    event = "attempt abandoned, the task ignored cancellation"
+    _log_attempt(logging.WARNING, event, run, task, attempt, {"lost_threads": lost_threads})
 
 
 def attempt_still_running(run: str, task: str, attempt: int) -> None:
-    _tell(logging.WARNING, run, task, attempt, "is still running, and can't be stopped; its result will be discarded")
+    event = "attempt cannot be stopped, its result will be discarded"
+    _log_attempt(logging.WARNING, event, run, task, attempt)
 
 
-def end_not_written(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
-    _tell(logging.ERROR, run, task, attempt, "ended, but what it came to can't be written: %s", error)
+def result_not_stored(run: str, task: str, attempt: int, error: ErrorInfo) -> None:
+    _log_attempt(logging.ERROR, "result could not be stored", run, task, attempt, {"error": error})
 
 
-def run_overdue(run: str, task: str, attempt: int) -> None:
-    _tell(logging.ERROR, run, task, attempt, "failed for good: it is past its deadline")
+def deadline_exceeded(run: str, task: str, attempt: int) -> None:
+    _log_attempt(logging.ERROR, "run failed permanently", run, task, attempt, {"error": "deadline exceeded"})
 
 
-def _tell(level: int, run: str, task: str, attempt: int, what: str, *values: object) -> None:
-    """A line about an attempt. Looked at first: a busy worker ends thousands a second."""
-    if logger.isEnabledFor(level):
-        fields = {"run": run, "task": task, "attempt": attempt}
-        logger.log(level, f"run %s (%s) attempt %d {what}", run, task, attempt, *values, extra=fields)  # noqa: G004
+def _log_attempt(
+    level: int, event: str, run: str, task: str, attempt: int, fields: dict[str, Any] | None = None
+) -> None:
+    if logger.isEnabledFor(level):  # first: a busy worker finishes thousands of runs per second
+        about: dict[str, Any] = {"task": task, "run": run, "attempt": attempt}
+        _log(level, event, about, **about, **(fields or {}))
 
 
 # Workers
 
 
 def worker_started(session: str, database: str, tasks: int, concurrency: int) -> None:
-    fields = {"session": session}
-    logger.info("worker %s works on %s: %d tasks, %d at once", session, database, tasks, concurrency, extra=fields)
+    fields: dict[str, Any] = {"session": session}
+    _log(logging.INFO, "worker started", fields, **fields, database=database, tasks=tasks, concurrency=concurrency)
 
 
-def start_waits_for_database(error: object, tries: int, pause: float) -> None:
-    times = "once" if tries == 1 else f"{tries} times"
-    logger.warning("worker waits for its database: %s; tried %s, next try in %.1f s", error, times, pause)
+def startup_waiting_for_database(error: object, tries: int, pause: float) -> None:
+    _log(logging.WARNING, "worker is waiting for its database", error=error, attempts=tries, retry_in=f"{pause:.1f}s")
 
 
-def start_goes_on(tries: int) -> None:
-    logger.info("the database is available, after %d failed tries", tries)
+def startup_database_available(tries: int) -> None:
+    _log(logging.INFO, "database available", failed_attempts=tries)
 
 
-def start_aborted() -> None:
-    logger.info("worker stopped before it had started")
+def startup_aborted() -> None:
+    _log(logging.INFO, "worker stopped before it had started")
 
 
 def worker_stopping(session: str, running: int, grace: float) -> None:
-    fields = {"session": session}
+    fields: dict[str, Any] = {"session": session, "running": running}
     if running:
-        logger.info(
-            "worker %s stops: %s %g s to finish; a second signal hurries it",
-            session, _have(running), grace, extra=fields,
-        )  # fmt: skip
-    else:
-        logger.info("worker %s stops: it has nothing in hand", session, extra=fields)
+        fields |= {"grace": f"{grace:g}s", "hint": "a second signal releases the runs at once"}
+    _log(logging.INFO, "worker stopping", {"session": session}, **fields)
 
 
-def worker_stopped(session: str, finished: int, handed_back: int) -> None:
-    fields = {"session": session}
-    logger.info("worker %s stopped: %d ended here, %d handed back", session, finished, handed_back, extra=fields)
+def worker_stopped(session: str, finished: int, released: int) -> None:
+    fields: dict[str, Any] = {"session": session}
+    _log(logging.INFO, "worker stopped", fields, **fields, finished=finished, released=released)
 
 
 def session_lost(session: str, why: str, running: Iterable[str]) -> None:
-    stopped = ", ".join(running) or "nothing"
-    logger.warning("session %s is over: %s; stopped: %s", session, why, stopped, extra={"session": session})
+    fields: dict[str, Any] = {"session": session}
+    _log(logging.WARNING, "session lost", fields, **fields, reason=why, stopped=", ".join(running))
 
 
-def late_heartbeat(seconds: float, running: Iterable[str]) -> None:
-    logger.warning(
-        'heartbeat delayed %.1f s: a task is holding the GIL (running: %s); use run_in="process" for CPU-bound work',
-        seconds,
-        ", ".join(running) or "none",
-    )
+def heartbeat_delayed(seconds: float, running: Iterable[str]) -> None:
+    hint = 'a task is holding the GIL; use run_in="process" for CPU-bound work'
+    _log(logging.WARNING, "heartbeat delayed", duration=f"{seconds:.1f}s", running=", ".join(running), hint=hint)
 
 
-def loop_stalled(seconds: float, blocker: str, released: int) -> None:
-    logger.warning(
-        "event loop stalled for %.1f s by %s: claiming stopped, %d unstarted runs handed back",
-        seconds, blocker, released,
-    )  # fmt: skip
+def event_loop_stalled(seconds: float, blocker: str, released: int) -> None:
+    fields: dict[str, Any] = {"duration": f"{seconds:.1f}s", "blocker": blocker, "released": released}
+    _log(logging.WARNING, "event loop stalled, claiming paused", **fields)
 
 
-def loop_given_up(seconds: float, blocker: str, stack: str, runs: int) -> None:
+def event_loop_blocked(seconds: float, blocker: str, stack: str, runs: int) -> None:
     """Log with `stack`, the stack of the blocking call, which handlers print below the line like `stack_info`."""
     if not logger.isEnabledFor(logging.ERROR):
         return
-    what = (
-        "event loop blocked for %.1f s by %s: ending the attempts of %d runs on it; use async I/O, or a `def` task,"
-        " which runs in a thread; the blocking call is below"
+    template, values = _format(
+        "event loop blocked, ending its attempts",
+        {
+            "duration": f"{seconds:.1f}s",
+            "blocker": blocker,
+            "runs": runs,
+            "hint": "use async I/O or a `def` task, which runs in a thread; the stack of the blocking call follows",
+        },
     )
-    args = (seconds, blocker, runs)
-    record = logger.makeRecord(logger.name, logging.ERROR, __file__, 0, what, args, None, sinfo=stack)
-    logger.handle(record)
+    logger.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, template, values, None, sinfo=stack))
 
 
 def threads_lost(lost: int, concurrency: int) -> None:
-    logger.error(
-        "%d of %d threads are lost to code that ignored its timeout or cancellation; give blocking calls a timeout of"
-        " their own",
-        lost, concurrency,
+    hint = "tasks ignored their timeout or cancellation; set timeouts on blocking calls"
+    _log(logging.ERROR, "threads lost", lost=lost, concurrency=concurrency, hint=hint)
+
+
+def worker_restarting(reason: str) -> None:
+    _log(logging.ERROR, "worker restarting", reason=reason)
+
+
+def isolated_runs_started(runs: int, others: int) -> None:
+    event = "starting isolated runs to find the one that crashes its worker"
+    _log(logging.WARNING, event, isolated=runs, other_running=others)
+
+
+def unknown_runs_released(runs: int) -> None:
+    _log(logging.WARNING, "released runs that were claimed but never received", runs=runs)
+
+
+def worker_lost(sessions: Iterable[str], requeued: int, failed: int) -> None:
+    dead = sorted(sessions)
+    _log(
+        logging.WARNING, "worker lost", {"sessions": dead}, session=",".join(dead), requeued=requeued, failed=failed,
     )  # fmt: skip
 
 
-def worker_restarts(reason: str) -> None:
-    logger.error("worker stopping for a restart: %s", reason)
-
-
-def isolated_started(runs: int, others: int) -> None:
-    beside = "no other runs" if not others else f"{others} other runs that didn't end in time"
-    logger.warning("starting %d isolated runs beside %s, to find the run that kills its worker", runs, beside)
-
-
-def handed_back_unknown(runs: int) -> None:
-    logger.warning("%s ours by the database's account but never reached us: handed back", _were(runs))
-
-
-def recovered(sessions: Iterable[str], ready: int, failed: int) -> None:
-    dead = sorted(sessions)
-    logger.warning(
-        "worker lost session=%s requeued=%d failed=%d",
-        ",".join(dead),
-        ready,
-        failed,
-        extra={"sessions": dead},
-    )
-
-
-def pruned(runs: int) -> None:
-    logger.info("%d finished runs pruned", runs)
-
-
-# Payloads
+def runs_pruned(runs: int) -> None:
+    _log(logging.INFO, "finished runs pruned", runs=runs)
 
 
 def payload_large(what: str, size: int) -> None:
-    told = "%s: %s bytes of JSON, which is stored, read and sent again and again; is a reference to it enough?"
-    logger.warning(told, _inert(what), f"{size:,}")
+    hint = "it is stored and read as a whole; consider storing it elsewhere and passing a reference"
+    _log(logging.WARNING, "large payload", payload=what, bytes=size, hint=hint)
 
 
 # Schedules
 
 
-def schedules_declared(app: str, what: str, names: Iterable[str]) -> None:
+def schedules_declared(app: str, change: str, names: Iterable[str]) -> None:
     named = sorted(names)
-    logger.info("schedules of %s, %s: %s", app, what, ", ".join(named), extra={"schedules": named})
+    _log(logging.INFO, f"schedules {change}", {"schedules": named}, app=app, schedules=", ".join(named))
 
 
-def schedule_taken(name: str, before: str, app: str) -> None:
-    logger.warning(
-        "schedule %s was declared by the app %s before and is %s's now; if both are in use, give one another name",
-        name, before, app, extra={"schedule": name},
-    )  # fmt: skip
+def schedule_taken_over(name: str, before: str, app: str) -> None:
+    hint = "if both apps are in use, rename one of the schedules"
+    fields: dict[str, Any] = {"schedule": name}
+    _log(logging.WARNING, "schedule taken over", fields, **fields, from_app=before, by_app=app, hint=hint)
 
 
 def schedule_unreadable(name: str, trouble: str) -> None:
-    what = "schedule %s can't be read by this code, and is left to other workers: %s"
-    logger.warning(what, name, trouble, extra={"schedule": name})
+    fields: dict[str, Any] = {"schedule": name}
+    _log(
+        logging.WARNING, "schedule is unreadable for this code, left to other workers", fields, **fields, error=trouble
+    )
 
 
-def slot_made(name: str, slot: object, made: str) -> None:
-    logger.debug("schedule %s made run %s of its slot %s", name, made, slot, extra={"schedule": name, "run": made})
+def slot_created(name: str, slot: object, made: str) -> None:
+    fields: dict[str, Any] = {"schedule": name, "run": made}
+    _log(logging.DEBUG, "schedule created a run", fields, **fields, slot=slot)
 
 
-def slot_passed(name: str, slot: object) -> None:
-    logger.info("schedule %s: a run is unfinished, so its slot %s makes none", name, slot, extra={"schedule": name})
+def slot_skipped(name: str, slot: object) -> None:
+    fields: dict[str, Any] = {"schedule": name}
+    _log(logging.INFO, "schedule skipped a slot", fields, **fields, slot=slot, reason="a run is unfinished")
 
 
 def trigger_failed(name: str, error: BaseException | None, said: str) -> None:
-    line = " ".join(said.split())
-    logger.warning("trigger %s: %s; polled again in time", name, line, exc_info=error, extra={"trigger": name})
+    fields: dict[str, Any] = {"trigger": name}
+    _log(logging.WARNING, "trigger poll failed", fields, error, **fields, error=" ".join(said.split()))
 
 
-# Trouble
+# Errors
 
 
-def database_trouble(loop: str, error: object) -> None:
-    logger.warning("%s: %s; trying again", loop, error)
+def database_error(loop: str, error: object) -> None:
+    _log(logging.WARNING, "database error, retrying", loop=loop, error=error)
 
 
-def database_back(loop: str) -> None:
-    logger.info("%s: goes on, the database is back", loop)
+def database_recovered(loop: str) -> None:
+    _log(logging.INFO, "database available again", loop=loop)
 
 
 def loop_failed(loop: str) -> None:
-    logger.exception("%s: unexpected error; going on", loop)
+    _log(logging.ERROR, "unexpected error, continuing", exc_info=True, loop=loop)
 
 
-def hooks_slow() -> None:
-    logger.warning("the stop hooks are not done in time; the worker stops without waiting for them")
+def stop_hooks_timed_out() -> None:
+    _log(logging.WARNING, "stop hooks timed out, stopping without them")
 
 
 def hook_failed(hook: str) -> None:
-    logger.exception("%s raised", hook)
+    _log(logging.ERROR, "hook raised", exc_info=True, hook=hook)
 
 
 def failure_hooks_behind(queued: int, at_once: int, dropped: int) -> None:
-    lost = f"; {dropped} failed runs will not be delivered to them" if dropped else ""
-    logger.log(
-        logging.ERROR if dropped else logging.WARNING,
-        "on_failure hooks are behind: %d failed runs queued, %d hooks at once; claiming pauses until they catch up%s",
-        queued, at_once, lost,
-    )  # fmt: skip
+    level = logging.ERROR if dropped else logging.WARNING
+    _log(level, "on_failure hooks are behind, claiming paused", queued=queued, concurrency=at_once, dropped=dropped)
 
 
 def failure_hook_slow(hook: str, failed_run: str, seconds: float) -> None:
-    fields = {"run": failed_run}
-    logger.warning("on_failure %s for run %s has been running for %.0f s", hook, failed_run, seconds, extra=fields)
+    fields: dict[str, Any] = {"run": failed_run}
+    _log(logging.WARNING, "on_failure hook is slow", fields, hook=hook, **fields, running_for=f"{seconds:.0f}s")
 
 
 def failures_not_delivered(runs: int) -> None:
-    logger.warning("worker stopping: on_failure hooks were not called, or not finished, for %d failed runs", runs)
+    _log(logging.WARNING, "worker stopping before its on_failure hooks finished", undelivered_runs=runs)
 
 
-# The supervisor of several worker processes
+# Supervisor
 
 
 def supervisor_started(processes: int) -> None:
-    logger.info("%d worker processes are starting; Ctrl-C or SIGTERM stops them", processes)
+    _log(logging.INFO, "supervisor starting workers", processes=processes, hint="Ctrl-C or SIGTERM stops them")
 
 
 def child_died(number: int, pid: int, how: str, pause: float) -> None:
-    fields = {"number": number, "pid": pid}
-    logger.warning("worker %d (pid %d) %s; a new one starts in %.1f s", number, pid, how, pause, extra=fields)
+    fields: dict[str, Any] = {"number": number, "pid": pid}
+    _log(
+        logging.WARNING, "worker process ended", fields,
+        worker=number, pid=pid, reason=how, restart_in=f"{pause:.1f}s",
+    )  # fmt: skip
 
 
 def child_restarted(number: int, pid: int) -> None:
-    logger.info("worker %d starts again (pid %d)", number, pid, extra={"number": number, "pid": pid})
+    _log(logging.INFO, "worker process restarted", {"number": number, "pid": pid}, worker=number, pid=pid)
 
 
-def child_not_startable(number: int, error: object, pause: float) -> None:
-    logger.error("worker %d can't be started: %s; again in %.1f s", number, error, pause, extra={"number": number})
+def child_start_failed(number: int, error: object, pause: float) -> None:
+    fields: dict[str, Any] = {"error": error, "retry_in": f"{pause:.1f}s"}
+    _log(logging.ERROR, "worker process could not be started", {"number": number}, worker=number, **fields)
 
 
 def supervisor_stopping(children: int, grace: float) -> None:
-    logger.info("stopping: %d worker processes have %g s to finish; once more to hurry", children, grace)
+    hint = "a second signal makes the workers release their runs at once"
+    _log(logging.INFO, "supervisor stopping workers", processes=children, grace=f"{grace:g}s", hint=hint)
 
 
-def supervisor_hurries() -> None:
-    logger.info("told again: the worker processes hand back what they have in hand")
+def supervisor_stopping_now() -> None:
+    _log(logging.INFO, "second signal: workers release their runs at once")
 
 
 def child_killed(number: int, pid: int) -> None:
-    fields = {"number": number, "pid": pid}
-    logger.error("worker %d (pid %d) didn't stop in time and is killed", number, pid, extra=fields)
+    fields: dict[str, Any] = {"number": number, "pid": pid}
+    event = "worker process killed, it didn't stop in time"
+    _log(logging.ERROR, event, fields, worker=number, pid=pid)
 
 
 def supervisor_gave_up(number: int, tries: int, how: str) -> None:
-    logger.error("giving up: worker %d failed to start %d times in a row, the last time it %s", number, tries, how)
+    event = "supervisor gave up, a worker process keeps failing to start"
+    _log(logging.ERROR, event, worker=number, attempts=tries, last=how)
 
 
 def supervisor_stopped() -> None:
-    logger.info("stopped: no worker process is left")
+    _log(logging.INFO, "supervisor stopped")
 
 
-# The web side
+# Dashboard and API
 
 
 def request_failed(where: str, error: BaseException) -> None:
-    logger.error("%s couldn't be answered: %s", _inert(where), type(error).__name__, exc_info=error)
+    _log(logging.ERROR, "request failed", exc_info=error, request=where, error=type(error).__name__)
 
 
-def request_unanswered(where: str, said: str) -> None:
-    logger.error("%s couldn't be answered: %s", _inert(where), _inert(said))
+def request_unavailable(where: str, said: str) -> None:
+    _log(logging.ERROR, "request failed", request=where, error=said)
 
 
-def acted(what: str, by: str) -> None:
-    logger.info("%s, by %s", _inert(what), by)
+def operator_action(what: str, by: str) -> None:
+    _log(logging.INFO, "operator action", request=what, by=by)
 
 
-# Words
+# Formatting
 
 
-def _inert(text: str) -> str:
-    """What somebody sent, in one line, whatever is in it."""
-    return ascii(text)[1:-1]
+def _log(
+    level: int,
+    event: str,
+    extra: dict[str, Any] | None = None,
+    exc_info: BaseException | bool | None = None,
+    **fields: object,
+) -> None:
+    """Log an event with its fields. `extra` becomes attributes of the record."""
+    if logger.isEnabledFor(level):
+        template, values = _format(event, fields)
+        logger.log(level, template, *values, exc_info=exc_info, extra=extra)
 
 
-def _have(runs: int) -> str:
-    return "1 run has" if runs == 1 else f"{runs} runs have"
+def _format(event: str, fields: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return a template that is the same for every line of an event, so that tools can group them, and its values."""
+    return event + "".join(f" {name}=%s" for name in fields), tuple(map(_quoted, fields.values()))
 
 
-def _were(runs: int) -> str:
-    return "1 run was" if runs == 1 else f"{runs} runs were"
+def _quoted(value: object) -> str:
+    """Return a value on one line, in quotes if it has a space, a quote, an equals sign or control characters."""
+    text = str(value)
+    if text and text.isprintable() and not any(character in text for character in ' "=\\'):
+        return text
+    quote = "'" if '"' in text and "'" not in text else '"'
+    escaped = text.replace("\\", "\\\\").replace(quote, f"\\{quote}")
+    return quote + "".join(c if c.isprintable() else repr(c)[1:-1] for c in escaped) + quote

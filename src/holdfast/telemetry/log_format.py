@@ -1,7 +1,9 @@
-"""Which run a log line is about: known to every line that is written inside one, the author's too.
+"""Log records: which run a line belongs to, and how lines look as JSON and in a terminal.
 
-`RunFields` is a filter for handlers: it gives each record `run`, `task`, `attempt` and `worker`, and `trace_id` and
-`span_id` inside a span of OpenTelemetry. `JsonLines` is a formatter that writes records with all their fields as JSON.
+`RunFields` is a filter for handlers. It adds `run`, `task`, `attempt` and `worker` to every record that is logged
+inside a run, also by user code, and `trace_id` and `span_id` inside an OpenTelemetry span. `JsonLines` formats records
+with all their fields as JSON. `holdfast worker` uses `configure_console_log`; applications configure logging as they
+like.
 """
 
 from __future__ import annotations
@@ -16,9 +18,17 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 import msgspec
 
+LogFormat: TypeAlias = Literal["text", "json"]
+
+DIM = "\x1b[2m"
+PLAIN = "\x1b[0m"
+COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
 
 class CurrentAttempt(msgspec.Struct, frozen=True):
-    """The attempt that code is part of."""
+    """The attempt that the running code belongs to."""
 
     run: str
     task: str
@@ -26,32 +36,30 @@ class CurrentAttempt(msgspec.Struct, frozen=True):
     worker: str
 
 
-current_attempt: ContextVar[CurrentAttempt | None] = ContextVar("holdfast_working", default=None)
-"""Set for author code. It follows it into coroutines, tasks, and the threads that we start for it."""
+current_attempt: ContextVar[CurrentAttempt | None] = ContextVar("holdfast_attempt", default=None)
+"""Set for user code. Coroutines, asyncio tasks and the threads that Holdfast starts for it inherit it."""
 
 current_worker: ContextVar[Callable[[], str | None] | None] = ContextVar("holdfast_worker", default=None)
-"""Set for the threads of a worker's own loops: which session it works under just now."""
-
-_ALWAYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""Set in the threads of a worker's loops: returns the current session."""
 
 
 class RunFields(logging.Filter):
-    """Gives records the fields of the run that they were written in. A field that a record has already stays."""
+    """Adds the fields of the current run to records. Fields that a record already has are kept."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         fields = vars(record)
-        now = current_attempt.get()
-        if now is not None:
-            for name in now.__struct_fields__:
-                fields.setdefault(name, getattr(now, name))
-        elif (session := current_worker.get()) is not None and (named := session()) is not None:
-            fields.setdefault("worker", named)
+        attempt = current_attempt.get()
+        if attempt is not None:
+            for name in attempt.__struct_fields__:
+                fields.setdefault(name, getattr(attempt, name))
+        elif (session := current_worker.get()) is not None and (id := session()) is not None:
+            fields.setdefault("worker", id)
         _add_span(fields)
         return True
 
 
 def _add_span(fields: dict[str, Any]) -> None:
-    """The span of OpenTelemetry that is current, where anybody has imported it."""
+    """Add the ids of the current OpenTelemetry span, if the library has been imported."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None:
         span = trace.get_current_span().get_span_context()
@@ -61,10 +69,10 @@ def _add_span(fields: dict[str, Any]) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """A line of JSON per record: `time`, `level`, `logger`, `message`, `exception` if there is one, then its fields."""
+    """One JSON object per record: `time`, `level`, `logger`, `message`, `exception` if any, then its other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        import json  # late: only those who write such lines need it
+        import json  # imported here because only this formatter needs it
 
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
@@ -76,20 +84,35 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        more = {name: value for name, value in vars(record).items() if name not in _ALWAYS and name not in line}
+        more = {
+            name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS and name not in line
+        }
         return json.dumps({**line, **more}, default=str, skipkeys=True)
 
 
-DIM = "\x1b[2m"
-PLAIN = "\x1b[0m"
-COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+class ConsoleFormatter(logging.Formatter):
+    """Time, level and message. Further lines are indented, and control characters are escaped."""
+
+    def __init__(self, colors: bool, prefix: str = "") -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+        self._colors = colors
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"\n{self._prefix}    ".join(map(_printable, super().format(record).split("\n")))
+        if not self._colors:
+            return self._prefix + text
+        time, rest = text[:8], text[8:]
+        color = COLORS.get(record.levelno, "")
+        return f"{self._prefix}{DIM}{time}{PLAIN}{color}{rest}{PLAIN if color else ''}"
 
 
-LogFormat: TypeAlias = Literal["text", "json"]
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
 
 
 class ConsoleHandler(logging.StreamHandler[TextIO]):
-    """What is shown on standard error, and how `show_log` was asked to."""
+    """Writes to standard error, and remembers the arguments of `configure_console_log`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -98,8 +121,7 @@ class ConsoleHandler(logging.StreamHandler[TextIO]):
 
 
 def configure_console_log(verbose: bool, prefix: str = "", style: LogFormat = "text") -> None:
-    """Show what Holdfast logs, every run with `verbose`, and warnings of everyone else, on standard error. As JSON each
-    line has the fields of the run that it was written in."""
+    """Log to standard error: Holdfast at INFO (DEBUG if `verbose`), everything else at WARNING."""
     handler = ConsoleHandler({"verbose": verbose, "prefix": prefix, "style": style})
     handler.setFormatter(JsonLines() if style == "json" else ConsoleFormatter(use_color(sys.stderr), prefix))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -107,36 +129,13 @@ def configure_console_log(verbose: bool, prefix: str = "", style: LogFormat = "t
 
 
 def console_log_settings() -> dict[str, Any] | None:
-    """How the log of this process is shown, as `show_log` takes it; None where that is the application's business."""
+    """Return the arguments of `configure_console_log` in this process; None if the application configured logging."""
     handlers = logging.getLogger().handlers
     return next((handler.settings for handler in handlers if isinstance(handler, ConsoleHandler)), None)
 
 
 def use_color(stream: TextIO) -> bool:
-    """Whether to colour: on a terminal, unless $NO_COLOR; also where $FORCE_COLOR says that a terminal comes after."""
+    """Return whether to color: on a terminal unless $NO_COLOR is set, or if $FORCE_COLOR is."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
-
-
-class ConsoleFormatter(logging.Formatter):
-    """Time, level and message. What an exception's text brings along stays inside its line: further lines are
-    indented, control characters are spelled out."""
-
-    def __init__(self, colours: bool, prefix: str = "") -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-        self._colours = colours
-        self._prefix = prefix
-
-    def format(self, record: logging.LogRecord) -> str:
-        first, *more = super().format(record).split("\n")
-        text = f"\n{self._prefix}    ".join(map(_printable, [first, *more]))
-        if not self._colours:
-            return self._prefix + text
-        time, rest = text[:8], text[8:]
-        colour = COLOURS.get(record.levelno, "")
-        return f"{self._prefix}{DIM}{time}{PLAIN}{colour}{rest}{PLAIN if colour else ''}"
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)

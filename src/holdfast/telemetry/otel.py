@@ -1,4 +1,10 @@
-"""Metrics by OpenTelemetry: they go where the application's MeterProvider sends them."""
+"""OpenTelemetry metrics and spans, exported by the application's MeterProvider and TracerProvider.
+
+All spans of a run belong to one trace, regardless of how many processes execute it and how long it waits. The W3C trace
+context of the code that created the run is stored with it, and each attempt is a span below that context. A run that
+was created outside a trace gets a trace whose id is the run's id. Claims and commits serve many runs at once, so each
+is a trace of its own with links to those runs.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +24,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from holdfast.telemetry.metrics import GAUGES, METRICS, MetricDefinition
 
+MAX_LINKS = 100
+LOW_BITS = 2**64 - 1
+
+_W3C = TraceContextTextMapPropagator()
+
 
 class OtelMetrics:
     """Instruments of the meter `holdfast`."""
@@ -27,15 +38,15 @@ class OtelMetrics:
         self._record: dict[str, Callable[..., None]] = {}
         for metric in METRICS.values():
             if metric.kind == "gauge":
-                meter.create_observable_gauge(metric.name, [_shown(metric)], metric.unit, metric.help)
+                meter.create_observable_gauge(metric.name, [_observer(metric)], metric.unit, metric.help)
             else:
-                self._record[metric.name] = _recording(meter, metric)
+                self._record[metric.name] = _recorder(meter, metric)
 
     def measure(self, metric: str, value: float, labels: Mapping[str, str]) -> None:
         self._record[metric](value, labels)
 
 
-def _recording(meter: Meter, metric: MetricDefinition) -> Callable[..., None]:
+def _recorder(meter: Meter, metric: MetricDefinition) -> Callable[..., None]:
     if metric.kind == "counter":
         add: Callable[..., None] = meter.create_counter(metric.name, metric.unit, metric.help).add
         return add
@@ -46,43 +57,35 @@ def _recording(meter: Meter, metric: MetricDefinition) -> Callable[..., None]:
     return record
 
 
-def _shown(metric: MetricDefinition) -> Callable[[CallbackOptions], Iterable[Any]]:
+def _observer(metric: MetricDefinition) -> Callable[[CallbackOptions], Iterable[Any]]:
     return lambda _options: [Observation(GAUGES.total(metric.name))]
 
 
 @cache
 def otel_metrics() -> OtelMetrics:
-    """Those of this process: an instrument is made once."""
+    """Return the instruments of this process, which may be created only once."""
     return OtelMetrics()
 
 
-MOST_LINKS = 100
-LOW_BITS = 2**64 - 1
-
-_W3C = TraceContextTextMapPropagator()
-
-
 class Tracing:
-    """Makes Holdfast's spans."""
+    """Creates Holdfast's spans."""
 
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("holdfast")
 
-    # Contexts
-
-    def kept(self) -> dict[str, str] | None:
-        """The context of the code that asks, as it is kept with what it makes; None where there is none."""
+    def current_context(self) -> dict[str, str] | None:
+        """Return the current trace context in the form in which it is stored with runs and events."""
         carrier: dict[str, str] = {}
         _W3C.inject(carrier)
         return carrier or None
 
-    def enter(self, kept: Mapping[str, str] | None) -> None:
-        """Go on in a kept context, to the end of this one: in a thread, task or process of the caller's own."""
-        if kept:
-            contexts.attach(_W3C.extract(kept))
+    def attach_context(self, stored: Mapping[str, str] | None) -> None:
+        """Continue a stored context for the rest of this thread, asyncio task or process."""
+        if stored:
+            contexts.attach(_W3C.extract(stored))
 
-    def _of_run(self, run: str, task: str) -> Any:
-        """The context of a run that was made without one."""
+    def _root_context(self, run: str, task: str) -> Any:
+        """Return the context of a run that was created outside a trace."""
         number = UUID(run).int
         sampler = getattr(trace.get_tracer_provider(), "sampler", None)
         sampled = sampler is None or sampler.should_sample(None, number, task, SpanKind.CONSUMER).decision.is_sampled()
@@ -90,10 +93,8 @@ class Tracing:
         parent = SpanContext(number, number & LOW_BITS, is_remote=True, trace_flags=flags)
         return trace.set_span_in_context(NonRecordingSpan(parent))
 
-    # Spans
-
     def enqueue(self, task: str, runs: int) -> AbstractContextManager[Any]:
-        """Around the making of runs, which are its children."""
+        """Open a span for creating runs, which become its children."""
         attributes = {"holdfast.task": task, "holdfast.runs": runs}
         made: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"enqueue {task}", kind=SpanKind.PRODUCER, attributes=attributes
@@ -101,26 +102,26 @@ class Tracing:
         return made
 
     def emit(self, event: str) -> AbstractContextManager[Any]:
-        """Around an emit from outside, which those who waited for it link to."""
+        """Open a span for an emit from outside a run; runs that waited for the event link to it."""
         made: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"emit {event}", kind=SpanKind.PRODUCER, attributes={"holdfast.event": event}
         )
         return made
 
     def attempt(
-        self, run: str, task: str, kept: Mapping[str, str] | None, claim: Any, attributes: Mapping[str, Any]
+        self, run: str, task: str, stored: Mapping[str, str] | None, claim: Any, attributes: Mapping[str, Any]
     ) -> Any:
-        """Begin the span of an attempt; from now on it is the current one here."""
-        parent = _W3C.extract(kept) if kept else None
+        """Start the span of an attempt and make it the current span."""
+        parent = _W3C.extract(stored) if stored else None
         if parent is None or not trace.get_current_span(parent).get_span_context().is_valid:
-            parent = self._of_run(run, task)
+            parent = self._root_context(run, task)
         links = [] if claim is None else [Link(claim)]
         span = self._tracer.start_span(task, parent, SpanKind.CONSUMER, attributes, links)
         contexts.attach(trace.set_span_in_context(span, parent))
         return span
 
     def step(self, name: str, key: str) -> tuple[Any, Any]:
-        """Begin the span of a step: the span, and what `end_step` needs to leave it."""
+        """Start the span of a step; return it with the token for `end_step`."""
         span = self._tracer.start_span(f"step {name}", attributes={"holdfast.step": key})
         return span, contexts.attach(trace.set_span_in_context(span))
 
@@ -133,25 +134,26 @@ class Tracing:
             span.set_status(StatusCode.ERROR, error)
         span.end()
 
-    def link(self, span: Any, kept: Mapping[str, str]) -> None:
-        """Link a span that is under way to a kept context."""
-        other = trace.get_current_span(_W3C.extract(kept)).get_span_context()
+    def link(self, span: Any, stored: Mapping[str, str]) -> None:
+        """Link an open span to a stored context."""
+        other = trace.get_current_span(_W3C.extract(stored)).get_span_context()
         if other.is_valid:
             span.add_link(other)
 
     def batch(self, name: str, started: int, attributes: Mapping[str, int], spans: Iterable[SpanContext]) -> Any:
-        """Something that was done for many runs at once, from `started` (in nanoseconds) to now; its context."""
-        links: Sequence[Link] = [Link(span) for span in islice(spans, MOST_LINKS)]
+        """Record a span that served many runs, from `started` (nanoseconds) to now; return its context."""
+        links: Sequence[Link] = [Link(span) for span in islice(spans, MAX_LINKS)]
         span = self._tracer.start_span(name, contexts.Context(), SpanKind.INTERNAL, attributes, links, started)
         span.end()
         return span.get_span_context()
 
-    def context_of(self, run: str, task: str, kept: Mapping[str, str] | None) -> SpanContext:
-        """What a link to a run leads to."""
-        parent = _W3C.extract(kept) if kept else self._of_run(run, task)
+    def context_of(self, run: str, task: str, stored: Mapping[str, str] | None) -> SpanContext:
+        """Return the context that a link to a run points to."""
+        parent = _W3C.extract(stored) if stored else self._root_context(run, task)
         return trace.get_current_span(parent).get_span_context()
 
 
 def now() -> int:
-    """The time as spans take it."""
+    """Return the time in nanoseconds, as spans take it."""
+
     return time.time_ns()

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: in the default registry of its client, shown by whoever shows that, or by a small server."""
+"""Prometheus metrics, in the default registry of its client, optionally served over HTTP."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _collector(metric: MetricDefinition) -> Any:
 
 @cache
 def prometheus_metrics() -> PrometheusMetrics:
-    """Those of this process: a registry takes a name once."""
+    """Return the collectors of this process, which may be registered only once."""
     return PrometheusMetrics()
 
 
 def serve_metrics(host: str, port: int) -> None:
-    """Show the registry at `http://HOST:PORT/metrics`, in a thread that ends with the process."""
+    """Serve the registry at `http://HOST:PORT/metrics` in a daemon thread."""
     try:
         start_http_server(port, host)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"metrics can't be shown at {host}:{port}: {error}") from error
+        raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}") from error

@@ -27,13 +27,13 @@ from holdfast.model.payloads import Payloads
 from holdfast.model.step_keys import key_label
 from holdfast.model.virtual_clock import ClockFollower, VirtualClock
 from holdfast.store import End, Store
-from holdfast.store.attempts import Attempts
-from holdfast.store.commands import LOST, Command, Enqueue, Record, Reply
+from holdfast.store.attempts import AttemptStore
+from holdfast.store.commands import RUN_LOST, Command, EnqueueCommand, NewCheckpoint, Reply
 from holdfast.store.journal import Journal
-from holdfast.store.lanes import Lanes
-from holdfast.store.part import Ground
-from holdfast.store.rows import Counted
-from holdfast.store.transactions import Transactions
+from holdfast.store.lanes import LaneStore
+from holdfast.store.module import StoreContext
+from holdfast.store.rows import RecordedEnds
+from holdfast.store.step_transactions import StepTransactions
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,13 +140,13 @@ def writes_of(commands: Sequence[Command]) -> list[ObservedWrite]:
 
 
 def _write_of(command: Command) -> ObservedWrite:
-    if isinstance(command, Record):
+    if isinstance(command, NewCheckpoint):
         done = command.kind in USER_CODE_RECORDS
         what = key_label(command.key)
         return ObservedWrite(command.run, f"step {what}" if command.kind in USER_CODE_RECORDS[:2] else what, done)
     key = getattr(command, "key", None)
     what = type(command).__name__.lower() if key is None else key_label(key)
-    return ObservedWrite(command.held.run, what, False)
+    return ObservedWrite(command.token.run, what, False)
 
 
 def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
@@ -158,7 +158,7 @@ def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
 class CrashingJournal(Journal):
     """What durable functions record."""
 
-    def __init__(self, ground: Ground, lanes: Lanes, crashes: CrashInjector, clock: VirtualClock) -> None:
+    def __init__(self, ground: StoreContext, lanes: LaneStore, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, lanes)
         self._crashes = crashes
         self._clock = clock
@@ -167,39 +167,39 @@ class CrashingJournal(Journal):
         """Never as one: a crash is at one step."""
         return False
 
-    def record(self, session: str, records: Sequence[Record]) -> list[Reply]:
+    def record(self, session: str, records: Sequence[NewCheckpoint]) -> list[Reply]:
         write = partial(super().record, session, records)
-        lost: list[Reply] = [LOST] * len(records)
+        lost: list[Reply] = [RUN_LOST] * len(records)
         return self._crashes.guard(self._clock.worker(session), writes_of(records), write, lost)
 
     def write(self, session: str, commands: Sequence[Command]) -> list[Reply]:
         write = partial(super().write, session, commands)
-        lost: list[Reply] = [LOST] * len(commands)
+        lost: list[Reply] = [RUN_LOST] * len(commands)
         return self._crashes.guard(self._clock.worker(session), writes_of(commands), write, lost)
 
-    def enqueue(self, session: str, command: Enqueue) -> Reply | KeyConflict:
+    def enqueue(self, session: str, command: EnqueueCommand) -> Reply | KeyConflict:
         write = partial(super().enqueue, session, command)
-        lost: Reply | KeyConflict = LOST
+        lost: Reply | KeyConflict = RUN_LOST
         return self._crashes.guard(self._clock.worker(session), writes_of([command]), write, lost)
 
 
-class CrashingAttempts(Attempts):
+class CrashingAttempts(AttemptStore):
     """The ends of attempts."""
 
-    def __init__(self, ground: Ground, crashes: CrashInjector, clock: VirtualClock) -> None:
+    def __init__(self, ground: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground)
         self._crashes = crashes
         self._clock = clock
 
-    def end(self, session: str, ends: Sequence[End]) -> Counted:
+    def end(self, session: str, ends: Sequence[End]) -> RecordedEnds:
         write = partial(super().end, session, ends)
-        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, Counted())
+        return self._crashes.guard(self._clock.worker(session), writes_of_ends(ends), write, RecordedEnds())
 
 
-class CrashingTransactions(Transactions):
+class CrashingTransactions(StepTransactions):
     """Transactions of author code, which happen with their record or not at all: there is no point in between."""
 
-    def __init__(self, ground: Ground, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
+    def __init__(self, ground: StoreContext, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, journal)
         self._crashes = crashes
         self._clock = clock
@@ -207,7 +207,7 @@ class CrashingTransactions(Transactions):
     def run(
         self,
         session: str,
-        record: Record,
+        record: NewCheckpoint,
         work: Callable[[Any], str],
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> str | None:
@@ -221,10 +221,10 @@ class CrashingStore(Store):
 
     def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: CrashInjector) -> None:
         super().__init__(database, clock=clock, payloads=payloads)
-        ground, plain = self._ground, self.journal
+        ground, plain = self._context, self.journal
         self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
         self.attempts = CrashingAttempts(ground, crashes, clock)
-        self.transactions = CrashingTransactions(ground, plain, crashes, clock)
+        self.step_transactions = CrashingTransactions(ground, plain, crashes, clock)
 
 
 # Where author code stands

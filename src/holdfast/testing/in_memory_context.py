@@ -19,7 +19,7 @@ from uuid import UUID
 from holdfast.engine.durable import plans as fx
 from holdfast.engine.durable.history import RecordedHistory
 from holdfast.engine.durable.plans import OperationPlans
-from holdfast.engine.durable.steps import StepRetries, returned
+from holdfast.engine.durable.steps import StepRetries, step_result
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
@@ -28,8 +28,8 @@ from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
 from holdfast.store import Claim, NewRun
 from holdfast.store import commands as write
-from holdfast.store.commands import Held, Kept, Outcome
-from holdfast.store.family import spawn_key
+from holdfast.store.commands import LoadedHistory, RunToken, WaitOutcome
+from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.functions import is_async
 from holdfast.task.operations import Operation
@@ -134,23 +134,25 @@ class InMemoryExecutor:
         self._runs = InMemoryRunFactory()
         self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
-        self._plans = OperationPlans(claim, RecordedHistory(Kept(), Held(claim.id, 0, 1, 0)), self._runs, self)
+        self._plans = OperationPlans(
+            claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
+        )
 
     def check(self) -> None:
         """It is never cancelled."""
 
     # What plans read: how children ended
 
-    def spawned(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
+    def spawned_results(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
         return {}
 
-    def children(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
+    def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
     # Carrying out
 
     def play(self, operation: Operation) -> Calls:
-        plan = self._plans.plan(operation)
+        plan = self._plans.start(operation)
         try:
             effect = next(plan)
             while True:
@@ -166,21 +168,21 @@ class InMemoryExecutor:
                 return (yield from self._transact(effect))
             case fx.WaitEffect():
                 return (yield from self._wait(effect))
-            case fx.WriteEffect():
-                return self._write(effect.command)
             case fx.RestartEffect():
                 raise Restarted(tuple(decode(effect.args).get("*", ())))
-        raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
+            case fx.ReplayEffect() | fx.UnrecordedEffect():
+                raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
+        return self._write(effect)
 
     def _try(self, effect: fx.StepEffect) -> Calls:
         """A step with its retries, without pauses between them."""
         step = effect.step
         self.shared.steps.append(step.name)
-        tries = StepRetries(step, step.retry, step.timeout)
+        tries = StepRetries(step.retry, step.timeout)
         while True:
             try:
                 value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.StepResult | float = returned(step, value, PLAIN_PAYLOADS)
+                tried: fx.StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
             except Exception as error:
                 tried = tries.failed(error)
             if isinstance(tried, fx.StepResult):
@@ -193,9 +195,9 @@ class InMemoryExecutor:
         self.shared.steps.append(call.name)
         try:
             value = yield self._call(effect.key, call.fn, self.shared.connection, *call.args, **call.kwargs)
-            tried: fx.StepResult | float = returned(call, value, PLAIN_PAYLOADS)
+            tried: fx.StepResult | float = step_result(call, value, PLAIN_PAYLOADS)
         except Exception as error:
-            tried = StepRetries(call, None, None).failed(error)
+            tried = StepRetries().failed(error)
         return tried
 
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
@@ -214,26 +216,26 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    def _write(self, command: write.Command) -> Any:
+    def _write(self, command: write.Command | write.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:
-            case write.Record(kind="now"):
+            case write.NewCheckpoint(kind="now"):
                 return str(shared.now)
-            case write.Record():
+            case write.NewCheckpoint():
                 return command.value
-            case write.Emit():
+            case write.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
                 shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
-            case write.Spawn():
-                self._ends[spawn_key(0, command.key)] = [run.id for run in command.children]
+            case write.SpawnCommand():
+                self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 shared.enqueued += [self._runs.requests[run.id] for run in command.children]
                 return command.value
-            case write.Enqueue():
+            case write.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
-            case write.Write():
+            case write.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
 
@@ -244,21 +246,21 @@ class InMemoryExecutor:
         if wait.kind == "children":
             yield from self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
-            outcome = Outcome("failed", failed[0]) if failed and wait.eager else Outcome("children", None)
+            outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
             return fx.WaitResult(wait.n, outcome, None if effect.read is None else effect.read())
         return fx.WaitResult(wait.n, self._come(wait))
 
-    def _come(self, wait: write.Wait) -> Outcome:
+    def _come(self, wait: write.WaitCommand) -> WaitOutcome:
         """What a wait comes to, now: what is there already, else its time passes."""
         if wait.kind == "event" and wait.name in self.shared.events:
-            return Outcome("event", self.shared.events[wait.name])
+            return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
-            return Outcome("message", self._messages[wait.target or ""].pop(0))
+            return WaitOutcome("message", self._messages[wait.target or ""].pop(0))
         if wait.due_at is None and wait.delay is None:
             raise TaskError(_never_comes(wait))
         now = self.shared.now
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
-        return Outcome("due", None)
+        return WaitOutcome("due", None)
 
     def _run_children(self, spawn: str) -> Calls:
         """Call the functions of children that are waited for, one after the other, each once."""
@@ -282,7 +284,7 @@ class InMemoryExecutor:
         return (id, place, "done", result, None)
 
 
-def _never_comes(wait: write.Wait) -> str:
+def _never_comes(wait: write.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never comes: give it to the context, context(events={{{wait.name!r}: …}})"
     return (

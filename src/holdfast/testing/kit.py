@@ -110,7 +110,7 @@ class Kit:
 
     def _kept(self, run: RunDetails) -> str:
         """The arguments as they are kept: where people see them, secrets are masked."""
-        more = self._store.views.more(str(run.info.id))
+        more = self._store.queries.details(str(run.info.id))
         assert more is not None
         return more.args
 

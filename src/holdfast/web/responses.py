@@ -91,7 +91,7 @@ def problem_from(error: Exception, where: str) -> Problem:
         return new_problem(422, "the database rejected the type or size of a value", "data_fault")
     if isinstance(error, errors.StoreError):
         if isinstance(error, errors.StoreUnavailable):
-            log.request_unanswered(where, str(error))
+            log.request_unavailable(where, str(error))
         else:
             log.request_failed(where, error)
         return new_problem(503, _store_detail(error), _code(error))

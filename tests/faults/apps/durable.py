@@ -25,7 +25,7 @@ from uuid import UUID
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from holdfast import Context, Fatal, Graph, Holdfast, Retry, SyncContext, Task, WaitTimeout, idempotency_key
-from holdfast.engine.durable import executor, sync_executor
+from holdfast.engine.durable import async_executor, executor
 from tests.support.counting import ask
 from tests.support.ledger import Ledger
 
@@ -374,7 +374,7 @@ def main() -> None:
         time.time = lambda: real_time() + options.clock_off
         time.time_ns = lambda: real_time_ns() + int(options.clock_off * 1e9)
     if options.linger is not None:
-        for module in (executor, sync_executor):
+        for module in (executor, async_executor):
             module.SUSPEND_DELAY_S = module.BUSY_SUSPEND_DELAY_S = options.linger  # type: ignore[attr-defined]
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("holdfast").setLevel(logging.INFO)

@@ -27,8 +27,8 @@ import psycopg
 
 from holdfast import Holdfast
 from tests.faults.apps.durable import TABLE, Effects, make_app
+from tests.support.commit_killer import CommitKiller
 from tests.support.counting import ask
-from tests.support.killing import Killer
 from tests.support.ledger import Ledger
 from tests.support.waiting import wait_until
 
@@ -97,7 +97,7 @@ def prepare() -> None:
             own.execute(TABLE)
 
 
-def work(mark: str, killer: Killer | InsideKiller | None, *, new: bool) -> None:
+def work(mark: str, killer: CommitKiller | InsideKiller | None, *, new: bool) -> None:
     """A worker's life: it starts a run, or takes over what a dead one left, and goes on to the end."""
     if not new:
         _alone()
@@ -153,7 +153,7 @@ def point(mark: str, n: int, statement: str | None = None) -> int:
     """One run, its worker killed at the Nth commit (with that statement); how many kills there were."""
     looks.path.unlink(missing_ok=True)
     places.path.unlink(missing_ok=True)
-    killer = Killer(n, "before" if mode == "before" else "after", places, statement)
+    killer = CommitKiller(n, "before" if mode == "before" else "after", places, statement)
     if mode == "inside":
         killer = InsideKiller(n)
     started = time.monotonic()

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -56,23 +57,22 @@ def reach(place: str) -> None:
 
 def install() -> None:
     """Let the process notice where it is: after each statement of a transaction, and after each commit."""
-    for part, names in ((app.store.triggers, ("take", "end")), (app.store.intake, ("add",))):
+    for part, names in ((app.store.triggers, ("acquire_due", "finish_poll")), (app.store.enqueuer, ("enqueue",))):
         _watch(part, names)
 
 
 def _watch(part: Any, names: tuple[str, ...]) -> None:
-    doer = part._doer
+    executor = part._executor
 
     def watched(connection: Any) -> Any:
-        do = doer(connection)
+        tx = executor(connection)
 
         def call(statement: str, **values: Any) -> Any:
-            rows = do(statement, **values)
+            rows = tx.execute(statement, **values)
             reach(statement)
             return rows
 
-        call.payloads = do.payloads  # type: ignore[attr-defined]
-        return call
+        return SimpleNamespace(execute=call, payloads=tx.payloads)
 
     def after(name: str) -> Any:
         method = getattr(part, name)
@@ -85,7 +85,7 @@ def _watch(part: Any, names: tuple[str, ...]) -> None:
 
         return call
 
-    part._doer = watched
+    part._executor = watched
     for name in names:
         setattr(part, name, after(name))
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 parser = argparse.ArgumentParser()
@@ -53,27 +54,26 @@ def die() -> None:
 def install(at: str) -> None:
     """Die at the first slot that this process makes a run of."""
     part: Any = app.store.schedules
-    doer, fire = part._doer, part.fire
+    executor, fire = part._executor, part.fire
 
     def watched(connection: Any) -> Any:
-        do = doer(connection)
+        tx = executor(connection)
 
         def call(name: str, **values: Any) -> Any:
-            rows = do(name, **values)
+            rows = tx.execute(name, **values)
             if name == at:
                 die()
             return rows
 
-        call.payloads = do.payloads  # type: ignore[attr-defined]
-        return call
+        return SimpleNamespace(execute=call, payloads=tx.payloads)
 
     def fire_and_die() -> Any:
         fired = fire()
-        if at == "commit" and fired.made:
+        if at == "commit" and fired.created:
             die()
         return fired
 
-    part._doer, part.fire = watched, fire_and_die
+    part._executor, part.fire = watched, fire_and_die
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def print_result(console: Console, result: DemoResult) -> None:
 
 
 def print_kept(console: Console, folder: str, look: str) -> None:
-    _say(console, "Kept: the database, the invoices, the ledger and the workers' logs.", "bold")
+    _say(console, "LoadedHistory: the database, the invoices, the ledger and the workers' logs.", "bold")
     _type(console, f"ls {folder}", look)
 
 

@@ -1,4 +1,4 @@
--- Runs, who works on them, and what happened to them. Times are microseconds since 1970, UTC.
+-- Runs, worker sessions and history. Times are microseconds since 1970, UTC.
 -- oldest code: 1
 
 create table {schema}meta (
@@ -6,7 +6,7 @@ create table {schema}meta (
     value text not null
 );
 
--- A queue and a task together: what a worker asks for, and what the ready index begins with.
+-- A lane is a queue and a task: what a worker claims from, and the first column of the ready index.
 create table {schema}lanes (
     id {serial},
     queue text not null,
@@ -14,7 +14,7 @@ create table {schema}lanes (
     unique (queue, task)
 );
 
--- One row for each start of a worker process. The lease is the session's; running runs name their session.
+-- One row per start of a worker process. The session owns the lease; running runs name their session.
 create table {schema}workers (
     session text primary key,
     name text not null,
@@ -60,7 +60,7 @@ create table {schema}runs (
     check (state <> 'scheduled' or due_at is not null)
 );
 
--- The claim: ready rows only, so that its cost doesn't grow with anything else.
+-- The index of the claim contains only ready rows, so that the cost of a claim depends on nothing else.
 create index holdfast_runs_ready on {schema}runs (lane, priority desc, turn, seq) where state = 'ready' and held is null;
 create index holdfast_runs_due on {schema}runs (due_at) where state = 'scheduled';
 create index holdfast_runs_owned on {schema}runs (session) where session is not null;
@@ -68,7 +68,7 @@ create index holdfast_runs_deadline on {schema}runs (deadline) where deadline is
 create index holdfast_runs_held on {schema}runs (held) where held is not null;
 create index holdfast_runs_expiry on {schema}runs (expires_at) where expires_at is not null;
 
--- At most one unfinished run of a unique name; and, for its successor, whether an ended one is still being worked on.
+-- At most one unfinished run per unique name; also tells a successor whether a finished one is still being executed.
 create unique index holdfast_runs_unique on {schema}runs (unique_name) where unique_name is not null and finished_at is null;
 create index holdfast_runs_lingering on {schema}runs (unique_name)
     where unique_name is not null and finished_at is not null and session is not null;
@@ -83,8 +83,8 @@ create table {schema}keys (
     primary key (scope, key)
 ) {clustered};
 
--- What happened to a run, numbered under its lock. Enqueue and the attempt under way stand in the run's own row.
--- fence: the claim under which its holder wrote it; null for what others did.
+-- History of runs, numbered under the run's lock. Enqueue and the current attempt are recorded in the run's own row.
+-- fence: the claim under which the worker wrote the entry; null for entries by others.
 create table {schema}history (
     run {uuid} not null,
     n int not null,

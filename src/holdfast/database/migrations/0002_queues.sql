@@ -1,4 +1,4 @@
--- What operators have said about queues. A queue without a row is open.
+-- Operator settings of queues. A queue without a row is open.
 
 create table {schema}queues (
     name text primary key,
@@ -7,7 +7,7 @@ create table {schema}queues (
     check ((paused = 1) = (paused_at is not null))
 );
 
--- The lanes that nobody may claim from just now. Claims look here once, whatever number of runs there is.
+-- Lanes that are closed for claims. A claim reads this table once, regardless of the number of runs.
 create view {schema}paused_lanes as
 select l.id from {schema}queues q join {schema}lanes l on l.queue = q.name where q.paused = 1;
 

@@ -1,11 +1,11 @@
--- Durable functions: what they have recorded, what they wait for, whose children they are.
+-- Durable functions: their checkpoints, their waits and their children.
 -- oldest code: 2
 
--- root: the run at the top of its family, null for that run itself, and for those without a family.
--- parent, spawn_key, place: whose child a run is, by which call ("generation:key"), and at which place of a map.
--- generation: grows when the run restarts; the checkpoints of older ones are gone.
--- resumed: it was woken from a wait, so that the next claim goes on with the same attempt, of which `spent` is used up.
--- undos: it may have compensations; ending and cause: how it will end when they have run.
+-- root: the topmost ancestor of a run; null for that ancestor itself and for runs without relatives.
+-- parent, spawn_key, place: the parent of a child, the call that spawned it ("generation:key"), and its index in a map.
+-- generation: increases when the run restarts; checkpoints of older generations are deleted.
+-- resumed: the run was woken from a wait, so the next claim continues the same attempt, which has used `spent` so far.
+-- undos: the run may have compensations; ending and cause: its final state once they have run.
 alter table {schema}runs add column root {uuid};
 alter table {schema}runs add column parent {uuid};
 alter table {schema}runs add column spawn_key text;
@@ -23,7 +23,7 @@ create index holdfast_runs_blocked on {schema}runs (parent, spawn_key, place) wh
 create index holdfast_runs_tree on {schema}runs (root) where root is not null;
 create index holdfast_runs_asleep on {schema}runs (lane) where state in ('waiting', 'blocked');
 
--- What durable functions have recorded, numbered in the order in which it reached their code.
+-- Checkpoints of durable functions, numbered in the order in which they were delivered to the code.
 create table {schema}checkpoints (
     run {uuid} not null,
     generation int not null,
@@ -38,8 +38,8 @@ create table {schema}checkpoints (
     primary key (run, generation, n)
 ) {clustered};
 
--- What runs wait for. outcome: null while open, then what came of it, until the run has recorded that.
--- target: the event ("[tenant,name]"), the topic, or the spawn_key of the children, of which `pending` are unfinished.
+-- Waits of runs. outcome: null while open, then the result of the wait until the run has recorded it.
+-- target: the event ("[tenant,name]"), the topic, or the spawn_key of children, of which `pending` are unfinished.
 create table {schema}waits (
     run {uuid} not null,
     generation int not null,
@@ -60,7 +60,7 @@ create table {schema}waits (
 create index holdfast_waits_due on {schema}waits (due_at) where outcome is null and due_at is not null;
 create index holdfast_waits_event on {schema}waits (target) where outcome is null and kind = 'event';
 
--- Events. A row without emitted_at is only waited for. emitted_by: the call that was first. more: waiters are left that have not been woken yet.
+-- Events. A row without emitted_at is only waited for. emitted_by: the call that emitted first. more: some waiters have not been woken yet.
 create table {schema}events (
     target text primary key,
     tenant text,
@@ -76,7 +76,7 @@ create table {schema}events (
 create index holdfast_events_more on {schema}events (target) where more = 1;
 create index holdfast_events_age on {schema}events (touched_at);
 
--- Messages to runs, numbered in order under the run's lock. sent_by: the call that sent it; taken_by: the generation and key of the receive that got it.
+-- Messages to runs, numbered under the run's lock. sent_by: the call that sent it; taken_by: generation and key of the receive that consumed it.
 create table {schema}messages (
     run {uuid} not null,
     n int not null,
@@ -90,7 +90,7 @@ create table {schema}messages (
 
 create index holdfast_messages_new on {schema}messages (run, topic, n) where taken_by is null;
 
--- What runs write for those who follow them.
+-- Stream chunks that runs write for their followers.
 create table {schema}chunks (
     run {uuid} not null,
     n int not null,

@@ -1,11 +1,11 @@
--- Graphs: runs whose nodes are runs, and which node needs which.
+-- Graphs: runs whose nodes are runs, and the edges between nodes.
 -- oldest code: 3
 
 -- kind: null for runs of tasks, else graph or gate.
--- node: the name of a run as a node of its parent, a graph.
--- pending: of a graph, how many of its nodes aren't final; of a blocked node, of how many it depends on that is so.
--- plan: what the release of a node needs to know: its rule, what is to be filled into its arguments, the nodes of a graph. Null where it
--- runs when all that it needs has ended well. Meanwhile `cause` says why it will be skipped, if it will.
+-- node: the name of a run as a node of its parent graph.
+-- pending: for a graph, the number of its nodes that aren't final; for a blocked node, the number of its dependencies that aren't.
+-- plan: what decides a node: its rule, the references in its arguments, the nodes of a graph. Null if it runs once all its
+-- dependencies are done. Until then `cause` says why it will be skipped, if it will.
 alter table {schema}runs add column kind text check (kind in ('graph', 'gate'));
 alter table {schema}runs add column node text;
 alter table {schema}runs add column pending int;
@@ -13,15 +13,15 @@ alter table {schema}runs add column plan text;
 
 create unique index holdfast_runs_nodes on {schema}runs (parent, node) where node is not null;
 
--- Which nodes can't be decided before which.
+-- Edges: which nodes must be final before a node can be decided.
 create table {schema}edges (
     needs {uuid} not null,
     node {uuid} not null,
     primary key (needs, node)
 ) {clustered};
 
--- Runs as people see them, all columns in the order in which code reads them. A graph is running while any of its nodes is, and one at the
--- top while anything below it is. (A subquery with a limit stays what it is; exists may become a walk over all runs.)
+-- Runs as users see them, all columns in the order in which the code reads them. A graph is running while one of its nodes is; a
+-- topmost graph, while any descendant is. (A subquery with a limit keeps its plan; `exists` may become a scan of all runs.)
 create view {schema}shown_runs as
 select r.id, l.queue, l.task,
     case

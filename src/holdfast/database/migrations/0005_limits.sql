@@ -1,8 +1,8 @@
--- Limits: how many runs may be at work at once, and how many may start in a while, across all workers.
+-- Limits across all workers: concurrent runs, and starts per period.
 -- oldest code: 4
 
--- limits: of a run, the places of the counters that it needs a permit of, as a list; null for most. parked_on: the full one of them that it
--- waits for while it is held. A lane is limited when a run with limits was ever put into it: its runs are claimed with more care.
+-- limits: the counters that a run needs permits from, as a list; null for most runs. parked_on: the full counter that a parked run waits
+-- for. A lane is limited once a run with limits was ever enqueued in it: its runs are claimed under the counters' locks.
 alter table {schema}runs add column limits text;
 alter table {schema}runs add column parked_on text;
 alter table {schema}lanes add column limited smallint not null default 0;
@@ -12,7 +12,7 @@ create index holdfast_runs_parked on {schema}runs (parked_on, priority desc, tur
 -- Fair queues: the last turn of each tenant.
 create index holdfast_runs_turns on {schema}runs (lane, coalesce(tenant, ''), turn) where state = 'ready' and turn > 0;
 
--- What was declared. period: microseconds.
+-- Declared limits. period: microseconds.
 create table {schema}limit_settings (
     name text primary key,
     concurrency int,
@@ -21,8 +21,8 @@ create table {schema}limit_settings (
     declared_at bigint not null
 );
 
--- A counter of a limit for one key; its place is both, as [name, key]. A permit is held as long as the run's row names a session.
--- log: when runs were started within the last period, as [[time, count], …]. look_at: when those that are parked on it are to be looked at.
+-- The counter of a limit for one key, named [name, key] (place). A run holds its permit while its row names a session.
+-- log: starts within the last period, as [[time, count], …]. look_at: when runs parked on this counter are checked again.
 create table {schema}limits (
     place text primary key,
     name text not null,

@@ -1,9 +1,9 @@
--- Schedules, which make runs by the clock, and triggers, which make them by polling. Code without them makes none.
+-- Schedules create runs by the clock, triggers by polling.
 
--- app: whose code declared it. timing, rules: when, and how, as JSON; of a schedule `template` is the run that each slot makes.
--- next_at: the slot that comes next, or when a trigger is polled next; null when there is none any more.
--- orphaned: it has disappeared from its app's code. passed_at: the last slot that made no run because one was unfinished.
--- poller, poll_until: the session that polls a trigger just now, and when it will have lost its right to; polls: how often it was.
+-- app: the app that declared it. timing, rules: JSON. template: the run that each slot of a schedule creates.
+-- next_at: the next slot, or a trigger's next poll; null if there is none.
+-- orphaned: its app no longer declares it. passed_at: the last slot that was skipped because a run was unfinished.
+-- poller, poll_until: the session that polls a trigger now, and when its right to do so expires; polls: the number of polls so far.
 create table {schema}schedules (
     name text primary key,
     kind text not null check (kind in ('schedule', 'trigger')),
@@ -27,7 +27,7 @@ create table {schema}schedules (
 
 create index holdfast_schedules_next on {schema}schedules (kind, next_at) where paused = 0 and orphaned = 0;
 
--- The last slots that made runs. asked: it wasn't the clock but an operator.
+-- The last slots that created runs. asked: an operator requested it, not the clock.
 create table {schema}slots (
     id {serial},
     schedule text not null,
@@ -39,7 +39,7 @@ create table {schema}slots (
 create unique index holdfast_slots_once on {schema}slots (schedule, slot) where asked = 0;
 create index holdfast_slots_last on {schema}slots (schedule, id);
 
--- The last polls of triggers: when, how long in microseconds, how many requests came of it, how many of those were new.
+-- The last polls of triggers: start, duration in microseconds, requests returned, and how many of those were new.
 create table {schema}polls (
     id {serial},
     trigger_name text not null,

@@ -1,14 +1,14 @@
--- Finding runs among millions, newest first: by how they ended, by queue and task, by tenant, by when they ended. Only ended runs stand in
--- these, each once: unfinished ones have the indexes that work is done by. What says so is written as no other statement has it, so that no
--- planner with old statistics takes these indexes for another purpose.
+-- Indexes for searching millions of runs, newest first: by final state, queue and task, tenant, and end time. They contain only finished
+-- runs; unfinished ones have the indexes that workers use. Their condition is worded as in no other statement, so that a planner with
+-- old statistics doesn't use them for anything else.
 
 create index holdfast_runs_unwell on {schema}runs (state, id) where coalesce(finished_at, 0) > 0 and state <> 'done';
 create index holdfast_runs_ended on {schema}runs (lane, id) where coalesce(finished_at, 0) > 0;
 create index holdfast_runs_tenant on {schema}runs (tenant, id) where coalesce(finished_at, 0) > 0 and tenant is not null;
 create index holdfast_runs_finished on {schema}runs (finished_at) where finished_at > 0;
 
--- How many runs ended in a minute, or an hour, by lane and state, and how long they waited and took, as histograms: [[step, count], …].
--- span: its length in microseconds; at: its beginning. Written by housekeeping when it is over, so that no end of a run pays for it.
+-- Finished runs per minute and per hour, by lane and state, with waiting and running times as histograms: [[bucket, count], …].
+-- span: length of the period in microseconds; at: its start. Housekeeping writes it afterwards, so that finishing a run costs nothing more.
 create table {schema}tallies (
     span bigint not null,
     at bigint not null,

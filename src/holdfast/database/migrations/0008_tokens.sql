@@ -1,7 +1,7 @@
--- Tokens by which programs and people come to the web side: only hashes, so that who reads the tables can't come in by them.
+-- Access tokens of the dashboard and the API. Only hashes are stored, so that reading the table gives no access.
 
--- may: read, or operate, which includes reading. tenant: whose runs alone it is for; null for all.
--- Revoked ones stay, so that what history says about who did something can be looked up.
+-- may: read, or operate, which includes reading. tenant: restricts the token to one tenant's runs; null for all.
+-- Revoked tokens stay, so that history entries can still be attributed.
 create table {schema}tokens (
     id text primary key,
     hash text not null,

@@ -1,3 +1,3 @@
--- Events keep the W3C trace context of whoever emitted them, as JSON, so that those who waited for them can link to it.
+-- Events store the W3C trace context of their emitter as JSON, so that waiting runs can link to it.
 
 alter table {schema}events add column trace text;

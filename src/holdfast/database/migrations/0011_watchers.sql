@@ -1,5 +1,5 @@
--- Client processes that wait for ends of runs want to be told of them: one row each, and only while they wait. Those who end runs look
--- here before they notify. A row whose process died is nobody's any more when its time is over.
+-- Clients that wait for results and want notifications, one row each, only while they wait. Statements that finish runs check this table
+-- before they notify. The row of a dead process expires.
 
 create table {schema}watchers (
     id text primary key,

@@ -1,6 +1,6 @@
--- Rows that are changed again and again have room beside them for their next version, on PostgreSQL, which writes a new one each time: a
--- version on the same page is written in less, and where no index has to know of it (progress, counters of limits) no index is touched.
--- The table of runs changes whole in minutes, and our plans don't go by its statistics: they are taken half as often as the default has it.
+-- PostgreSQL: leave free space in pages of frequently updated rows. PostgreSQL writes a new version per update; one on the same page is
+-- cheaper, and touches no index if no indexed column changed (progress, limit counters). The runs table changes completely within
+-- minutes, and no plan depends on its statistics, so it is analyzed half as often as by default.
 
 {storage(runs, fillfactor = 50, autovacuum_analyze_scale_factor = 0.2)};
 {storage(limits, fillfactor = 50)};

@@ -1,5 +1,5 @@
--- Runs are cleaned up soon and quickly, on PostgreSQL: what was claimed stands at the front of the ready index until then, and every claim
--- from there walks over it. So the number of dead rows that are waited for grows less with what is kept (a fiftieth of it, not a fifth).
--- And the work is done at ten times the default's speed: at that one, the next of it is due before the last is done.
+-- PostgreSQL: vacuum runs early and fast. Claimed rows stay at the head of the ready index until vacuum removes them, and each claim from
+-- the head walks over them. The threshold is a fiftieth of the table instead of a fifth, and vacuum works at ten times the default speed:
+-- at the default, the next vacuum is due before the last one is done.
 
 {storage(runs, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_limit = 2000)};

@@ -1,8 +1,8 @@
--- Which run killed its worker process, and how a worker is doing.
+-- Attribution of worker crashes to runs, and worker health.
 --
--- deaths: how many worker processes in a row died with the run in them; an attempt that ends in order resets it.
--- isolation: while it is set, at most this many runs may share a process with the run, and nothing else may run there.
--- died_with: how many runs were running in a session when it was found dead, counted once, before the first of them is recovered.
+-- deaths: consecutive worker processes that died while executing the run; an attempt that ends normally resets it.
+-- isolation: while set, at most this many runs may share a process with the run, and nothing else may run there.
+-- died_with: the runs that a session was executing when it was found dead, counted once, before the first of them is recovered.
 -- status: the health that the worker last reported, as JSON.
 
 alter table {schema}runs add column deaths int not null default 0;

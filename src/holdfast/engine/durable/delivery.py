@@ -1,13 +1,13 @@
-"""Lets results reach the code of one run in the order of their numbers, live as in a replay.
+"""Deliver outcomes to the code of one run in the order of their numbers, both live and in a replay.
 
-Code that runs several branches at once sees in which order they come to something: `as_completed`, `wait`, a shared
-list. A replay must show it the same order. So results are handed over one at a time:
+Code with concurrent branches can observe the order in which they finish (`as_completed`, `wait`, a shared list). A
+replay must show it the same order, so outcomes are delivered one at a time:
 
-* Of what is on record, the lowest number comes first. One that nobody asks for (its step was removed) is waited for as
-  long as the loop still has something to do, a number of turns, and then holds up nothing any more.
-* While several tasks are at it, the loop gets some turns before each result, counted from the last one and from the
-  last thing asked for: so one has had all its consequences before the next is seen, and a branch that takes a few turns
-  to its first question has asked it. A function that does one thing after the other isn't slowed down.
+* The recorded outcome with the lowest number comes first. If the code never requests it, because its step was removed,
+  it is skipped after the event loop has run for some iterations without other activity.
+* While the function has several tasks, the event loop runs for some iterations before each outcome, counted from the
+  previous outcome or request. So one outcome has all its consequences before the next is delivered, and a branch that
+  takes a few iterations to its first request has made it. A function without branches isn't slowed down.
 """
 
 from __future__ import annotations
@@ -17,148 +17,144 @@ import heapq
 from collections.abc import Iterable
 from typing import Any
 
-ITERATIONS_BETWEEN_RESULTS = 25
-"""Turns of the loop between two results of concurrent branches: enough for groups within groups to notice."""
+ITERATIONS_BETWEEN_OUTCOMES = 25
+"""Iterations of the event loop between two outcomes of concurrent branches; enough for nested groups to react."""
 ITERATIONS_BEFORE_SKIP = 50
-"""Turns that a recorded result gets to be asked for."""
+"""Iterations without activity after which a recorded outcome that nobody requested is skipped."""
 
 
 class OrderedDelivery:
-    """The results of one run on their way to its code. `several` says whether more than one task is at it."""
+    """The outcomes of one run on their way to its code, and the branches that they are delivered to."""
 
     __slots__ = (
-        "_asked", "_expected", "_given_up", "_gone", "_lone", "_loop", "_pumping", "_quiet", "_ready", "several",
+        "_branches", "_cancelled", "_expected", "_idle_iterations", "_is_scheduled", "_loop", "_only", "_ready",
+        "_requested", "_skipped", "has_branches",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
         self._loop = loop
-        self.several = False
-        """Whether other tasks than the function's own are at it."""
-        self._expected = list(recorded)
+        self.has_branches = False
+        """Whether user code runs tasks beside the function's own."""
+        self._branches: set[asyncio.Task[Any]] = set()
+        self._expected = list(recorded)  # A heap of the numbers to deliver.
         heapq.heapify(self._expected)
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self._ready: dict[int, tuple[asyncio.Future[Any], Any]] = {}
-        self._gone: set[int] = set()
-        self._given_up: set[int] = set()
-        self._quiet = ITERATIONS_BETWEEN_RESULTS
-        self._pumping = False
-        self._lone = 0
-        """The number that a function without branches waits for, when nothing else is on its way: mostly it is so, and
-        then there is no order to keep."""
+        self._cancelled: set[int] = set()
+        self._skipped: set[int] = set()
+        self._idle_iterations = ITERATIONS_BETWEEN_OUTCOMES
+        self._is_scheduled = False
+        self._only = 0
+        """The number that a function without branches waits for while nothing else is expected, which is the usual
+        case and needs no ordering; else 0."""
 
-    def ask(self, n: int, *, recorded: bool = False) -> None:
-        """A result will come under this number."""
-        if self._lone:
-            self._line_up()
-        elif not (self.several or recorded or self._expected):
-            self._lone = n
+    # Branches
+
+    def add_branch(self, task: asyncio.Task[Any]) -> None:
+        """Deliver to this task too, until it ends."""
+        if task not in self._branches:
+            self._branches.add(task)
+            task.add_done_callback(self._remove_branch)
+            self.has_branches = True
+
+    def _remove_branch(self, task: asyncio.Task[Any]) -> None:
+        self._branches.discard(task)
+        self.has_branches = bool(self._branches)
+
+    def cancel_branches(self) -> None:
+        """Cancel all branches except the calling one."""
+        current = asyncio.current_task()
+        for task in list(self._branches):
+            if task is not current and not task.done():
+                task.cancel()
+
+    # Outcomes
+
+    def expect(self, n: int, *, recorded: bool = False) -> None:
+        """Note that user code has requested the outcome with this number."""
+        if self._only:
+            self._enqueue_only()
+        elif not (self.has_branches or recorded or self._expected):
+            self._only = n
             return
         if not recorded:
             heapq.heappush(self._expected, n)
-        elif n in self._given_up:
-            self._given_up.discard(n)
+        elif n in self._skipped:
+            self._skipped.discard(n)
             heapq.heappush(self._expected, n)
-        self._asked.add(n)
-        if self.several:
-            self.opened()
+        self._requested.add(n)
+        if self.has_branches:
+            self.note_activity()
 
-    def _line_up(self) -> None:
-        """The lone number gets company."""
-        heapq.heappush(self._expected, self._lone)
-        self._asked.add(self._lone)
-        self._lone = 0
+    def _enqueue_only(self) -> None:
+        """Order the only expected outcome among others from now on."""
+        heapq.heappush(self._expected, self._only)
+        self._requested.add(self._only)
+        self._only = 0
 
-    def drop(self, n: int) -> None:
-        """Nothing will come under this number after all."""
-        if n == self._lone:
-            self._lone = 0
+    def cancel(self, n: int) -> None:
+        """Note that no outcome comes with this number."""
+        if n == self._only:
+            self._only = 0
             return
-        self._asked.discard(n)
-        self._gone.add(n)
-        self._start()
+        self._requested.discard(n)
+        self._cancelled.add(n)
+        self._schedule()
 
     def deliver(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
-        """The result of a number is here: it is handed over when its turn comes."""
-        if n == self._lone:
-            if not self.several:
-                self._lone = 0
+        """Resolve the future with the value when it is this number's turn."""
+        if n == self._only:
+            if not self.has_branches:
+                self._only = 0
                 if not future.done():
                     future.set_result(value)
                 return
-            self._line_up()
-        if not self._pumping and self._quiet >= ITERATIONS_BETWEEN_RESULTS and self._lowest() == n:
-            self._hand_over(n, future, value)
+            self._enqueue_only()
+        is_due = not self._is_scheduled and self._idle_iterations >= ITERATIONS_BETWEEN_OUTCOMES
+        if is_due and self._next() == n:
+            self._resolve_next(future, value)
         else:
             self._ready[n] = (future, value)
-        self._start()
+        self._schedule()
 
-    def opened(self) -> None:
-        """A branch waits for something more."""
-        if self.several:
-            self._quiet = 0
-            self._start()
+    def note_activity(self) -> None:
+        """Restart the count of idle iterations, because a branch requested something."""
+        if self.has_branches:
+            self._idle_iterations = 0
+            self._schedule()
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is on its way."""
-        return not (self._ready or self._asked or self._lone or self._pumping)
+    def is_idle(self) -> bool:
+        """Whether no outcome is on its way."""
+        return not (self._ready or self._requested or self._only or self._is_scheduled)
 
-    def _start(self) -> None:
-        if not self._pumping and (self._ready or self._quiet < ITERATIONS_BETWEEN_RESULTS):
-            self._pumping = True
-            self._loop.call_soon(self._pump)
+    def _schedule(self) -> None:
+        if not self._is_scheduled and (self._ready or self._idle_iterations < ITERATIONS_BETWEEN_OUTCOMES):
+            self._is_scheduled = True
+            self._loop.call_soon(self._iterate)
 
-    def _pump(self) -> None:
-        """One turn of the loop."""
-        self._pumping = False
-        lowest = self._lowest()
-        if lowest is not None and lowest in self._ready:
-            if self._quiet >= ITERATIONS_BETWEEN_RESULTS:
-                self._hand_over(lowest, *self._ready.pop(lowest))
-        elif self._ready and lowest not in self._asked and self._quiet >= ITERATIONS_BEFORE_SKIP:
-            assert lowest is not None
-            self._given_up.add(heapq.heappop(self._expected))
-        self._quiet += 1
-        if self._ready and lowest in self._asked and lowest not in self._ready and self._quiet > ITERATIONS_BEFORE_SKIP:
-            return  # something that is under way comes first: it starts the pump again
-        self._start()
+    def _iterate(self) -> None:
+        """Deliver at most one outcome, in one iteration of the event loop."""
+        self._is_scheduled = False
+        n = self._next()
+        if n is not None and n in self._ready:
+            if self._idle_iterations >= ITERATIONS_BETWEEN_OUTCOMES:
+                self._resolve_next(*self._ready.pop(n))
+        elif self._ready and n not in self._requested and self._idle_iterations >= ITERATIONS_BEFORE_SKIP:
+            self._skipped.add(heapq.heappop(self._expected))
+        self._idle_iterations += 1
+        waits_for_next = self._ready and n in self._requested and n not in self._ready
+        if waits_for_next and self._idle_iterations > ITERATIONS_BEFORE_SKIP:
+            return  # The delivery of that outcome schedules the next iteration.
+        self._schedule()
 
-    def _lowest(self) -> int | None:
-        while self._expected and self._expected[0] in self._gone:
-            self._gone.discard(heapq.heappop(self._expected))
+    def _next(self) -> int | None:
+        while self._expected and self._expected[0] in self._cancelled:
+            self._cancelled.discard(heapq.heappop(self._expected))
         return self._expected[0] if self._expected else None
 
-    def _hand_over(self, n: int, future: asyncio.Future[Any], value: Any) -> None:
-        heapq.heappop(self._expected)  # it is the lowest
-        self._asked.discard(n)
-        self._quiet = 0 if self.several else ITERATIONS_BETWEEN_RESULTS
+    def _resolve_next(self, future: asyncio.Future[Any], value: Any) -> None:
+        self._requested.discard(heapq.heappop(self._expected))
+        self._idle_iterations = 0 if self.has_branches else ITERATIONS_BETWEEN_OUTCOMES
         if not future.done():
             future.set_result(value)
-
-
-class Branches:
-    """Tells the delivery whether there are any."""
-
-    __slots__ = ("_delivery", "_tasks")
-
-    def __init__(self, delivery: OrderedDelivery) -> None:
-        self._delivery = delivery
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def add(self, task: asyncio.Task[Any]) -> None:
-        """A task takes part from now on, until it ends."""
-        if task not in self._tasks:
-            self._tasks.add(task)
-            task.add_done_callback(self._leaves)
-            self._delivery.several = True
-
-    def _leaves(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        self._delivery.several = bool(self._tasks)
-
-    def cancel(self) -> None:
-        """Cancel all of them but the one that says so."""
-        current = asyncio.current_task()
-        for task in list(self._tasks):
-            if task is not current and not task.done():
-                task.cancel()

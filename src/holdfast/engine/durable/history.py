@@ -1,11 +1,11 @@
-"""What a durable function has behind it: recorded outcomes by key, open waits, and the numbers of what comes next."""
+"""The recorded history of a run: what its earlier attempts recorded, and how user code sees it in a replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -15,14 +15,18 @@ from holdfast.model.codec import decode, encode
 from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import dotted_name
 from holdfast.model.step_keys import key_name
-from holdfast.store.commands import Checkpoint, Held, Kept, KeptWait, Outcome, Record
-from holdfast.store.waking import recorded_as
+from holdfast.store.commands import Checkpoint, LoadedHistory, LoadedWait, NewCheckpoint, RunToken, WaitOutcome
+from holdfast.store.waits import encode_outcome
 from holdfast.task.operations import Step
+
+ExceptionTypes: TypeAlias = tuple[type[Exception], ...]
+ChildEnd: TypeAlias = Sequence[Any]
+"""How a child ended: its id, state, result and error."""
 
 
 @dataclass(slots=True)
 class Compensation:
-    """A compensation: what to call, with what, and after which number it was registered."""
+    """A call that undoes an effect. `n` is the number of the checkpoint that registered it."""
 
     n: int
     key: str
@@ -31,201 +35,196 @@ class Compensation:
 
 
 class RecordedHistory:
-    """The kept outcomes of one run. Each is handed out once, to the first who asks for its key."""
+    """The checkpoints and waits of one run, and the keys and numbers of the next ones.
+
+    A checkpoint has a key, which identifies its operation, and a number `n`, its position in the history. Each
+    checkpoint is handed out once, to the first operation with its key.
+    """
 
     __slots__ = (
-        "_new",
-        "_occurrences",
-        "_times_undone",
-        "last",
-        "numbers",
-        "open",
-        "run_token",
-        "settled",
-        "unasked",
-        "undone",
-        "withdrawn",
+        "_new_keys", "_occurrences", "_undo_counts", "last_number", "numbers", "open_waits", "resolved_waits",
+        "run_token", "unconsumed", "undone", "withdrawn",
     )  # fmt: skip
 
-    def __init__(self, kept: Kept | None, run_token: Held) -> None:
+    def __init__(self, loaded: LoadedHistory | None, run_token: RunToken) -> None:
         self.run_token = run_token
-        self.unasked: dict[str, Checkpoint] = {}
-        """What is on record and nobody has asked for yet, by key. When there is nothing, nothing new can be a drift."""
+        self.unconsumed: dict[str, Checkpoint] = {}
+        """Checkpoints that no operation has consumed yet, by key."""
         self.withdrawn: set[str] = set()
-        """Waits that author code cancelled. Nothing comes of them in a replay, in which it cancels them again."""
+        """Keys of waits that user code cancelled. They stay unresolved in a replay, where it cancels them again."""
         self.undone: set[int] = set()
-        self._times_undone: dict[str, int] = {}
-        self._occurrences: dict[str, int] = {}
-        self.last = 0
-        """The highest number that was given."""
-        self._new: set[str] = set()
-        self.open: dict[str, KeptWait] = {}
-        self.settled: list[Record] = []
+        self.last_number = 0
+        self.open_waits: dict[str, LoadedWait] = {}
+        self.resolved_waits: list[NewCheckpoint] = []
+        """Outcomes of waits that were resolved while the run was suspended. They still have to be recorded."""
         self.numbers: Sequence[int] = ()
-        """Of what is on record, in their order."""
-        if kept is not None:
-            self._recall(kept)
+        """The numbers of all recorded outcomes, in order."""
+        self._undo_counts: dict[str, int] = {}
+        self._occurrences: dict[str, int] = {}
+        self._new_keys: set[str] = set()
+        if loaded is not None:
+            self._load(loaded)
 
-    def _recall(self, kept: Kept) -> None:
-        self.last = kept.checkpoints[-1].n if kept.checkpoints else 0
-        for item in kept.checkpoints:
-            self._remember(item)
-        for wait in kept.waits:
-            self.withdrawn.discard(wait.key)  # waited for again since then
+    def _load(self, loaded: LoadedHistory) -> None:
+        self.last_number = loaded.checkpoints[-1].n if loaded.checkpoints else 0
+        for checkpoint in loaded.checkpoints:
+            self._add(checkpoint)
+        for wait in loaded.waits:
+            self.withdrawn.discard(wait.key)  # The code waits for it again since it withdrew the wait.
             if wait.outcome is None:
-                self.open[wait.key] = wait
+                self.open_waits[wait.key] = wait
             else:
-                self.settled.append(self._settle(wait))
-        self.numbers = sorted(item.n for item in self.unasked.values())
+                self.resolved_waits.append(self._resolve(wait, wait.outcome))
+        self.numbers = sorted(checkpoint.n for checkpoint in self.unconsumed.values())
 
-    def _remember(self, item: Checkpoint) -> None:
-        if item.kind == "undone":
-            self.undone.add(int(item.value or 0))
-            self._times_undone[item.key] = self._times_undone.get(item.key, 0) + 1
-        elif item.kind == "withdrawn":  # what it had come to doesn't count: it was given back
-            self.withdrawn.add(item.key)
-            self.unasked.pop(item.key, None)
+    def _add(self, checkpoint: Checkpoint) -> None:
+        key = checkpoint.key
+        if checkpoint.kind == "undone":
+            self.undone.add(int(checkpoint.value or 0))
+            self._undo_counts[key] = self._undo_counts.get(key, 0) + 1
+        elif checkpoint.kind == "withdrawn":  # An earlier outcome of the wait no longer counts: it was given back.
+            self.withdrawn.add(key)
+            self.unconsumed.pop(key, None)
         else:
-            self.unasked[item.key] = item
-            self.withdrawn.discard(item.key)
+            self.unconsumed[key] = checkpoint
+            self.withdrawn.discard(key)
 
-    def _settle(self, wait: KeptWait) -> Record:
-        """A wait that came to something while the run was asleep is on record from now on, after all the rest."""
-        assert wait.outcome is not None
-        kind, value = recorded_as(wait.kind, wait.outcome)
-        n = self.number()
-        self.unasked[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
-        return Record(*self.run_token, n, wait.key, kind, value, waited=True)
+    def _resolve(self, wait: LoadedWait, outcome: WaitOutcome) -> NewCheckpoint:
+        """Append the outcome of a wait that was resolved while the run was suspended."""
+        kind, value = encode_outcome(wait.kind, outcome)
+        n = self.next_number()
+        self.unconsumed[wait.key] = Checkpoint(n, wait.key, kind, value, 0)
+        return NewCheckpoint(*self.run_token, n, wait.key, kind, value, waited=True)
 
-    def key(self, base: str) -> str:
-        """The key of the next occurrence of an identity."""
-        number = self._occurrences[base] = self._occurrences.get(base, 0) + 1
-        return f"{base}#{number}"
+    def next_key(self, base: str) -> str:
+        """Return the key of the next operation with this base: the base and the number of its occurrence."""
+        occurrence = self._occurrences[base] = self._occurrences.get(base, 0) + 1
+        return f"{base}#{occurrence}"
 
-    def tried_as(self, key: str) -> str:
-        """What a step is called in its idempotency key: something else after it was undone; its compensation too."""
-        if not self._times_undone:
+    def next_number(self) -> int:
+        self.last_number += 1
+        return self.last_number
+
+    def consume(self, key: str) -> Checkpoint | None:
+        """Return the checkpoint of an operation, or None if the operation isn't recorded."""
+        if not self.unconsumed:
+            return None
+        checkpoint = self.unconsumed.pop(key, None)
+        if checkpoint is None:
+            self._new_keys.add(key)
+        return checkpoint
+
+    def idempotency_name(self, key: str) -> str:
+        """Return the name of a step in its idempotency key, which differs after the step was undone."""
+        if not self._undo_counts:
             return key
-        times = self._times_undone.get(key if key.startswith("$undone:") else f"$undone:{key}", 0)
-        return f"{key}~{times}" if times else key
+        count = self._undo_counts.get(key if key.startswith("$undone:") else f"$undone:{key}", 0)
+        return f"{key}~{count}" if count else key
 
-    def number(self) -> int:
-        """The number of the next outcome."""
-        self.last += 1
-        return self.last
-
-    def take(self, key: str) -> Checkpoint | None:
-        """What is on record under a key; None for something new."""
-        kept = self.unasked.pop(key, None)
-        if kept is None:
-            self._new.add(key)
-        return kept
-
-    def came(self, key: str) -> bool:
-        """Whether it is the outcome of a wait that came while the run was asleep, and so is new to it."""
-        return any(record.key == key for record in self.settled)
+    def was_resolved_while_suspended(self, key: str) -> bool:
+        return any(record.key == key for record in self.resolved_waits)
 
     def drift(self) -> dict[str, list[str]]:
-        """Steps that were asked for with other arguments than on record: by name, the recorded keys."""
-        if not self.unasked:
+        """Return the recorded keys, by name, of steps that the code now calls with other arguments."""
+        if not self.unconsumed:
             return {}
-        names = {key_name(key) for key in self._new if not key.startswith("$")}
+        new_names = {key_name(key) for key in self._new_keys if not key.startswith("$")}
         found: dict[str, list[str]] = {}
-        for key in self.unasked:
-            if not key.startswith("$") and (name := key_name(key)) in names:
+        for key in self.unconsumed:
+            if not key.startswith("$") and (name := key_name(key)) in new_names:
                 found.setdefault(name, []).append(key)
         return found
 
 
-def failure_text(error: ErrorInfo, exception: BaseException | None) -> str:
-    """What is kept of a step's failure: the error, and the exception's class and arguments where they can be kept."""
-    kept: dict[str, Any] = msgspec.json.decode(error_to_json(error))
+# Failures of steps
+
+
+def encode_failure(error: ErrorInfo, exception: BaseException | None) -> str:
+    """Return the JSON of a step's failure, with the class and arguments of the exception where they are encodable."""
+    failure: dict[str, Any] = msgspec.json.decode(error_to_json(error))
     if exception is not None:
         with suppress(Exception):
-            kept["class"] = dotted_name(type(exception))
-            kept["args"] = decode(encode(exception.args))
-    return msgspec.json.encode(kept).decode()
+            failure["class"] = dotted_name(type(exception))
+            failure["args"] = decode(encode(exception.args))
+    return msgspec.json.encode(failure).decode()
 
 
-def fail(step: str, error: ErrorInfo, raises: tuple[type[Exception], ...], exception: BaseException | None) -> NoReturn:
-    """A step has failed just now."""
+def step_failure(step: str, error: ErrorInfo, raises: ExceptionTypes, exception: BaseException | None) -> BaseException:
+    """Return the exception that a step raises to its caller when it fails."""
     if exception is not None and raises and isinstance(exception, raises):
-        raise exception
-    raise StepFailed(step, error) from exception
+        return exception
+    failed = StepFailed(step, error)
+    failed.__cause__ = exception
+    return failed
 
 
-def fail_again(step: str, text: str, raises: tuple[type[Exception], ...]) -> NoReturn:
-    """A step's failure is on record: raise what was raised then."""
-    rebuilt = _rebuild(text, raises) if raises else None
-    if rebuilt is not None:
-        raise rebuilt
-    raise StepFailed(step, error_from_json(text))
+def recorded_step_failure(step: str, text: str, raises: ExceptionTypes) -> BaseException:
+    """Return the exception that a step raised to its caller, from its recorded failure."""
+    restored = _restore_exception(text, raises) if raises else None
+    return StepFailed(step, error_from_json(text)) if restored is None else restored
 
 
-def _rebuild(text: str, raises: tuple[type[Exception], ...]) -> Exception | None:
-    """The exception of a kept failure, if it is one of those that shall come through as themselves."""
+def _restore_exception(text: str, raises: ExceptionTypes) -> Exception | None:
     try:
-        kept = decode(text)
+        failure = decode(text)
     except PayloadError:
         return None
-    name = kept.get("class")
-    kind = next((kind for kind in _with_subclasses(raises) if dotted_name(kind) == name), None)
-    if kind is None:
+    name = failure.get("class")
+    cls = next((cls for cls in _with_subclasses(raises) if dotted_name(cls) == name), None)
+    if cls is None:
         return None
-    args = kept.get("args", [kept.get("message", "")])
+    args = failure.get("args", [failure.get("message", "")])
     try:
-        return kind(*args)
-    except Exception:  # a class that wants other arguments than it keeps
-        made = kind.__new__(kind)
-        made.args = tuple(args)
-        return made
+        return cls(*args)
+    except Exception:  # The constructor takes other arguments than the exception stores in `args`.
+        exception = cls.__new__(cls)
+        exception.args = tuple(args)
+        return exception
 
 
-def _with_subclasses(kinds: tuple[type[Exception], ...]) -> Iterator[type[Exception]]:
-    for kind in kinds:
-        yield kind
-        yield from _with_subclasses(tuple(kind.__subclasses__()))
+def _with_subclasses(classes: ExceptionTypes) -> Iterator[type[Exception]]:
+    for cls in classes:
+        yield cls
+        yield from _with_subclasses(tuple(cls.__subclasses__()))
 
 
-def causes(error: BaseException) -> set[int]:
-    """The ids of an exception and of all that it came from: members of groups, causes, contexts."""
+def chained_exception_ids(error: BaseException) -> set[int]:
+    """Return the ids of an exception, its causes and contexts, and the members of exception groups among them."""
     found: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
-        one = todo.pop()
-        if one is None or id(one) in found:
+        exception = todo.pop()
+        if exception is None or id(exception) in found:
             continue
-        found.add(id(one))
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
+        found.add(id(exception))
+        todo += [exception.__cause__, exception.__context__]
+        if isinstance(exception, BaseExceptionGroup):
+            todo += exception.exceptions
     return found
 
 
-def payload(outcome: Outcome, what: str, kind: Any, unpack: Callable[[str], str]) -> Any:
-    """What came of a wait, as the type that it was waited for with; raises WaitTimeout when nothing did."""
+# Outcomes of waits
+
+
+def decode_payload(outcome: WaitOutcome, what: str, type_: Any, unpack: Callable[[str], str]) -> Any:
+    """Return the payload of an event or message as `type_`; raise WaitTimeout if the wait timed out."""
     if outcome.kind == "due":
-        raise WaitTimeout(f"no {what} came in time")
+        raise WaitTimeout(f"timed out waiting for {what}")
     try:
-        return decode(unpack(outcome.value or "null"), Any if kind is None else kind)
+        return decode(unpack(outcome.value or "null"), Any if type_ is None else type_)
     except PayloadError as error:
-        raise Fatal(f"the {what} isn't of the type that it is waited for with: {error}") from error
+        raise Fatal(f"the payload of {what} doesn't have the expected type: {error}") from error
 
 
-def end_of_child(row: Sequence[Any]) -> Sequence[Any]:
+def child_end(row: Sequence[Any]) -> ChildEnd:
     id, _, state, result, error = row
     return str(id), state, result, error
 
 
-def failure_of_child(child: str, end: Sequence[Any]) -> RunFailed | RunCancelled:
+def child_failure(child: str, end: ChildEnd) -> RunFailed | RunCancelled:
     """Return the exception for a failed or cancelled child; `child` is the name of its task or graph."""
     id, state, _, error = end
     info = error_from_json(error) if error else ErrorInfo("error", state, "")
     if state == "cancelled":
         return RunCancelled(UUID(id), info.message or None, child=child)
     return RunFailed(UUID(id), info, child=child)
-
-
-def chosen_ends(rows: Sequence[Any], failed: str | None) -> Sequence[Any]:
-    """All ends; or, where a failure ended the wait, that one."""
-    return rows if failed is None else [row for row in rows if row[0] == failed]

@@ -1,7 +1,8 @@
-"""How each operation of a durable function is carried out: a plan per operation, written once for both contexts.
+"""Plans of the operations that a durable function performs.
 
-A plan looks up the operation in the history. It replays what is recorded; otherwise it does the work, records the
-result and only then returns it. Plans do no I/O: they yield effects.
+A plan is a generator, written once for async and sync executors. It looks up the operation in the recorded history. If
+the operation is recorded, the plan replays its outcome. Otherwise it performs the operation, records the outcome and
+only then returns it. Plans do no I/O: they yield effects, and the executor sends back the result of each.
 """
 
 from __future__ import annotations
@@ -15,140 +16,120 @@ from uuid import UUID
 import msgspec
 
 from holdfast.engine.durable.history import (
+    ChildEnd,
     Compensation,
     RecordedHistory,
-    causes,
-    chosen_ends,
-    end_of_child,
-    fail,
-    fail_again,
-    failure_of_child,
-    failure_text,
-    payload,
+    chained_exception_ids,
+    child_end,
+    child_failure,
+    decode_payload,
+    encode_failure,
+    recorded_step_failure,
+    step_failure,
 )
 from holdfast.engine.services import ChildReader, ClientServices
 from holdfast.errors import ErrorInfo, RunCancelled, RunFailed, TaskError
 from holdfast.model.clock import to_datetime
 from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
-from holdfast.store import Claim, NewRun
-from holdfast.store import commands as write
-from holdfast.store.commands import Checkpoint, Command, Outcome, Wait
-from holdfast.store.family import spawn_key
-from holdfast.store.retrying import map_value
+from holdfast.store import Claim, NewRun, commands
+from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
+from holdfast.store.completion import encode_map_value
 from holdfast.store.rows import NewGraph
-from holdfast.store.waking import outcome_of, target_of
+from holdfast.store.run_tree import format_spawn_key
+from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
-from holdfast.task.operations import Step, Transaction
 from holdfast.task.scope import current_scope
 
-ReadEnds: TypeAlias = Callable[[], Any]
+Read: TypeAlias = Callable[[], Any]
+"""A blocking read from the database."""
 
 
 class ReplayEffect(msgspec.Struct):
-    """Something on record; answered, when its turn comes, with what `read` gives."""
+    """Wait until it is a recorded outcome's turn. Results in what `read` returns."""
 
-    kept: Checkpoint
-    read: ReadEnds | None = None
-
-
-class WriteEffect(msgspec.Struct):
-    """A command to be written; answered with the value on record when it is durable."""
-
-    command: Command
+    checkpoint: Checkpoint
+    read: Read | None = None
 
 
 class WaitEffect(msgspec.Struct):
-    """Something to wait for; answered with `WaitResult`."""
+    """Register a wait and wait for its outcome. Results in a `WaitResult`."""
 
-    wait: Wait
-    read: ReadEnds | None = None
-
-
-class WaitResult(msgspec.Struct):
-    """What a wait came to, under which number it is on record, and what its `read` gave."""
-
-    n: int
-    outcome: Outcome
-    data: Any = None
+    wait: commands.WaitCommand
+    read: Read | None = None
 
 
 class StepEffect(msgspec.Struct):
-    """Author code to run, with its retries; answered with `StepResult`."""
+    """Call the function of a step, with its retries. Results in a `StepResult`."""
 
-    step: Step
+    step: op.Step
     key: str
 
 
 class TransactionEffect(msgspec.Struct):
-    """Author code to run in a transaction that also records it; answered with `StepResult`."""
+    """Run a function in a transaction that also records its result. Results in a `StepResult`.
 
-    operation: Transaction
+    A failure isn't recorded: the transaction was rolled back.
+    """
+
+    operation: op.Transaction
     key: str
 
 
 class RestartEffect(msgspec.Struct):
-    """The run begins anew. Never answered."""
+    """Restart the run with other arguments. Never results in anything."""
 
     args: str
 
 
 class UnrecordedEffect(msgspec.Struct):
-    """Something new where nothing new may happen. Never answered."""
+    """Stop at an operation that isn't recorded, in a replay that performs nothing new. Never results in anything."""
 
     key: str
 
 
-class StepResult(msgspec.Struct):
-    """What author code came to: the JSON text of its result, and that as it is stored, or its failure. `n`: it is on
-    record already."""
-
-    text: str | None = None
-    kept: str | None = None
-    error: ErrorInfo | None = None
-    exception: BaseException | None = None
-    took: int = 0
-    n: int = 0
-
-
 Effect: TypeAlias = (
-    ReplayEffect | WriteEffect | WaitEffect | StepEffect | TransactionEffect | RestartEffect | UnrecordedEffect
+    Command
+    | NewStepCheckpoint
+    | ReplayEffect
+    | WaitEffect
+    | StepEffect
+    | TransactionEffect
+    | RestartEffect
+    | UnrecordedEffect
 )
 Plan: TypeAlias = Generator[Effect, Any, Any]
 
 
-def waits_by(effect: Effect) -> str | None:
-    """The key of the wait behind an effect, where author code that gives it up would lose something or keep it open:
-    one that is open, or a message on record that hasn't reached it yet."""
-    if isinstance(effect, WaitEffect):
-        return effect.wait.key
-    return effect.kept.key if isinstance(effect, ReplayEffect) and effect.kept.kind == "message" else None
+class WaitResult(msgspec.Struct):
+    """The outcome of a wait, the number of its checkpoint, and what `WaitEffect.read` returned."""
+
+    n: int
+    outcome: WaitOutcome
+    data: Any = None
+
+
+class StepResult(msgspec.Struct):
+    """The result of a step or transaction as JSON text and as it is stored, or its failure.
+
+    `n` is the number of its checkpoint.
+    """
+
+    text: str | None = None
+    stored: str | None = None
+    error: ErrorInfo | None = None
+    exception: BaseException | None = None
+    duration_us: int = 0
+    n: int = 0
 
 
 class OperationPlans:
-    """The plans of one attempt. `replay_only`: nothing new may happen."""
+    """The plans of one attempt. With `replay_only`, they perform nothing that isn't recorded."""
 
     __slots__ = (
-        "_children",
-        "_client",
-        "_copied",
-        "_failures",
-        "_first",
-        "_graphs",
-        "_new_step",
-        "_reader",
-        "_spawned",
-        "_unused",
-        "claim",
-        "history",
-        "link",
-        "missing_undo",
-        "number",
-        "registered",
-        "replay_only",
-        "run_token",
-        "undos",
-        "waited",
+        "_child_keys", "_client", "_failures", "_first_new_number", "_graph_result_tasks", "_joined_ends", "_reader",
+        "_spawned", "_step_record", "_unused_numbers", "claim", "compensations", "has_undos", "has_waited", "history",
+        "next_number", "on_event", "replay_only", "run_token", "steps_without_undo",
     )  # fmt: skip
 
     def __init__(
@@ -164,346 +145,341 @@ class OperationPlans:
         self.history = history
         self.replay_only = replay_only
         self.run_token = history.run_token
-        self._new_step = partial(write.StepRecord, *history.run_token[:3])
-        self.undos = bool(claim.undos)
-        self.waited = bool(history.open or history.settled)
-        """Whether it has, or had, something to wait for in this attempt."""
-        self.registered: list[Compensation] = []
-        self.missing_undo: list[tuple[int, str]] = []  # steps that had one when they were recorded: numbers and keys
+        self.next_number = history.next_number
+        self.has_undos = bool(claim.undos)
+        self.has_waited = bool(history.open_waits or history.resolved_waits)
+        """Whether the run has waited for something in this attempt, or was waiting when it was claimed."""
+        self.compensations: list[Compensation] = []
+        self.steps_without_undo: list[tuple[int, str]] = []
+        """Numbers and keys of steps that were recorded with an undo and have none in the code now."""
+        self.on_event: Callable[[str], None] | None = None
+        """Called with the target of an event that the run waited for; blocks."""
         self._client = client
         self._reader = reader
-        self._children: dict[str, str] = {}
-        self._graphs: dict[str, str] = {}  # children that are graphs, and the tasks whose results theirs are
+        self._step_record = partial(NewStepCheckpoint, *history.run_token[:3])
+        self._child_keys: dict[str, str] = {}  # By id of the child: the key of the operation that created it.
+        self._graph_result_tasks: dict[str, str] = {}  # By id of a child graph: the task that produces its result.
         self._spawned: dict[str, Any] | None = None
-        self.number = history.number
-        """The number of what will be on record next."""
-        self._first = history.last + 1
-        self._unused: set[int] = set()
+        self._joined_ends: dict[str, Sequence[ChildEnd]] = {}  # By key of the spawn, copied from another run's history.
+        self._first_new_number = history.last_number + 1
+        self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
-        self._copied: dict[str, Any] = {}
-        self.link: Callable[[str], None] | None = None  # tells telemetry of an event that was waited for
 
-    def plan(self, operation: op.Operation) -> Plan:
-        self._refuse_in_step(operation)
+    def start(self, operation: op.Operation) -> Plan:
+        """Return the plan of an operation."""
+        current = current_scope.get()
+        if current is not None and current.step is not None and not isinstance(operation, op.Write | op.Progress):
+            raise TaskError(
+                f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
+                "body of the durable function (only write and progress work inside a step)"
+            )
         return _PLANS[type(operation)](self, operation)
 
-    @staticmethod
-    def _refuse_in_step(operation: op.Operation) -> None:
-        now = current_scope.get()
-        if now is not None and now.step is not None and not isinstance(operation, op.Write | op.Progress):
-            raise TaskError(
-                f"the context was used inside the step {now.step}: steps can't contain steps or waits; call it in the "
-                "body of the durable function (write and progress work here too)"
-            )
+    def failures_to_retry(self, error: BaseException) -> tuple[int, ...]:
+        """Return the checkpoints of failures that the next attempt runs again when `error` ends this one.
 
-    def forgotten(self, error: BaseException) -> tuple[int, ...]:
-        """The failures that the next attempt tries again, when this error ends this one: those that it came from, and
-        those with nothing on record after them."""
-        new = range(self._first, self.history.last + 1)
-        last = max({*self.history.numbers, *new} - self._unused - self._failures.keys(), default=0)
-        behind = causes(error)
-        return tuple(sorted(n for n, raised in self._failures.items() if n > last or id(raised) in behind))
+        These are the failures that led to the error, and those with no other outcome after them.
+        """
+        new = range(self._first_new_number, self.history.last_number + 1)
+        last = max({*self.history.numbers, *new} - self._unused_numbers - self._failures.keys(), default=0)
+        causes = chained_exception_ids(error)
+        return tuple(sorted(n for n, failure in self._failures.items() if n > last or id(failure) in causes))
 
-    def _fails(self, n: int, raise_it: Callable[[], NoReturn]) -> NoReturn:
-        """A failure on record reaches author code."""
-        try:
-            raise_it()
-        except BaseException as raised:
-            self._failures[n] = raised
-            raise
+    def skip_number(self, n: int) -> None:
+        """Note that no outcome is recorded under a number that was taken."""
+        self._unused_numbers.add(n)
 
-    def number_aside(self) -> int:
-        """A number for what is no outcome."""
-        n = self.number()
-        self.unused(n)
+    def next_marker_number(self) -> int:
+        """Take a number for a checkpoint that is no outcome of an operation."""
+        n = self.next_number()
+        self._unused_numbers.add(n)
         return n
 
-    def unused(self, n: int) -> None:
-        """Nothing came on record under a number after all."""
-        self._unused.add(n)
+    def _raise(self, n: int, failure: BaseException) -> NoReturn:
+        """Raise a recorded failure in user code."""
+        self._failures[n] = failure
+        raise failure
 
     # Steps
 
     def step(self, operation: op.Step) -> Plan:
-        key = self.history.key(operation.base)
-        kept = self.history.take(key)
-        if kept is not None:
-            yield ReplayEffect(kept)
-            if kept.kind == "failed":
-                self._fails_again(operation.name, kept, operation.raises)
-            return self._finished(operation, kept.n, key, kept.value, kept.undo)
+        key = self.history.next_key(operation.base)
+        recorded = self.history.consume(key)
+        if recorded is not None:
+            yield ReplayEffect(recorded)
+            if recorded.kind == "failed":
+                failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
+                self._raise(recorded.n, failure)
+            return self._step_value(operation, recorded.n, key, recorded.value, recorded.undo)
         if self.replay_only:
             yield UnrecordedEffect(key)
-        if operation.undo is not None and not self.undos:
-            yield WriteEffect(write.MarkUndos(self.run_token))
-            self.undos = True
-        tried: StepResult = yield StepEffect(operation, key)
-        return (yield from self.tried(operation, key, tried))
+        if operation.undo is not None and not self.has_undos:
+            yield commands.MarkUndosCommand(self.run_token)
+            self.has_undos = True
+        result: StepResult = yield StepEffect(operation, key)
+        yield self.step_record(key, result, has_undo=operation.undo is not None)
+        if result.error is not None:
+            failure = step_failure(operation.name, result.error, operation.raises, result.exception)
+            self._raise(result.n, failure)
+        if operation.undo is None:
+            return operation.function_info.decode(result.text or "null")
+        return self._step_value(operation, result.n, key, result.text, 1)
 
-    def tried(self, operation: op.Step, key: str, tried: StepResult) -> Plan:
-        """The rest of a step, when author code is over."""
-        record = self.record(key, tried, 0 if operation.undo is None else 1)
-        yield WriteEffect(record)
-        if tried.error is not None:
-            self._fails(record.n, partial(fail, operation.name, tried.error, operation.raises, tried.exception))
-        return self._finished(operation, record.n, record.key, tried.text, record.undo)
-
-    def new_step(self, operation: op.Step) -> str | None:
-        """The key of a step that has only to be tried and recorded; None for one that has its whole plan before it."""
-        now = current_scope.get()
-        history = self.history
-        if (
-            self.replay_only
-            or operation.undo is not None
-            or history.unasked
-            or (now is not None and now.step is not None)
-        ):
-            return None
-        return history.key(operation.base)
-
-    def step_record(self, key: str, tried: StepResult) -> write.StepRecord:
-        """The checkpoint of a step that went well and has no undo."""
-        return self._new_step(self.number(), key, tried.kept, tried.took)
-
-    def record(self, key: str, tried: StepResult, undo: int = 0) -> write.Record:
-        """The checkpoint of any step or transaction; with `undo`, of a step that has one."""
-        n = self.number()
-        if tried.error is None:
-            return write.Record(*self.run_token, n, key, "step", tried.kept, tried.took, undo)
-        text = failure_text(tried.error, tried.exception)
-        return write.Record(*self.run_token, n, key, "failed", text, tried.took)
-
-    def _fails_again(self, name: str, kept: write.Checkpoint, raises: tuple[type[Exception], ...]) -> NoReturn:
-        """What a step or transaction that failed for good gives its caller in a replay."""
-        self._fails(kept.n, partial(fail_again, name, kept.value or "", raises))
-
-    def _finished(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
-        """What a step on record gives its caller."""
+    def _step_value(self, operation: op.Step, n: int, key: str, text: str | None, undo: int) -> Any:
+        """Return the result of a step to its caller, and register its compensation."""
         value = operation.function_info.decode(text or "null")
         if undo:
             if operation.undo is None:
-                self.missing_undo.append((n, key))
+                self.steps_without_undo.append((n, key))
             else:
-                self.registered.append(Compensation(n, key, partial(operation.undo, value), operation))
+                self.compensations.append(Compensation(n, key, partial(operation.undo, value), operation))
         return value
 
+    def step_record(self, key: str, result: StepResult, *, has_undo: bool = False) -> NewStepCheckpoint | NewCheckpoint:
+        """Return the checkpoint of a step, with the next number."""
+        if result.error is not None:
+            return self._failure_record(key, result, result.error)
+        n = result.n = self.next_number()
+        if has_undo:
+            return NewCheckpoint(*self.run_token, n, key, "step", result.stored, result.duration_us, undo=1)
+        return self._step_record(n, key, result.stored, result.duration_us)
+
+    def _failure_record(self, key: str, result: StepResult, error: ErrorInfo) -> NewCheckpoint:
+        n = result.n = self.next_number()
+        text = encode_failure(error, result.exception)
+        return NewCheckpoint(*self.run_token, n, key, "failed", text, result.duration_us)
+
     def transaction(self, operation: op.Transaction) -> Plan:
-        key = self.history.key(operation.base)
-        kept = self.history.take(key)
-        if kept is not None:
-            yield ReplayEffect(kept)
-            if kept.kind == "failed":
-                self._fails_again(operation.name, kept, ())
-            return operation.function_info.decode(kept.value or "null")
+        key = self.history.next_key(operation.base)
+        recorded = self.history.consume(key)
+        if recorded is not None:
+            yield ReplayEffect(recorded)
+            if recorded.kind == "failed":
+                self._raise(recorded.n, recorded_step_failure(operation.name, recorded.value or "", ()))
+            return operation.function_info.decode(recorded.value or "null")
         if self.replay_only:
             yield UnrecordedEffect(key)
-        tried: StepResult = yield TransactionEffect(operation, key)
-        if tried.error is not None:
-            record = self.record(key, tried)
-            yield WriteEffect(record)
-            self._fails(record.n, partial(fail, operation.name, tried.error, (), tried.exception))
-        return operation.function_info.decode(tried.text or "null")
+        result: StepResult = yield TransactionEffect(operation, key)
+        if result.error is not None:
+            yield self._failure_record(key, result, result.error)
+            self._raise(result.n, step_failure(operation.name, result.error, (), result.exception))
+        return operation.function_info.decode(result.text or "null")
 
     def undo(self, operation: op.Undo) -> Plan:
-        key = self.history.key(operation.base)
-        kept = self.history.take(key)
-        if kept is None:
+        key = self.history.next_key(operation.base)
+        recorded = self.history.consume(key)
+        if recorded is None:
             if self.replay_only:
                 yield UnrecordedEffect(key)
-            if not self.undos:
-                yield WriteEffect(write.MarkUndos(self.run_token))
-                self.undos = True
-            n = self.number()
-            yield WriteEffect(write.Record(*self.run_token, n, key, "undo", undo=1))
+            if not self.has_undos:
+                yield commands.MarkUndosCommand(self.run_token)
+                self.has_undos = True
+            n = self.next_number()
+            yield NewCheckpoint(*self.run_token, n, key, "undo", undo=1)
         else:
-            n = kept.n
-            yield ReplayEffect(kept)
-        self.registered.append(Compensation(n, key, partial(operation.fn, *operation.args, **operation.kwargs)))
+            n = recorded.n
+            yield ReplayEffect(recorded)
+        self.compensations.append(Compensation(n, key, partial(operation.fn, *operation.args, **operation.kwargs)))
 
-    # Waiting
+    # Waits
 
     def sleep(self, operation: op.Sleep) -> Plan:
-        yield from self._waited(operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
+        yield from self._wait(operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
 
     def wait_for(self, operation: op.WaitFor) -> Plan:
-        tenant = self.claim.tenant
-        target = target_of(tenant, operation.event)
-        name, link = operation.event, None if self.link is None else partial(self.link, target)
-        outcome = yield from self._waited(
-            operation.base, link, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
+        tenant, name = self.claim.tenant, operation.event
+        target = event_target(tenant, name)
+        on_event = None if self.on_event is None else partial(self.on_event, target)
+        outcome = yield from self._wait(
+            operation.base, on_event, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
         )
-        return payload(outcome, f"event {name!r}", operation.type, self._client.unpack)
+        return decode_payload(outcome, f"event {name!r}", operation.type, self._client.unpack)
 
     def receive(self, operation: op.Receive) -> Plan:
         topic = operation.topic
-        outcome = yield from self._waited(operation.base, kind="message", target=topic, delay=operation.timeout)
-        return payload(outcome, f"message on topic {topic!r}", operation.type, self._client.unpack)
+        outcome = yield from self._wait(operation.base, kind="message", target=topic, delay=operation.timeout)
+        return decode_payload(outcome, f"message on topic {topic!r}", operation.type, self._client.unpack)
 
-    def _waited(self, base: str, read: Callable[[], Any] | None = None, **wait: Any) -> Plan:
-        """Wait, or replay what a wait came to."""
-        key = self.history.key(base)
-        kept = self.history.take(key)
-        if kept is not None:
-            yield ReplayEffect(kept, read if read is not None and self.history.came(key) else None)
-            return outcome_of(kept.kind, kept.value)
+    def _wait(self, base: str, read: Read | None = None, **wait: Any) -> Plan:
+        """Return the outcome of a wait."""
+        key = self.history.next_key(base)
+        recorded = self.history.consume(key)
+        if recorded is not None:
+            is_new = read is not None and self.history.was_resolved_while_suspended(key)
+            yield ReplayEffect(recorded, read if is_new else None)
+            return decode_outcome(recorded.kind, recorded.value)
         if self.replay_only:
             yield UnrecordedEffect(key)
-        self.waited = True
-        came: WaitResult = yield WaitEffect(write.Wait(self.run_token, self.number(), key, **wait), read)
-        return came.outcome
+        self.has_waited = True
+        result: WaitResult = yield WaitEffect(
+            commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read
+        )
+        return result.outcome
 
-    # Events and children
+    # Events and other runs
+
+    def _perform_once(self, base: str, command: Callable[[int, str], Command]) -> Plan:
+        """Write a command unless it is recorded; return its key and the recorded text."""
+        key = self.history.next_key(base)
+        recorded = self.history.consume(key)
+        if recorded is not None:
+            yield ReplayEffect(recorded)
+            return key, recorded.value
+        if self.replay_only:
+            yield UnrecordedEffect(key)
+        value = yield command(self.next_number(), key)
+        return key, value
 
     def emit(self, operation: op.Emit) -> Plan:
-        tenant = self.claim.tenant
-        name, text = operation.event, self._client.pack(operation.payload, f"the payload of event {operation.event}")
-        target = target_of(tenant, name)
-        _, value = yield from self._once(
+        tenant, name = self.claim.tenant, operation.event
+        text = self._client.pack(operation.payload, f"the payload of event {name}")
+        target = event_target(tenant, name)
+        _, value = yield from self._perform_once(
             operation.base,
-            lambda n, key: write.Emit(self.run_token, n, key, target, tenant, name, text, self._client.trace()),
+            lambda n, key: commands.EmitCommand(
+                self.run_token, n, key, target, tenant, name, text, self._client.trace()
+            ),
         )
         return value == "true"
 
-    def _once(self, base: str, command: Callable[[int, str], write.Command]) -> Plan:
-        """Something that a command does, once; its key, and the text on record."""
-        key = self.history.key(base)
-        kept = self.history.take(key)
-        if kept is not None:
-            yield ReplayEffect(kept)
-            return key, kept.value
-        if self.replay_only:
-            yield UnrecordedEffect(key)
-        value = yield WriteEffect(command(self.number(), key))
-        return key, value
+    def enqueue(self, operation: op.Enqueue) -> Plan:
+        request = operation.request
+        _, text = yield from self._perform_once(
+            operation.base,
+            lambda n, key: commands.EnqueueCommand(self.run_token, n, key, self._client.new_run(request)),
+        )
+        return self._client.handle(UUID(decode(text)), request.task)
 
     def spawn(self, operation: op.Spawn) -> Plan:
         request = operation.request
-        return (yield from self._child(operation.base, request.task, lambda: (self._client.new_run(request), None)))
+        return (
+            yield from self._spawn_child(operation.base, request.task, lambda: (self._client.new_run(request), None))
+        )
 
     def submit(self, operation: op.Submit) -> Plan:
-        make = partial(self._client.new_child_graph, operation.plan, operation.result)
-        run = yield from self._child(operation.base, operation.plan.graph.name, make)
-        self._graphs[str(run.id)] = operation.result_task() or ""  # no task's: plain JSON
+        create = partial(self._client.new_child_graph, operation.plan, operation.result)
+        run = yield from self._spawn_child(operation.base, operation.plan.graph.name, create)
+        self._graph_result_tasks[str(run.id)] = operation.result_task() or ""  # Without a task, it is plain JSON.
         return run
 
-    def _child(self, base: str, task: str, make: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
-        def command(n: int, key: str) -> write.Command:
-            child, graph = make()
-            return write.Spawn(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
+    def _spawn_child(self, base: str, task: str, create: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
+        def command(n: int, key: str) -> Command:
+            child, graph = create()
+            return commands.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
-        key, text = yield from self._once(base, command)
+        key, text = yield from self._perform_once(base, command)
         id = decode(text)
-        self._children[id] = key
+        self._child_keys[id] = key
         return self._client.handle(UUID(id), task)
 
     def join(self, operation: op.Join) -> Plan:
-        spawn = self._children.get(str(operation.run))
+        spawn = self._child_keys.get(str(operation.run))
         if spawn is None:
             raise TaskError(
-                f"run {operation.run} is no child that this function spawned: join takes what ctx.spawn returned; "
-                "an independent run can tell that it is done by an event"
+                f"run {operation.run} is not a child of this run: join takes what ctx.spawn returned; to wait for an "
+                "independent run, let it emit an event"
             )
-        n, data = yield from self._joined(spawn, lambda: self._end_of(spawn))
-        return self._result(n, operation.task, data[0])
+        n, ends = yield from self._join_children(spawn, lambda: self._read_child(spawn))
+        return self._child_result(n, operation.task, ends[0])
 
     def map(self, operation: op.Map) -> Plan:
         if not operation.requests:
             return []
 
-        def command(n: int, key: str) -> write.Command:
+        def command(n: int, key: str) -> Command:
             children = [self._client.new_run(request) for request in operation.requests]
-            value = map_value(len(children), operation.concurrency)
-            return write.Spawn(self.run_token, n, key, "map", children, value, operation.concurrency)
+            value = encode_map_value(len(children), operation.concurrency)
+            return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
-        spawn, _ = yield from self._once(operation.base, command)
+        spawn, _ = yield from self._perform_once(operation.base, command)
         eager = operation.errors == "raise"
-        n, rows = yield from self._joined(spawn, lambda: self._ends_of(spawn), eager=eager)
+        n, ends = yield from self._join_children(spawn, lambda: self._read_children(spawn), eager=eager)
         if eager:
-            return [self._result(n, operation.task, row) for row in rows]
-        return [self._result_or_failure(operation.task, row) for row in rows]
+            return [self._child_result(n, operation.task, end) for end in ends]
+        return [self._result_or_failure(operation.task, end) for end in ends]
 
-    def _joined(self, spawn: str, read: Callable[[], Any], *, eager: bool = False) -> Plan:
-        """Wait for the children of a call, or replay it; the number on record, and how they ended. Those are read
-        before the turn comes, so that the order of what is on record stays what it was."""
-        key = self.history.key(f"$join:{spawn}")
-        kept = self.history.take(key)
-        if kept is not None and kept.kind == "joined":
-            yield ReplayEffect(kept)
-            self._copied[spawn] = decode(kept.value or "null")["ends"]
-            return kept.n, self._copied[spawn]
-        if kept is not None:
-            rows = yield ReplayEffect(kept, read)
-            failed = decode(kept.value) if kept.value else None
-            return kept.n, chosen_ends(rows, failed)
-        if spawn in self._copied:  # a fork's, whose original joined it before
-            return 0, self._copied[spawn]
+    def _join_children(self, spawn: str, read: Read, *, eager: bool = False) -> Plan:
+        """Wait for the children that an operation created; return the checkpoint's number and how they ended.
+
+        The ends are read before the outcome's turn comes, so that outcomes reach user code in their recorded order.
+        """
+        key = self.history.next_key(f"$join:{spawn}")
+        recorded = self.history.consume(key)
+        if recorded is not None and recorded.kind == "joined":
+            yield ReplayEffect(recorded)
+            self._joined_ends[spawn] = decode(recorded.value or "null")["ends"]
+            return recorded.n, self._joined_ends[spawn]
+        if recorded is not None:
+            ends = yield ReplayEffect(recorded, read)
+            return recorded.n, _only_failed(ends, decode(recorded.value) if recorded.value else None)
+        if spawn in self._joined_ends:  # This run is a fork, and its original joined these children before.
+            return 0, self._joined_ends[spawn]
         if self.replay_only:
             yield UnrecordedEffect(key)
-        self.waited = True
-        wait = write.Wait(
-            self.run_token, self.number(), key, "children", spawn_key(self.claim.generation, spawn), eager=int(eager)
-        )
-        came: WaitResult = yield WaitEffect(wait, read)
-        return came.n, chosen_ends(came.data, came.outcome.value)
+        self.has_waited = True
+        target = format_spawn_key(self.claim.generation, spawn)
+        wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
+        result: WaitResult = yield WaitEffect(wait, read)
+        return result.n, _only_failed(result.data, result.outcome.value)
 
-    def _end_of(self, spawn: str) -> list[Any]:
-        """How a spawned child ended. A replay asks for all of them: they are read together."""
-        if self._spawned is None and self.history.unasked:
-            self._spawned = self._reader.spawned(self.claim.id)
-        found = (self._spawned or {}).get(spawn_key(self.claim.generation, spawn))
-        return [end_of_child(found)] if found is not None else self._ends_of(spawn)
+    def _read_child(self, spawn: str) -> list[ChildEnd]:
+        """Read how a spawned child ended. A replay reads the ends of all of them with one query."""
+        if self._spawned is None and self.history.unconsumed:
+            self._spawned = self._reader.spawned_results(self.claim.id)
+        row = (self._spawned or {}).get(format_spawn_key(self.claim.generation, spawn))
+        return self._read_children(spawn) if row is None else [child_end(row)]
 
-    def _ends_of(self, spawn: str) -> list[Any]:
-        rows = self._reader.children(self.claim.id, spawn_key(self.claim.generation, spawn))
-        return [end_of_child(row) for row in rows]
+    def _read_children(self, spawn: str) -> list[ChildEnd]:
+        rows = self._reader.child_results(self.claim.id, format_spawn_key(self.claim.generation, spawn))
+        return [child_end(row) for row in rows]
 
-    def _result(self, n: int, child: str, end: Sequence[Any]) -> Any:
+    def _child_result(self, n: int, child: str, end: ChildEnd) -> Any:
         value = self._result_or_failure(child, end)
         if isinstance(value, RunFailed | RunCancelled):
-            self._failures[n] = value
-            raise value
+            self._raise(n, value)
         return value
 
-    def _result_or_failure(self, child: str, end: Sequence[Any]) -> Any:
+    def _result_or_failure(self, child: str, end: ChildEnd) -> Any:
         """Return the result of a child, or the exception for its failure; `child` is the name of its task or graph."""
-        if end[1] == "done":
-            return self._client.decode_result(self._graphs.get(end[0], child), end[2])
-        return failure_of_child(child, end)
+        id, state, result, _ = end
+        if state == "done":
+            return self._client.decode_result(self._graph_result_tasks.get(id, child), result)
+        return child_failure(child, end)
 
-    def enqueue(self, operation: op.Enqueue) -> Plan:
-        new_run, request = self._client.new_run, operation.request
-        _, text = yield from self._once(
-            operation.base, lambda n, key: write.Enqueue(self.run_token, n, key, new_run(request))
-        )
-        return self._client.handle(UUID(decode(text)), request.task)
-
-    # Values and words
+    # Recorded values, output and restart
 
     def value(self, operation: op.Value) -> Plan:
-        made = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")  # now: by the store
-        _, text = yield from self._once(
-            operation.base, lambda n, key: write.Record(*self.run_token, n, key, operation.kind, made)
+        # The database supplies the time for "now".
+        new = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")
+        _, text = yield from self._perform_once(
+            operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
         )
-        value = decode(text or made)
+        value = decode(text or new)
         if operation.kind == "now":
             return to_datetime(value)
         return UUID(value) if operation.kind == "uuid" else value
 
     def progress(self, operation: op.Progress) -> Plan:
-        if not self.history.unasked and not self.replay_only:
-            yield WriteEffect(write.Progress(self.run_token, operation.text))
+        if not self.history.unconsumed and not self.replay_only:
+            yield commands.ProgressCommand(self.run_token, operation.text)
 
     def write(self, operation: op.Write) -> Plan:
-        now, text = current_scope.get(), self._client.pack(operation.text, "the chunk of ctx.write")
-        if now is not None and now.step is not None:
-            yield WriteEffect(write.Write(self.run_token, None, now.step, self.claim.attempt, text))
+        current, attempt = current_scope.get(), self.claim.attempt
+        text = self._client.pack(operation.text, "the chunk of ctx.write")
+        if current is not None and current.step is not None:
+            yield commands.WriteCommand(self.run_token, None, current.step, attempt, text)
             return
-        yield from self._once(
-            operation.base, lambda n, key: write.Write(self.run_token, n, key, self.claim.attempt, text)
+        yield from self._perform_once(
+            operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
     def restart(self, operation: op.Restart) -> Plan:
         yield UnrecordedEffect("$restart") if self.replay_only else RestartEffect(operation.args)
+
+
+def _only_failed(ends: Sequence[ChildEnd], failed: str | None) -> Sequence[ChildEnd]:
+    """Return only the end of the child whose failure ended an eager wait, if one did."""
+    return ends if failed is None else [end for end in ends if end[0] == failed]
 
 
 _PLANS: dict[type[Any], Callable[[OperationPlans, Any], Plan]] = {

@@ -1,6 +1,6 @@
-"""Carries out the operations of a plain `def` durable function, in the thread that runs it, one after the other.
+"""Execute a `def` durable function in a thread, one operation after the other.
 
-A wait that doesn't come soon raises `Unwind`, which is no `Exception`, through author code: the run is suspended.
+A wait that isn't resolved soon raises `Unwind`, which is no `Exception`, through user code: the run is suspended.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import inspect
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from holdfast.engine.durable.executor import SUSPEND_DELAY_S, Executor, SuspendDelay
+from holdfast.engine.attempt import Attempt, Order
+from holdfast.engine.durable.executor import Executor, suspend_delay_s
 from holdfast.engine.durable.plans import (
-    Effect,
     OperationPlans,
     ReplayEffect,
     RestartEffect,
@@ -26,209 +26,199 @@ from holdfast.engine.durable.plans import (
     UnrecordedEffect,
     WaitEffect,
     WaitResult,
-    WriteEffect,
 )
-from holdfast.engine.durable.steps import StepRetries, StepTimedOut, returned
+from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
 from holdfast.engine.write_queue import PendingWrite, WriteResult
 from holdfast.errors import StoreError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
-from holdfast.store.commands import LOST, Command, Open, Outcome, Record, Wrote
-from holdfast.store.waking import recorded_as
-from holdfast.task.operations import Operation
+from holdfast.store.commands import (
+    RUN_LOST,
+    Command,
+    NewCheckpoint,
+    NewStepCheckpoint,
+    WaitOutcome,
+    WaitRegistered,
+    Written,
+)
+from holdfast.store.waits import encode_outcome
+from holdfast.task.operations import Operation, Step
 from holdfast.task.scope import Scope, current_scope
 
-if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt, Order
-
-
-LOOK = 0.1
+STOP_POLL_INTERVAL_S = 0.1
 
 
 class Unwind(BaseException):
-    """Author code has to end here: the run is suspended, restarted, or not ours any more."""
+    """Ends user code, because the run is suspended, restarted or lost."""
 
 
 class SyncExecutor(Executor):
-    """One attempt of a plain `def` durable function."""
+    """Performs the operations of one attempt of a `def` durable function."""
 
     def __init__(self, attempt: Attempt, plans: OperationPlans, services: WorkerServices) -> None:
         self.current = attempt
         self.plans = plans
         self.unrecorded: list[str] = []
+        """Keys of the unrecorded operations that a replay has reached."""
         self._services = services
         self._closed = False
-        self._open: dict[str, tuple[str, Future[Outcome]]] = {}
-        self._lingering = SuspendDelay()
-        self._outliving: dict[Future[Any], ThreadCall] = {}  # functions of steps that outlived their timeouts
-        for record in [] if plans.replay_only else plans.history.settled:
-            self._ask(record)
+        self._open_waits: dict[str, Future[WaitOutcome]] = {}
+        self._resumes = 0
+        self._outliving: dict[Future[Any], ThreadCall] = {}  # Calls of step functions that outlived their timeouts.
+        for record in [] if plans.replay_only else plans.history.resolved_waits:
+            self._submit(record)
 
     def perform(self, operation: Operation) -> Any:
+        """Perform an operation of the function; return its result to user code."""
         self.check()
-        plan = self.plans.plan(operation)
+        plan = self.plans.start(operation)
         try:
             effect = next(plan)
             while True:
-                effect = plan.send(self._carry_out(effect))
+                effect = plan.send(_HANDLERS.get(type(effect), _write)(self, effect))
         except StopIteration as end:
             return end.value
 
-    @property
-    def threads(self) -> int:
-        """How many functions of steps still run in threads, beyond their timeouts."""
-        return sum(not each.done() for each in self._outliving)
-
-    def wait_for_threads(self) -> None:
-        """Wait for functions of steps that outlived their timeouts; abandon those that don't return in time."""
-        until = time.monotonic() + ABANDON_AFTER_S
-        while wait(self._outliving, LOOK).not_done and time.monotonic() < until:
-            if not self._closed:
-                self.check()
-        outliving, self._outliving = self._outliving, {}
-        for handle in outliving.values():
-            handle.abandon()
-
-    def write(self, command: Command) -> Any:
-        """Have something written, and wait until it is durable."""
-        return self._submit(WriteEffect(command))
-
     def check(self) -> None:
-        """Raise when author code has to end."""
+        """Raise if user code has to end."""
         if self._closed or self.current.order is not None:
             raise Unwind
 
     def close(self) -> None:
         self._closed = True
 
-    def _carry_out(self, effect: Effect) -> Any:
-        return _EFFECTS[type(effect)](self, effect)
+    # Replay and writes
 
     def _replay(self, effect: ReplayEffect) -> Any:
-        return None if effect.read is None else effect.read()
+        return self._read(effect.read)
 
-    def _submit(self, effect: WriteEffect) -> Any:
-        answer = self._wait_for(self._ask(effect.command))
-        assert isinstance(answer, Wrote)
+    def _read(self, read: Callable[[], Any] | None) -> Any:
+        return None if read is None else self._services.read(self.current, read)
+
+    def write(self, command: Command | NewStepCheckpoint) -> Any:
+        """Write a command and wait until it is durable."""
+        answer = self._answer_of(self._submit(command))
+        assert isinstance(answer, Written)
         return answer.value
 
-    def _ask(self, command: Command) -> Future[WriteResult]:
-        answer: Future[WriteResult] = Future()
-        self._services.submit(PendingWrite.of(self.current, command, _pass_on, False, answer))
-        return answer
+    def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
+        future: Future[WriteResult] = Future()
+        self._services.submit(PendingWrite.of(self.current, command, _set_answer, False, future))
+        return future
 
-    def _wait_for(self, future: Future[WriteResult]) -> WriteResult:
-        """Wait for an answer, but not when author code has to end anyway."""
-        while not wait([future], LOOK).done:
+    def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
+        """Wait for the answer to a command, unless the run is lost."""
+        while not wait([future], STOP_POLL_INTERVAL_S).done:
             if self.current.order == "lost":
                 raise Unwind
         answer = future.result()
-        if answer is LOST:
+        if answer is RUN_LOST:
             raise Unwind
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    # Waiting
+    # Waits
 
     def _wait(self, effect: WaitEffect) -> WaitResult:
-        asked = effect.wait
-        known = self.plans.history.open.pop(asked.key, None)
+        command = effect.wait
+        known = self.plans.history.open_waits.pop(command.key, None)
         if known is None:
-            answer = self._wait_for(self._ask(asked))
-            if isinstance(answer, Outcome):
-                return WaitResult(asked.n, answer, self._read(effect))
-            assert isinstance(answer, Open)
+            answer = self._answer_of(self._submit(command))
+            if isinstance(answer, WaitOutcome):
+                return WaitResult(command.n, answer, self._read(effect.read))
+            assert isinstance(answer, WaitRegistered)
             due_in = answer.due_in
         else:
             due_in = known.due_in
-        self.plans.unused(asked.n)
-        outcome = self._linger(asked.key, asked.kind, due_in)
+        self.plans.skip_number(command.n)
+        outcome = self._wait_in_memory(command.key, command.kind, due_in)
         if outcome is None:
-            self._stop("suspend", [asked.key])
-        n = self.plans.number()
-        recorded, value = recorded_as(asked.kind, outcome)
-        self._ask(Record(*self.plans.run_token, n, asked.key, recorded, value, waited=True))
-        return WaitResult(n, outcome, self._read(effect))
+            self.current.waits_for = [command.key]
+            self._stop("suspend")
+        n = self.plans.next_number()
+        kind, value = encode_outcome(command.kind, outcome)
+        self._submit(NewCheckpoint(*self.plans.run_token, n, command.key, kind, value, waited=True))
+        return WaitResult(n, outcome, self._read(effect.read))
 
-    @staticmethod
-    def _read(effect: WaitEffect) -> Any:
-        return None if effect.read is None else effect.read()
-
-    def _linger(self, key: str, kind: str, due_in: int | None) -> Outcome | None:
-        """Stay in memory for a moment: most of what is waited for comes soon."""
-        came: Future[Outcome] = Future()
-        self._open[key] = (kind, came)
+    def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
+        """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""
+        future: Future[WaitOutcome] = Future()
+        self._open_waits[key] = future
         self._services.watch(self)
-        soon = kind != "sleep" or (due_in is not None and due_in / MICROS_PER_SECOND < SUSPEND_DELAY_S)
+        delay_s = suspend_delay_s(
+            due_in_s=float("inf") if due_in is None else due_in / MICROS_PER_SECOND,
+            waits_for_others=kind != "sleep",
+            has_free_slots=self._services.has_free_slots(),
+            resumes=self._resumes,
+        )
         try:
-            outcome = came.result(self._lingering.wait_s(soon=soon, has_room=self._services.has_room()))
-            self._lingering.resumed()
+            outcome = future.result(delay_s)
+            self._resumes += 1
             return outcome
-        except NotYet:
+        except FutureTimeout:
             return None
         finally:
-            self._open.pop(key, None)
+            self._open_waits.pop(key, None)
 
-    def hear(self, key: str, kind: str, outcome: Outcome) -> None:  # noqa: ARG002 - a wait has one kind
-        opened = self._open.pop(key, None)
-        if opened is not None:
-            opened[1].set_result(outcome)
+    def resolve_wait(self, key: str, outcome: WaitOutcome) -> None:
+        future = self._open_waits.pop(key, None)
+        if future is not None:
+            future.set_result(outcome)
 
-    def _stop(self, order: Order, waits_for: list[str] | None = None) -> NoReturn:
-        self.current.waits_for = waits_for or []
+    def _stop(self, order: Order) -> NoReturn:
         self._services.stop(self.current, order)
         raise Unwind
 
     def _restart(self, effect: RestartEffect) -> Any:
+        self.current.waits_for = []
         self.current.restart_args = effect.args
         self._stop("restart")
 
-    def _be_stuck(self, effect: UnrecordedEffect) -> Any:
+    def _stop_at_unrecorded(self, effect: UnrecordedEffect) -> Any:
         self.unrecorded.append(effect.key)
         raise Unwind
 
-    # Author code
+    # Steps
 
-    def run_step(self, effect: StepEffect) -> StepResult:
-        """Author code, with its retries."""
-        step = effect.step
-        tries = StepRetries(step, step.retry, step.timeout)
+    def run_step(self, step: Step, key: str) -> StepResult:
+        """Call a step function, with its retries."""
+        retries = StepRetries(step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
-        token = current_scope.set(self._scope(effect.key))
+        token = current_scope.set(self._scope(key))
         started = time.monotonic()
-        tried: StepResult | float | None = None
-        watched = None if self.current.watched is None else self.current.watched.step(step.name, effect.key)
+        result: StepResult | float | None = None
+        span = None if self.current.watched is None else self.current.watched.step(step.name, key)
         try:
             while True:
                 try:
-                    tried = returned(step, self._call(call, step.timeout), self._services.store.payloads)
+                    result = step_result(step, self._call(call, step.timeout), self._services.store.payloads)
                 except Unwind:
                     raise
                 except BaseException as error:
-                    tried = tries.failed(error)
-                if isinstance(tried, StepResult):
-                    tried.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
-                    return tried
-                self._pause(real_seconds(self._services.store.clock, tried))
+                    result = retries.failed(error)
+                if isinstance(result, StepResult):
+                    result.duration_us = int((time.monotonic() - started) * MICROS_PER_SECOND)
+                    return result
+                self._sleep(real_seconds(self._services.store.clock, result))
                 self.wait_for_threads()
         finally:
-            if watched is not None:
-                watched.end(tried)
+            if span is not None:
+                span.end(result)
             current_scope.reset(token)
 
-    def _pause(self, seconds: float) -> None:
-        """Between two tries of a step: as long as author code hasn't got to end."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+    def _sleep(self, seconds: float) -> None:
+        """Sleep between two tries of a step; raise if user code has to end."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
             self.check()
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, STOP_POLL_INTERVAL_S))
 
     def _call(self, call: Callable[[], Any], timeout: int | None) -> Any:
         if timeout is None:
-            return _no_coroutine(call())
+            return _reject_coroutine(call())
         done: Future[Any] = Future()
         context = copy_context()
 
@@ -240,77 +230,92 @@ class SyncExecutor(Executor):
 
         handle = self._services.run_in_thread(work)
         try:
-            return _no_coroutine(done.result(timeout / MICROS_PER_SECOND))
-        except NotYet as error:
+            return _reject_coroutine(done.result(timeout / MICROS_PER_SECOND))
+        except FutureTimeout as error:
             if done.done():
-                return _no_coroutine(done.result())
+                return _reject_coroutine(done.result())
             self._outliving[done] = handle
             raise StepTimedOut from error
 
+    @property
+    def threads(self) -> int:
+        """How many step functions still run in threads, beyond their timeouts."""
+        return sum(not each.done() for each in self._outliving)
+
+    def wait_for_threads(self) -> None:
+        """Wait for step functions that outlived their timeouts; abandon those that don't return in time."""
+        deadline = time.monotonic() + ABANDON_AFTER_S
+        while wait(self._outliving, STOP_POLL_INTERVAL_S).not_done and time.monotonic() < deadline:
+            if not self._closed:
+                self.check()
+        outliving, self._outliving = self._outliving, {}
+        for handle in outliving.values():
+            handle.abandon()
+
     def _scope(self, key: str) -> Scope:
         claim = self.current.claim
-        step, stop = self.plans.history.tried_as(key), self.current.stop_signal
+        step, stop = self.plans.history.idempotency_name(key), self.current.stop_signal
         return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
-    def _transact(self, effect: TransactionEffect) -> StepResult:
-        call = effect.operation
-        command = Record(*self.plans.run_token, 0, effect.key, "step")
-        tries = StepRetries(call, None, None)
+    def _run_transaction(self, effect: TransactionEffect) -> StepResult:
+        operation = effect.operation
+        record = NewCheckpoint(*self.plans.run_token, 0, effect.key, "step")
         token = current_scope.set(self._scope(effect.key))
         started = time.monotonic()
 
-        def work(connection: Any) -> str:
-            value = call.fn(connection, *call.args, **call.kwargs)
-            tried = returned(call, value, self._services.store.payloads)
-            if tried.exception is not None:
-                raise tried.exception
-            command.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
-            command.n = command.n or self.plans.number()
-            return tried.text or "null"
+        def run(connection: Any) -> str:
+            value = operation.fn(connection, *operation.args, **operation.kwargs)
+            encoded = step_result(operation, value, self._services.store.payloads)
+            if encoded.exception is not None:
+                raise encoded.exception
+            record.took = int((time.monotonic() - started) * MICROS_PER_SECOND)
+            record.n = record.n or self.plans.next_number()
+            return encoded.text or "null"
 
-        watched = None if self.current.watched is None else self.current.watched.step(call.name, effect.key)
-        ended: StepResult | None = None
+        span = None if self.current.watched is None else self.current.watched.step(operation.name, effect.key)
+        result: StepResult | None = None
         try:
-            text = self._services.transact(self.current, command, work)
+            text = self._services.transact(self.current, record, run)
+            result = StepResult(text, n=record.n)
         except Unwind:
             raise
         except BaseException as error:
-            if command.n:
-                self.plans.unused(command.n)
+            if record.n:
+                self.plans.skip_number(record.n)
             if isinstance(error, StoreError):
                 raise
-            failed = tries.failed(error)
+            failed = StepRetries().failed(error)
             assert isinstance(failed, StepResult)
-            ended = failed
+            result = failed
             return failed
-        else:
-            ended = StepResult(text, n=command.n)
         finally:
-            if watched is not None:
-                watched.end(ended)
+            if span is not None:
+                span.end(result)
             current_scope.reset(token)
         if text is None:
             raise Unwind
-        return ended
+        return result
 
 
-def _pass_on(write: PendingWrite, answer: WriteResult) -> None:
+def _set_answer(write: PendingWrite, answer: WriteResult) -> None:
     write.context.set_result(answer)
 
 
-def _no_coroutine(value: Any) -> Any:
+def _reject_coroutine(value: Any) -> Any:
     if inspect.iscoroutine(value):
         value.close()
-        raise TaskError("a step of a SyncContext returned a coroutine: use a plain function, or a Context")
+        raise TaskError(
+            "a step function called with a SyncContext returned a coroutine: pass a `def` function, or use a Context"
+        )
     return value
 
 
-_EFFECTS: dict[type[Any], Callable[[SyncExecutor, Any], Any]] = {
+_write: Callable[[SyncExecutor, Any], Any] = SyncExecutor.write
+_HANDLERS: dict[type[Any], Callable[[SyncExecutor, Any], Any]] = {
     ReplayEffect: SyncExecutor._replay,
-    WriteEffect: SyncExecutor._submit,
     WaitEffect: SyncExecutor._wait,
-    StepEffect: SyncExecutor.run_step,
-    TransactionEffect: SyncExecutor._transact,
+    StepEffect: lambda executor, effect: executor.run_step(effect.step, effect.key),
+    TransactionEffect: SyncExecutor._run_transaction,
     RestartEffect: SyncExecutor._restart,
-    UnrecordedEffect: SyncExecutor._be_stuck,
+    UnrecordedEffect: SyncExecutor._stop_at_unrecorded,
 }

@@ -73,13 +73,13 @@ class Loop(ABC):
         except StoreUnavailable as error:
             self._troubles += 1
             if self._troubles == 1:
-                log.database_trouble(self.name, error)
+                log.database_error(self.name, error)
         except Exception:
             self._troubles += 1
             log.loop_failed(self.name)
         else:
             if self._troubles:
-                log.database_back(self.name)
+                log.database_recovered(self.name)
             self._troubles = 0
             return pause
         longest = min(FIRST_PAUSE * 2 ** (self._troubles - 1), LONGEST_PAUSE)

@@ -125,7 +125,7 @@ class IsolatedRuns:
         now = time.monotonic()
         if now >= self._next_poll_at:
             self._next_poll_at = now + ISOLATION_POLL_S
-            if not self._store.claims.any_isolated(self._lanes.tasks):
+            if not self._store.claims.has_isolated(self._lanes.tasks):
                 self._waiting_since = None
             elif self._waiting_since is None:
                 self._waiting_since = now
@@ -167,7 +167,7 @@ class IsolatedRuns:
 
     def _start(self) -> None:
         attempts, self._reserved = self._reserved, []
-        log.isolated_started(len(attempts), self._runner.taken)
+        log.isolated_runs_started(len(attempts), self._runner.taken)
         try:
             load_history(self._store, attempts)
         except Exception:
@@ -320,7 +320,7 @@ class Claimer(Loop):
         self.rounds_without_work += 1
         self._busy_since = 0.0
         if self._told_idle is not session:
-            self._store.workers.mark_idle(session.id, True)
+            self._store.sessions.mark_idle(session.id, True)
             self._told_idle = session
             return 0.0
         if self._lanes.refresh():
@@ -328,12 +328,12 @@ class Claimer(Loop):
         if self._isolation.poll():
             return ISOLATION_POLL_S / 2 if self._runner.taken else 0.0
         lanes = self._claimable()
-        if not self._store.claims.any_ready(lanes):
+        if not self._store.claims.has_ready(lanes):
             return POLL
         now = time.monotonic()
         if now >= self._limits_checked_at + POLL:
             self._limits_checked_at = now
-            if self._store.lanes.mark_limited(lanes):
+            if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
         return CONTENDED
 
@@ -343,5 +343,5 @@ class Claimer(Loop):
         if not self._busy_since:
             self._busy_since = now
         elif self._told_idle is session and now - self._busy_since > POLL:
-            self._store.workers.mark_idle(session.id, False)
+            self._store.sessions.mark_idle(session.id, False)
             self._told_idle = None

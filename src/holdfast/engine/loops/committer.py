@@ -42,14 +42,14 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.codec import decode
 from holdfast.model.failure import describe_exception, error_from_json, error_to_json
 from holdfast.store import End, Store
-from holdfast.store.commands import LOST, Wrote, wants_to_be_alone
-from holdfast.store.rows import Counted
+from holdfast.store.commands import RUN_LOST, Written, needs_own_transaction
+from holdfast.store.rows import RecordedEnds
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
 """How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
 
-WROTE = Wrote()
+WROTE = Written()
 
 Ends: TypeAlias = list[tuple[Attempt, End]]
 
@@ -141,8 +141,10 @@ class Committer(Loop):
         """
         journal = self._store.journal
         checkpoints = [write for write in writes if write.is_checkpoint]
-        alone = [write for write in writes if wants_to_be_alone(write.command)]
-        if others := [write for write in writes if not write.is_checkpoint and not wants_to_be_alone(write.command)]:
+        alone = [write for write in writes if needs_own_transaction(write.command)]
+        if others := [
+            write for write in writes if not write.is_checkpoint and not needs_own_transaction(write.command)
+        ]:
             self._write_bisecting(others, lambda some: journal.write(session, [write.command for write in some]))
         if batches and not self._write_checkpoint_batches(session, batches):
             checkpoints += chain.from_iterable(batch.writes for batch in batches)
@@ -183,8 +185,8 @@ class Committer(Loop):
 
     def _deliver(self, writes: list[PendingWrite], results: Sequence[WriteResult]) -> None:
         pairs = list(zip(writes, results, strict=True))
-        if LOST in results:
-            lost = {id(write.attempt): write.attempt for write, result in pairs if result is LOST}
+        if RUN_LOST in results:
+            lost = {id(write.attempt): write.attempt for write, result in pairs if result is RUN_LOST}
             self._on_lost(list(lost.values()))
         if not all(map(_is_on_loop, writes)):
             for write, result in pairs:
@@ -218,7 +220,7 @@ class Committer(Loop):
             self._write_crashes(session, [each for each in all_ends if each[1].kind == "crashed"])
         released = [write.attempt for write in writes if write.end is None]
         if released:
-            self._store.attempts.let_go(session, [(attempt.claim.id, attempt.claim.fence) for attempt in released])
+            self._store.attempts.release(session, [(attempt.claim.id, attempt.claim.fence) for attempt in released])
             self._state.remove(released)
 
     def _write_ends(self, session: str, ends: Ends) -> None:
@@ -236,10 +238,10 @@ class Committer(Loop):
                 self.ended_attempts += 1
             else:
                 self._accepted(attempt, end)
-        for graph in counted.failed_with:
+        for graph in counted.failed_graphs:
             self._on_failed(graph)
         # An attempt whose code is still running stays claimed until it is released.
-        self._state.remove([attempt for attempt, end in ends if not end.lingers])
+        self._state.remove([attempt for attempt, end in ends if not end.still_running])
 
     def _write_crashes(self, session: str, ends: Ends) -> None:
         """Write the ends of attempts whose process died or whose code was abandoned; the store decides on retries."""
@@ -276,7 +278,7 @@ class Committer(Loop):
     def _write_as_failed(self, session: str, attempt: Attempt, end: End, error: Exception) -> None:
         """Fail the run of an end that the database rejects, with the database's error."""
         info = describe_exception(error)
-        log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, info)
+        log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, info)
         failed = replace(
             end, kind="failed", state="failed", result=None, error=error_to_json(info), args=None, delay=None, failed=1
         )
@@ -285,11 +287,11 @@ class Committer(Loop):
         except Exception as again:
             if not is_data_error(again):
                 raise
-            log.end_not_written(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
-            counted = Counted()  # the next heartbeat finds the run and releases it
+            log.result_not_stored(end.id, attempt.task.name, attempt.claim.attempt, describe_exception(again))
+            counted = RecordedEnds()  # the next heartbeat finds the run and releases it
         self._durable_ids.add(id(attempt))
-        self._state.remove([] if end.lingers else [attempt])
-        for graph in counted.failed_with:
+        self._state.remove([] if end.still_running else [attempt])
+        for graph in counted.failed_graphs:
             self._on_failed(graph)
         if end.claim in counted:
             self._accepted(attempt, failed)
@@ -301,7 +303,7 @@ class Committer(Loop):
 
         If the run ended in the database while its code was still running here, it is released now.
         """
-        log.attempt_refused(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
+        log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
         if attempt.over:
             self.queue.submit(AttemptEnd(attempt, None))
 
@@ -313,19 +315,19 @@ class Committer(Loop):
             self.ended_attempts += 1
         claim = attempt.claim
         if end.drift is not None:
-            log.drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
+            log.replay_drifted(claim.id, attempt.task.name, claim.attempt, ", ".join(decode(end.drift)["steps"]))
         if end.kind == "done":
             log.attempt_done(claim.id, attempt.task.name, claim.attempt)
         elif end.kind in ("waiting", "restarted", "moved"):
-            log.attempt_paused(claim.id, attempt.task.name, claim.attempt, end.kind)
+            log.attempt_suspended(claim.id, attempt.task.name, claim.attempt, end.kind)
         elif end.kind == "undoing":
-            log.attempt_undoes(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
+            log.compensation_started(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""))
         elif end.kind == "undone":
-            log.attempt_undone(claim.id, attempt.task.name, claim.attempt)
+            log.compensation_finished(claim.id, attempt.task.name, claim.attempt)
             if end.state == "failed":
                 self._on_failed(claim.id)
         elif end.kind == "handed_back":
-            log.attempt_handed_back(claim.id, attempt.task.name, claim.attempt)
+            log.attempt_released(claim.id, attempt.task.name, claim.attempt)
         else:
             retry_in = None if end.delay is None else end.delay / MICROS_PER_SECOND
             log.attempt_failed(claim.id, attempt.task.name, claim.attempt, error_from_json(end.error or ""), retry_in)

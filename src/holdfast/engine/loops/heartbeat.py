@@ -17,7 +17,7 @@ from holdfast.engine.runner import Runner
 from holdfast.engine.session import Session, WorkerState
 from holdfast.errors import StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND
-from holdfast.store import End, Owned, Store
+from holdfast.store import End, OwnedRun, Store
 from holdfast.telemetry import log
 
 
@@ -44,7 +44,7 @@ class FreezeDetector:
             if stood_still:
                 self._stood_still_until = now
         if last is not None and stood_still:
-            log.late_heartbeat(now - last, sorted(in_hand or before))
+            log.heartbeat_delayed(now - last, sorted(in_hand or before))
 
     def stood_still_since(self, moment: float) -> bool:
         """Whether a pause of all threads ended after this moment (monotonic)."""
@@ -108,10 +108,10 @@ class Heartbeat(Loop):
     def _open(self) -> None:
         lost = self._state.last_lost
         if lost is not None and lost.excused:
-            self._store.workers.excuse(lost.id)
+            self._store.sessions.excuse(lost.id)
         session = self._new_session()
         sent_at = time.monotonic()
-        self._store.workers.open(
+        self._store.sessions.open(
             session.id, session.name, int(self._lease * MICROS_PER_SECOND), session.info, self._status()
         )
         session.renewed(sent_at, self._lease)
@@ -120,16 +120,16 @@ class Heartbeat(Loop):
 
     def _renew(self, session: Session) -> None:
         sent_at = time.monotonic()
-        if not self._store.workers.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
+        if not self._store.sessions.renew(session.id, int(self._lease * MICROS_PER_SECOND), self._status()):
             session.excused = sent_at < session.good_until  # sent in time, so the database answered late
             self._lose(session, "its lease expired")
             self.wake()
             return
         session.renewed(sent_at, self._lease)
         before = self._state.in_hand()
-        self._compare(session, before, self._store.claims.owned(session.id))
+        self._compare(session, before, self._store.claims.list_owned(session.id))
 
-    def _compare(self, session: Session, before: dict[str, Attempt], owned: list[Owned]) -> None:
+    def _compare(self, session: Session, before: dict[str, Attempt], owned: list[OwnedRun]) -> None:
         """What we have in hand and the database doesn't know as ours, or knows as ended, is stopped. What is ours only
         by the database's account, twice in a row, is the claim whose answer was lost: it is handed back."""
         ours = {(run.id, run.fence): run.state for run in owned}
@@ -150,12 +150,12 @@ class Heartbeat(Loop):
             self._hand_back(session, lost_claims)
 
     def _hand_back(self, session: Session, runs: set[tuple[str, int]]) -> None:
-        ends = [End(id, 0, fence, "handed_back", "ready", family=True) for id, fence in sorted(runs)]
+        ends = [End(id, 0, fence, "handed_back", "ready", in_tree=True) for id, fence in sorted(runs)]
         counted = self._store.attempts.end(session.id, ends)
         ended = sorted(runs - counted)
         if ended:
-            self._store.attempts.let_go(session.id, ended)
-        log.handed_back_unknown(len(runs))
+            self._store.attempts.release(session.id, ended)
+        log.unknown_runs_released(len(runs))
 
 
 class LeaseGuard(Loop):
@@ -220,7 +220,7 @@ class CancellationPoller:
         if not running:
             return
         try:
-            held = self._store.claims.still_held(session.id, [attempt.claim.id for attempt in running])
+            held = self._store.claims.find_running(session.id, [attempt.claim.id for attempt in running])
         except StoreUnavailable:
             return  # the next renewal reports it, and retries with a pause of its own
         lost = [

@@ -7,7 +7,7 @@ import time
 
 from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
-from holdfast.store.tallies import PORTION
+from holdfast.store.stats import MAX_MINUTES_PER_PASS
 from holdfast.telemetry import log
 
 EVERY = 60.0
@@ -28,14 +28,14 @@ class Pruner(Loop):
 
     def tick(self) -> float:
         since = time.monotonic()
-        pruned, more = self._store.timers.prune()
+        pruned, more = self._store.retention.prune()
         self._pruned += pruned
-        more = self._store.timers.prune_events(self._keep_events) or more
-        more = self._store.timers.prune_limits() or more
+        more = self._store.retention.prune_events(self._keep_events) or more
+        more = self._store.retention.prune_limits() or more
         if more:
             return min(time.monotonic() - since, LONGEST_PAUSE)
         if self._pruned:
-            log.pruned(self._pruned)
+            log.runs_pruned(self._pruned)
             self._pruned = 0
         return EVERY * random.uniform(0.8, 1.2)
 
@@ -57,6 +57,6 @@ class StatsAggregator(Loop):
         self._store = store
 
     def tick(self) -> float:
-        if self._store.tallies.count() >= PORTION:
+        if self._store.stats.aggregate() >= MAX_MINUTES_PER_PASS:
             return CATCHING_UP
         return EVERY * random.uniform(0.8, 1.2)

@@ -47,11 +47,11 @@ class RecoveryLoop(Loop):
         self._freezes.beat()
         if self._ended:
             ended = list(self._ended)
-            self._store.workers.expire(ended)
+            self._store.sessions.expire(ended)
             for _ in ended:
                 self._ended.popleft()
         last_tick, began = self._last_tick, time.monotonic()
-        dead = self._store.workers.dead()
+        dead = self._store.sessions.find_dead()
         if dead:
             self._freezes.beat()
             away = (
@@ -59,19 +59,19 @@ class RecoveryLoop(Loop):
                 and began - last_tick > self._away_after
                 and not self._freezes.stood_still_since(last_tick)
             )
-            recovered = self._store.workers.recover(dead, self._crashed, excused=away)
-            for run in (*recovered.failed, *recovered.failed_with):
+            recovered = self._store.sessions.recover(dead, self._crashed, excused=away)
+            for run in (*recovered.failed, *recovered.failed_graphs):
                 self._failed(run)
             for run in recovered.failed:
                 self._log_crashed(run)
             if recovered:
-                log.recovered(recovered.sessions, recovered.ready, len(recovered.failed))
+                log.worker_lost(recovered.sessions, recovered.requeued, len(recovered.failed))
                 return 0.0
         self._last_tick = began
-        left = self._store.workers.next_expiry()
+        left = self._store.sessions.next_expiry()
         return LONGEST if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), LONGEST)
 
     def _log_crashed(self, run: str) -> None:
-        found = self._store.views.run(run)
+        found = self._store.queries.run(run)
         if found is not None:
             log.attempt_crashed(run, found.task, found.attempt, crash_error(), final=True)

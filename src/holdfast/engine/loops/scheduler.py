@@ -11,7 +11,7 @@ from holdfast.engine.services import ClientServices
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime
 from holdfast.policy.schedule_timing import Timing
 from holdfast.store import NewRun, Store
-from holdfast.store.schedule_rows import Declared, Rules
+from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import log
 
@@ -38,28 +38,28 @@ class Scheduler(Loop):
     def declare(self) -> None:
         """Let the database know what this code says, also that it says nothing any more."""
         changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
-        named = {"new": changes.added, "changed": changes.changed, "not in the code any more": changes.orphaned}
+        named = {"added": changes.added, "changed": changes.changed, "no longer declared": changes.orphaned}
         for what, names in named.items():
             if names:
                 log.schedules_declared(self._schedule_registry.app, what, names)
         for name, app in changes.taken.items():
-            log.schedule_taken(name, app, self._schedule_registry.app)
+            log.schedule_taken_over(name, app, self._schedule_registry.app)
 
     def tick(self) -> float:
         left = self._store.schedules.until_next()
         if left is not None and left <= 0:
             fired = self._store.schedules.fire()
-            for made in fired.made:
-                log.slot_made(made.schedule, to_datetime(made.slot), made.run)
-            for name, slot in fired.passed:
-                log.slot_passed(name, to_datetime(slot))
+            for made in fired.created:
+                log.slot_created(made.schedule, to_datetime(made.slot), made.run)
+            for name, slot in fired.skipped:
+                log.slot_skipped(name, to_datetime(slot))
             for name, trouble in fired.unreadable.items():
                 if name not in self._unreadable:
                     log.schedule_unreadable(name, trouble)
             self._unreadable |= fired.unreadable.keys()
-            if fired.made:
+            if fired.created:
                 self._made()
-            return 0.0 if fired.made or fired.passed else SHORTEST if not fired.unreadable else POLL
+            return 0.0 if fired.created or fired.skipped else SHORTEST if not fired.unreadable else POLL
         return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
 
     def _template(self, request: Any) -> NewRun:
@@ -69,11 +69,13 @@ class Scheduler(Loop):
         template.args = request.args
         return template
 
-    def _declared(self) -> list[Declared]:
+    def _declared(self) -> list[DeclaredSchedule]:
         schedules = [
-            Declared(it.name, it.timing, Rules(it.catch_up, it.overlap, it.jitter), self._template(it.request))
+            DeclaredSchedule(
+                it.name, it.timing, ScheduleRules(it.catch_up, it.overlap, it.jitter), self._template(it.request)
+            )
             for it in self._schedule_registry.schedules.values()
         ]
         return schedules + [
-            Declared(it.name, Timing(every=it.every)) for it in self._schedule_registry.triggers.values()
+            DeclaredSchedule(it.name, Timing(every=it.every)) for it in self._schedule_registry.triggers.values()
         ]

@@ -9,7 +9,7 @@ from holdfast.engine.loops.base import Loop
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import error_to_json
 from holdfast.store import Store
-from holdfast.store.timers import Due
+from holdfast.store.timers import DueTimes
 from holdfast.telemetry import log
 
 POLL = 1.0
@@ -43,22 +43,22 @@ class TimerLoop(Loop):
         left = due.next()
         return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
 
-    def _fail_overdue(self, due: Due) -> list[str]:
+    def _fail_overdue(self, due: DueTimes) -> list[str]:
         return self._store.timers.fail_overdue(self._overdue) if _now(due.deadlines) else []
 
-    def _let_begin(self, due: Due) -> int:
+    def _let_begin(self, due: DueTimes) -> int:
         """Whatever may begin or go on now; how many."""
         timers = self._store.timers
         changed = timers.promote_due() if _now(due.scheduled) else 0
-        changed += timers.wake_due() if _now(due.waits) else 0
-        changed += timers.unhold() if due.held else 0
-        changed += timers.look_at_limits() if _now(due.limits) else 0
-        return changed + (timers.wake_waiters() if due.events else 0)
+        changed += timers.resolve_due_waits() if _now(due.waits) else 0
+        changed += timers.release_held() if due.held else 0
+        changed += timers.unpark_due() if _now(due.limits) else 0
+        return changed + (timers.wake_event_waiters() if due.events else 0)
 
     def _log_overdue(self, run: str) -> None:
-        found = self._store.views.run(run)
+        found = self._store.queries.run(run)
         if found is not None and found.kind is None:
-            log.run_overdue(run, found.task, found.attempt)
+            log.deadline_exceeded(run, found.task, found.attempt)
 
 
 def _now(left: int | None) -> bool:

@@ -22,7 +22,7 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.store import Store
 from holdfast.store.rows import NewRun
-from holdfast.store.triggers import Result
+from holdfast.store.schedules import PollResult
 from holdfast.task.schedule_registry import ScheduleRegistry, Trigger
 from holdfast.task.task import Request
 from holdfast.telemetry import log
@@ -118,7 +118,7 @@ class TriggerPoller(Loop):
         if left is None or left > 0:
             return LOOK if left is None else min(max(left / MICROS_PER_SECOND, 0.001), LOOK)
         wanted = {name: (it.timeout + MARGIN, it.every) for name, it in free.items()}
-        taken = self._store.triggers.take(self._id, wanted)
+        taken = self._store.triggers.acquire_due(self._id, wanted)
         for name, number in taken.items():
             self._begin(Polling(self._triggers[name], number))
         return 0.0 if taken else 0.02
@@ -165,11 +165,11 @@ class TriggerPoller(Loop):
         if error is not None:
             log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe_exception(error)))
         said = None if error is None else error_to_json(describe_exception(error))
-        result = Result(int(polling.seconds * MICROS_PER_SECOND), polling.found, polling.made, said)
+        result = PollResult(int(polling.seconds * MICROS_PER_SECOND), polling.found, polling.made, said)
         try:
-            self._store.triggers.end(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
+            self._store.triggers.finish_poll(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
         except StoreError as trouble:  # then its right ends by itself
-            log.database_trouble(f"trigger {name}", trouble)
+            log.database_error(f"trigger {name}", trouble)
         finally:
             polling.over = True
 
@@ -237,7 +237,7 @@ class TriggerPoller(Loop):
         self._made()
 
     def _add(self, runs: list[NewRun]) -> int:
-        ids = self._store.intake.add(runs)
+        ids = self._store.enqueuer.enqueue(runs)
         return sum(run.id == id for run, id in zip(runs, ids, strict=True))
 
 

@@ -54,7 +54,7 @@ class WaitPoller(Loop):
             return NOT_BEFORE_WOKEN
         by_run = {waiting.current.claim.id: waiting for waiting in watched}
         runs = [(waiting.current.claim.id, waiting.current.claim.generation) for waiting in watched]
-        for run, key, kind, outcome in self._store.journal.settled(runs):
-            by_run[run].hear(key, kind, outcome)
+        for run, key, _, outcome in self._store.journal.resolved_waits(runs):
+            by_run[run].resolve_wait(key, outcome)
         self._pause = min(self._pause * 1.5, LATEST)
         return max(self._pause - (time.monotonic() - started), 0.001)

@@ -171,7 +171,7 @@ def _tell_of(attempt: Attempt, request: dict[str, Any]) -> None:
         configure_console_log(**request["log"])
     attempt.enter()
     if request["trace"] is not None:
-        Telemetry("otel").tracing.enter(request["trace"])  # type: ignore[union-attr]
+        Telemetry("otel").tracing.attach_context(request["trace"])  # type: ignore[union-attr]
 
 
 def _limit_memory(limit: int | None) -> None:

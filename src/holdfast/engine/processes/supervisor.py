@@ -146,7 +146,7 @@ class Supervisor:
         except OSError as error:  # no memory, too many processes or open files
             slot.deaths += 1
             slot.start_at = now + slot.pause(self._pace)
-            log.child_not_startable(slot.number, error, slot.pause(self._pace))
+            log.child_start_failed(slot.number, error, slot.pause(self._pace))
             return
         slot.child = child
         self._selector.register(child.output.descriptor, selectors.EVENT_READ, child.output)
@@ -207,7 +207,7 @@ class Supervisor:
             log.supervisor_stopping(len(self._alive()), self._grace)
             self._tell_to_stop(self._grace + self._pace.patience)
         else:
-            log.supervisor_hurries()
+            log.supervisor_stopping_now()
             self._tell_to_stop(self._pace.patience)
 
     def _tell_to_stop(self, seconds: float) -> None:

@@ -17,6 +17,6 @@ class DjangoDatabase(PostgresDatabase):
         self._alias = alias
         super().__init__(url_of(connections[alias].settings_dict), schema)
 
-    def connect(self, purpose: str, patience: float) -> PostgresConnection:
-        self._given = conninfo_to_dict(url_of(connections[self._alias].settings_dict))
-        return super().connect(purpose, patience)
+    def connect(self, purpose: str, idle_timeout_s: float) -> PostgresConnection:
+        self._options = conninfo_to_dict(url_of(connections[self._alias].settings_dict))
+        return super().connect(purpose, idle_timeout_s)

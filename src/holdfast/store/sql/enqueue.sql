@@ -1,16 +1,16 @@
 -- name: add_lanes
--- Interns pairs of queue and task.
+-- Insert lanes, the pairs of queue and task.
 insert into {schema}lanes (queue, task)
 select each.queue, each.task from {each(:rows, queue text, task text)}
 where true
 on conflict do nothing
 
--- name: all_lanes
--- Every lane; there are as many as pairs of queue and task in use.
+-- name: list_lanes
+-- List all lanes; there are as many as pairs of queue and task in use.
 select id, queue, task, limited from {schema}lanes
 
 -- name: add_keys
--- Takes idempotency keys; those already taken are left out of the answer. Waits for transactions that are taking the same key.
+-- Take idempotency keys and return those that were free. Waits for transactions that are taking the same key.
 insert into {schema}keys (scope, key, digest, run, created_at)
 select each.scope, each.key, each.digest, cast(each.run as {uuid}), {now}
 from {each(:rows, scope text, key text, digest text, run uuid)}
@@ -19,20 +19,20 @@ on conflict do nothing
 returning scope, key
 
 -- name: find_keys
--- What is kept under these idempotency keys.
+-- Find what is stored under these idempotency keys.
 select k.scope, k.key, k.digest, k.run
 from {each(:rows, scope text, key text)} join {schema}keys k on k.scope = each.scope and k.key = each.key
 where k.scope {among(:rows, scope text)} and k.key {among(:rows, key text)}
 
--- name: point_keys
--- Lets keys name the run that `unique` found instead of the one that was to be made.
+-- name: redirect_keys
+-- Let keys name the run that has the unique name instead of the one that was not created.
 update {schema}keys set run = cast(each.run as {uuid})
 from {each(:rows, scope text, key text, run uuid)}
 where {schema}keys.scope {among(:rows, scope text)} and {schema}keys.key {among(:rows, key text)}
 and {schema}keys.scope = each.scope and {schema}keys.key = each.key
 
 -- name: add_runs
--- New runs, ready or scheduled. Leaves out those that are there already (the same id: a repeat) and those whose unique name is taken.
+-- Insert new runs, ready or scheduled. Leaves out those that exist (a repeat) and those whose unique name is taken.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, unique_name, args, options,
     tags, keep, created_at, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
@@ -47,8 +47,9 @@ returning id, {notify_workers}
 
 -- name: add_new_runs
 -- only: postgres
--- The same for runs without a unique name, where a repeat is refused: to watch out for it at each row, and to tell which were made,
--- costs a fifth more (bench enqueue).
+-- Insert new runs without a unique name; fails on a repeat.
+--
+-- Checking each row for a conflict, and returning which were inserted, costs a fifth more (bench: enqueue).
 with added as (
     insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep,
         created_at, limits, turn)
@@ -62,55 +63,56 @@ with added as (
 )
 select {notify_workers} from added limit 1
 
--- name: lock_names
--- Lets batches with unique names in common go one after the other, so that they can't wait for each other in a circle.
+-- name: lock_unique_names
+-- Serialize batches with unique names in common, so that they can't deadlock.
 select {name_lock(names.unique_name)} from (
     select each.unique_name from {each(:rows, unique_name text)} order by each.unique_name
 ) names
 
 -- name: hold_successors
--- New runs whose unique name's last run has ended while its worker is still at it are held until that worker has let go.
--- A statement of its own: the insert may have waited for the one that ended that run, and looks with eyes from before. In a caller's
--- transaction that sees only its own beginning, all are held: the timekeeper looks again, with fresh eyes.
+-- Hold new runs while the code of an ended run with the same unique name is still running.
+--
+-- A statement of its own: the insert may have waited for the transaction that ended that run, and has an older
+-- snapshot. In a caller's transaction that sees only its own snapshot, all are held; timers check again.
 update {schema}runs set held = 'quiescing'
 where id {among(:rows, id uuid)} and ({old_snapshot} or exists (
     select 1 from {schema}runs old
     where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null
 ))
 
--- name: find_unique
--- The unfinished runs of these unique names.
+-- name: find_unique_holders
+-- Find the unfinished runs of these unique names.
 select r.id, r.unique_name from {each(:rows, unique_name text)}
 join {schema}runs r on r.unique_name = each.unique_name and r.finished_at is null
 where r.unique_name {matching(:rows, unique_name text)}
 
--- name: find_ids
--- Which of these runs exist.
+-- name: find_existing
+-- Find those of these runs that exist.
 select r.id from {schema}runs r where r.id {among(:rows, id uuid)}
 
 -- name: find_tables
 -- only: postgres
--- Whether a caller's connection leads to tables of ours.
+-- Check whether a caller's connection leads to Holdfast tables.
 select to_regclass('{schema}meta') is not null
 
 -- name: read_identity
--- What tells our tables from those of another database or schema.
+-- Read the random id of these tables.
 select value from {schema}meta where name = 'identity'
 
 -- name: begin_enqueue
--- In a caller's transaction: from here on it can be undone.
+-- Set a savepoint in a caller's transaction.
 savepoint holdfast_enqueue
 
--- name: undo_enqueue
--- In a caller's transaction: undo what was done of an enqueue.
+-- name: rollback_enqueue
+-- Roll back a failed enqueue in a caller's transaction.
 rollback to savepoint holdfast_enqueue
 
--- name: keep_enqueue
--- In a caller's transaction: the enqueue stands, as far as the transaction does.
+-- name: release_enqueue
+-- Release the savepoint in a caller's transaction.
 release savepoint holdfast_enqueue
 
--- name: next_turns
--- In fair queues: the last turn that each tenant has ready, and the turn that is claimed next.
+-- name: read_turns
+-- Read, for fair queues, the last turn that each tenant has ready and the turn that is claimed next.
 select each.queue, each.tenant,
     (select max((
         select max(r.turn) from {schema}runs r

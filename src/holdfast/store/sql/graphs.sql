@@ -1,5 +1,7 @@
 -- name: add_nodes
--- Graphs and their nodes. Those that are there already (a repeat) are left out. A delay or a lifetime begins when a node is released.
+-- Insert graphs and nodes. Those that exist (a repeat) are left out.
+--
+-- The delay and lifetime of a blocked node start when it is released.
 insert into {schema}runs (id, lane, tenant, priority, state, due_at, deadline, lifetime, max_crashes, args, options, tags, keep, created_at,
     root, parent, spawn_key, kind, node, pending, plan, cause, limits, turn)
 select cast(each.id as {uuid}), each.lane, each.tenant, each.priority,
@@ -15,26 +17,27 @@ on conflict do nothing
 returning id, {notify_workers}
 
 -- name: add_edges
--- Which nodes can't be decided before which.
+-- Insert which nodes depend on which.
 insert into {schema}edges (needs, node)
 select cast(each.needs as {uuid}), cast(each.node as {uuid}) from {each(:rows, needs uuid, node uuid)}
 where true
 on conflict do nothing
 
--- name: count_nodes
--- So many nodes of these graphs have become final. Graphs that have ended are left out.
+-- name: decrement_graphs
+-- Count ended nodes in their graphs. Graphs that have ended are left out.
 update {schema}runs set pending = pending - each.ended
 from {each(:rows, id uuid, ended int)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and coalesce({schema}runs.state, '') = 'waiting'
 and {schema}runs.kind = 'graph'
 returning {schema}runs.id, pending
 
--- name: count_down
+-- name: decrement_nodes
 -- only: postgres
--- Nodes have become final: those behind them wait for so many fewer, and know why they will be skipped if only one of them spoils it: by a
--- failure rather than by a condition, whichever came first, which their texts are ordered by. What is needed to decide a node is read only with
--- the last. By the places of the rows, which nobody else changes while the graph is locked: as a join, the planner compared every row with
--- every other (4 s for a fan-out of 2,000; decision 3, bench graphs).
+-- Count ended nodes at those that depend on them, and keep the cause for which these may be skipped.
+--
+-- Of several causes the largest text stays, which prefers a failure to a condition. The plan is read only once nothing
+-- is pending. Rows are updated by ctid; no one else changes them while the graph is locked. As a join, the planner
+-- compared every row with every other: 4 s for a fan-out of 2,000 (decision 3; bench: graphs).
 with ended as materialized (
     select each.id, each.cause from {each(:rows, id uuid, cause text)}
 ),
@@ -44,19 +47,20 @@ fewer as materialized (
     group by e.node
 ),
 found as materialized (
-    select fewer.ended, fewer.cause, r.place, r.state from fewer cross join lateral (
-        select x.ctid as place, x.state from {schema}runs x where x.id = fewer.node {lock}
+    select fewer.ended, fewer.cause, r.tid, r.state from fewer cross join lateral (
+        select x.ctid as tid, x.state from {schema}runs x where x.id = fewer.node {lock}
     ) r
 )
 update {schema}runs run set pending = run.pending - found.ended,
     cause = case when run.cause >= found.cause then run.cause else coalesce(found.cause, run.cause) end
 from found
-where run.ctid = found.place and found.state = 'blocked'
+where run.ctid = found.tid and found.state = 'blocked'
 returning run.id, run.parent, run.node, run.kind, run.pending, run.cause, case when run.pending = 0 then run.plan end
 
--- name: count_down
+-- name: decrement_nodes
 -- only: sqlite
--- The same, as a join: SQLite goes from what it counted to the rows.
+-- Count ended nodes at those that depend on them, as on PostgreSQL, but as a join: SQLite starts from the counted
+-- nodes.
 with fewer as materialized (
     select e.node, count(*) as ended, max(each.cause) as cause
     from {each(:rows, id uuid, cause text)} cross join {schema}edges e
@@ -69,36 +73,38 @@ from fewer
 where {schema}runs.id = fewer.node and coalesce({schema}runs.state, '') = 'blocked'
 returning {schema}runs.id, parent, {schema}runs.node, kind, pending, {schema}runs.cause, case when pending = 0 then plan end
 
--- name: decidable_nodes
--- The blocked nodes of a graph that wait for nothing. Coalesce keeps the planner from walking all that is blocked.
+-- name: find_decidable_nodes
+-- Find the blocked nodes of a graph that wait for nothing. coalesce keeps the planner from reading all blocked runs.
 select id, parent, node, kind, pending, cause, plan from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and coalesce(state, '') = 'blocked' and pending = 0
 order by seq
 
--- name: node_ends
+-- name: read_node_ends
 -- only: postgres
--- How nodes of graphs ended; with their results where they are wanted. One by one: as a join, the planner reads all nodes of the graph for it.
+-- Read how nodes of graphs ended, with their results where wanted.
+--
+-- One by one with a lateral: as a join, the planner reads all nodes of the graph.
 select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, case when each.wanted = 1 then r.result end
 from {each(:rows, graph uuid, node text, wanted int)} cross join lateral (
     select x.* from {schema}runs x where x.parent = each.graph and x.node = each.node and x.node is not null offset 0
 ) r
 
--- name: node_ends
+-- name: read_node_ends
 -- only: sqlite
--- The same, without laterals, which SQLite has not and needs not.
+-- Read how nodes of graphs ended, with their results where wanted. SQLite has no laterals and needs none.
 select r.parent, r.node, r.id, r.state, r.kind, r.error, r.options, case when each.wanted = 1 then r.result end
 from {each(:rows, graph uuid, node text, wanted int)} cross join {schema}runs r
 where r.parent = each.graph and r.node = each.node and r.node is not null
 
--- name: graph_outputs
--- The results of the nodes of a graph that are done, in the order in which they were added; or of one of them.
+-- name: read_graph_outputs
+-- Read the results of a graph's finished nodes, in the order in which they were added, or of one of them.
 select node, id, kind, options, result from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and state = 'done'
 and (cast(:node as text) is null or node = cast(:node as text))
 order by seq
 
 -- name: release_nodes
--- Nodes that are to run become ready, or wait: gates for somebody, graphs for their own nodes.
+-- Make nodes ready, or let them wait: gates for a call from outside, graphs for their own nodes.
 update {schema}runs
 set state = case
         when each.state = 'ready' and coalesce(each.run_at, {stamp} + each.delay) > {stamp} then 'scheduled'
@@ -112,7 +118,7 @@ where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 returning {schema}runs.id, {notify_workers}
 
 -- name: finish_runs
--- Locked runs that no worker is at end: graphs, gates, and nodes that can't run.
+-- End locked runs that no worker is running: graphs, gates, and nodes that can't run.
 update {schema}runs
 set state = each.state, result = each.result, error = each.error, cause = null, due_at = null, records = records + 1,
     plan = coalesce(each.plan, {schema}runs.plan),
@@ -121,52 +127,52 @@ from {each(:rows, id uuid, state text, result text, error text, plan text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id and finished_at is null
 returning {schema}runs.id, records, {notify_workers}, {notify_clients}
 
--- name: bad_nodes
--- How many nodes of a graph failed or were cancelled, and the first of them.
+-- name: find_failed_nodes
+-- Count the nodes of a graph that failed or were cancelled, and find the first of them.
 select count(*), (
     select b.node from {schema}runs b where b.parent = cast(:graph as {uuid}) and b.node is not null and b.state in ('failed', 'cancelled')
     order by b.finished_at, b.seq limit 1
 )
 from {schema}runs where parent = cast(:graph as {uuid}) and node is not null and state in ('failed', 'cancelled')
 
--- name: named_nodes
+-- name: find_nodes
 -- only: postgres
--- Nodes of a graph by their names, and whether they are unfinished. One by one: see node_ends.
+-- Find nodes of a graph by name, and whether they are unfinished. One by one, as in `read_node_ends`.
 select r.node, r.id, r.state, r.kind, r.plan, r.error, case when r.finished_at is null then 1 else 0 end
 from {each(:rows, node text)} cross join lateral (
     select x.* from {schema}runs x where x.parent = cast(:graph as {uuid}) and x.node = each.node and x.node is not null offset 0
 ) r
 
--- name: named_nodes
+-- name: find_nodes
 -- only: sqlite
--- The same, without laterals, which SQLite has not and needs not.
+-- Find nodes of a graph by name, and whether they are unfinished.
 select node, id, state, kind, plan, error, case when finished_at is null then 1 else 0 end from {schema}runs
 where parent = cast(:graph as {uuid}) and node {among(:rows, node text)} and node is not null
 
--- name: keep_plan
--- What is known of a gate before it opens.
+-- name: store_plan
+-- Store the plan of a gate that was concluded before it opened.
 update {schema}runs set plan = cast(:plan as text), records = records + 1 where id = cast(:id as {uuid})
 returning records
 
 -- name: grow_graph
--- So many nodes more.
+-- Add to the number of unfinished nodes of a graph.
 update {schema}runs set pending = pending + cast(:count as int), records = records + 1 where id = cast(:id as {uuid})
 returning records, pending
 
--- name: nodes_to_retry
--- The nodes of a graph that failed, were cancelled or skipped, locked.
+-- name: lock_nodes_to_retry
+-- Lock the nodes of a graph that failed, were cancelled or skipped.
 select id from {schema}runs
 where parent = cast(:graph as {uuid}) and node is not null and state in ('failed', 'cancelled', 'skipped')
 order by seq {lock}
 
 -- name: block_nodes
--- Nodes that are to be tried again wait for their turn; those that go on undoing don't.
+-- Block nodes that are retried until they are decided again; those that go on undoing are left alone.
 update {schema}runs set state = 'blocked', pending = 0, error = null, cause = null, deadline = null
 where id {among(:rows, id uuid)} and ending is null
 
 -- name: recount_nodes
 -- only: postgres
--- How many unfinished nodes the blocked ones of a graph wait for. By their places: see count_down.
+-- Count the unfinished nodes that the blocked nodes of a graph wait for. By ctid, as in `decrement_nodes`.
 with left_over as materialized (
     select e.node, count(*) as pending
     from {schema}runs n cross join lateral (select x.node from {schema}edges x where x.needs = n.id offset 0) e
@@ -174,17 +180,17 @@ with left_over as materialized (
     group by e.node
 ),
 found as materialized (
-    select left_over.pending, r.place, r.state from left_over cross join lateral (
-        select x.ctid as place, x.state from {schema}runs x where x.id = left_over.node {lock}
+    select left_over.pending, r.tid, r.state from left_over cross join lateral (
+        select x.ctid as tid, x.state from {schema}runs x where x.id = left_over.node {lock}
     ) r
 )
 update {schema}runs run set pending = found.pending
 from found
-where run.ctid = found.place and found.state = 'blocked'
+where run.ctid = found.tid and found.state = 'blocked'
 
 -- name: recount_nodes
 -- only: sqlite
--- The same, without laterals, which SQLite has not and needs not.
+-- Count the unfinished nodes that the blocked nodes of a graph wait for. SQLite has no laterals and needs none.
 with left_over as materialized (
     select e.node, count(*) as pending
     from {schema}runs n cross join {schema}edges e
@@ -196,7 +202,7 @@ from left_over
 where {schema}runs.id = left_over.node and coalesce({schema}runs.state, '') = 'blocked'
 
 -- name: reopen_graph
--- A graph that is to be tried again waits for its unfinished nodes.
+-- Let a graph that is retried wait for its unfinished nodes.
 update {schema}runs
 set state = 'waiting', pending = (
     select count(*) from {schema}runs n where n.parent = cast(:graph as {uuid}) and n.node is not null and n.finished_at is null
@@ -204,57 +210,52 @@ set state = 'waiting', pending = (
 where id = cast(:graph as {uuid})
 returning pending
 
--- name: prune_edges
--- What depended on pruned nodes.
-delete from {schema}edges where needs {among(:rows, id uuid)}
-
--- name: graph_place
--- Whose child or node a graph is.
+-- name: read_graph_parent
+-- Read whose child or node a graph is.
 select parent, spawn_key, place, node from {schema}runs where id = cast(:id as {uuid})
 
 -- name: has_nodes
--- Whether the nodes of a graph have been made.
+-- Check whether the nodes of a graph were created.
 select 1 from {schema}runs where parent = cast(:graph as {uuid}) and node is not null limit 1
 
--- name: overdue_gates
--- Those of these gates that are open and past their time.
+-- name: find_overdue_gates
+-- Find those of these gates that are unfinished and past their deadline.
 select id, parent, node, lifetime, plan from {schema}runs
 where id {among(:rows, id uuid)} and kind = 'gate' and finished_at is null and coalesce(deadline, {now} + 1) <= {now}
 order by seq
 
--- name: gate_state
--- How a gate is.
+-- name: read_gate
+-- Read the state, outcome and plan of a gate.
 select state, result, error, plan from {schema}runs where id = cast(:id as {uuid})
 
--- name: graph_nodes
--- The nodes of a graph, by pages in the order of their names; `seq` tells in which order they were added.
+-- name: list_nodes
+-- List a page of a graph's nodes by name; `seq` tells in which order they were added.
 select * from {schema}shown_runs where parent = cast(:graph as {uuid}) and node is not null and node > cast(:after as text)
 order by node limit 1000
 
--- name: graph_overview
--- The nodes of a graph as operators see them at a glance, by pages in the order of their names: without results, and without plans that
--- are long. `seq` tells in which order they were added.
+-- name: list_node_overview
+-- List a page of a graph's nodes by name, without results and long plans.
 select s.seq, s.id, s.node, s.kind, s.task, s.state, s.attempt, s.error, s.created_at, s.started_at, s.finished_at, s.due_at, s.held,
     case when length(r.plan) <= 20000 then r.plan end
 from {schema}shown_runs s join {schema}runs r on r.id = s.id
 where s.parent = cast(:graph as {uuid}) and s.node is not null and s.node > cast(:after as text)
 order by s.node limit 1000
 
--- name: nodes_within
--- How many nodes the graphs within a graph have, by state.
+-- name: count_nested_nodes
+-- Count the nodes of graphs nested in a graph, by state.
 select n.parent, n.state, count(*)
 from {schema}runs g join {schema}shown_runs n on n.parent = g.id
 where g.parent = cast(:graph as {uuid}) and g.node is not null and g.kind = 'graph' and n.node is not null
 group by n.parent, n.state
 
--- name: node_needs
--- The nodes of a graph that one of them needs.
+-- name: list_dependencies
+-- List the nodes that a node depends on.
 select n.node, n.state from {schema}shown_runs n join {schema}edges e on e.needs = n.id and e.node = cast(:id as {uuid})
 where n.parent = cast(:graph as {uuid}) and n.node is not null
 order by n.seq
 
--- name: graph_gates
--- The gates of a graph and of the graphs within it, and when they were last tried again or had the last of what they need.
+-- name: list_gates
+-- List the gates of a graph and of nested graphs, with their last retry and the end of their last dependency.
 with recursive graphs (id) as (
     select r.id from {schema}runs r where r.id = cast(:graph as {uuid})
     union all
@@ -269,9 +270,17 @@ select g.id, g.parent, g.node, g.state, g.created_at, g.deadline, g.plan,
 from graphs join {schema}runs g on g.parent = graphs.id and g.node is not null and g.kind = 'gate'
 order by g.seq
 
--- name: graph_edges
--- Which nodes of a graph need which.
+-- name: list_edges
+-- List the edges of a graph.
 with nodes as materialized (
     select id from {schema}runs where parent = cast(:graph as {uuid}) and node is not null
 )
 select e.needs, e.node from {schema}edges e where e.needs {among(nodes, id)}
+
+-- name: list_open_gates
+-- List open gates, the oldest first. By their lanes, because gates are few among all runs that wait.
+select g.id, g.node, g.parent, l.task, g.tenant, g.created_at, g.deadline, g.plan
+from {schema}lanes gl join {schema}runs g on g.lane = gl.id join {schema}runs p on p.id = g.parent join {schema}lanes l on l.id = p.lane
+where gl.queue = '$graph' and g.state in ('waiting', 'blocked') and g.state = 'waiting' and g.kind = 'gate'
+and (cast(:tenant as text) is null or g.tenant = :tenant)
+order by g.seq limit cast(:size as bigint)

@@ -1,5 +1,5 @@
 -- name: declare_limits
--- What code says about limits: of a worker it counts, of others only where there is nothing yet. Answers those that are new or changed.
+-- Declare limits and return those that are new or changed. With `overwrite`, as workers do, existing ones change.
 insert into {schema}limit_settings (name, concurrency, rate, period, declared_at)
 select each.name, each.concurrency, each.rate, each.period, {now}
 from {each(:rows, name text, concurrency int, rate int, period bigint)}
@@ -13,17 +13,17 @@ where cast(:overwrite as int) = 1 and (
 )
 returning name
 
--- name: look_at_limits
--- Counters of limits that have changed: those that wait for them are looked at soon.
+-- name: check_parked_soon
+-- Check the runs parked on counters of changed limits soon.
 update {schema}limits set look_at = {now} where name {among(:rows, name text)} and look_at is not null
 
--- name: limit_lanes
--- Lanes into which runs with limits are put.
+-- name: mark_lanes_limited
+-- Mark lanes that get runs with limits.
 update {schema}lanes set limited = 1 where id {among(:rows, id bigint)} and limited = 0
 
--- name: limited_candidates
+-- name: pick_limited
 -- only: postgres
--- The first ready runs of limited lanes, locked as far as nobody else has them, for a session whose lease is alive.
+-- Pick and lock the first ready runs of limited lanes for a session with a valid lease; skip locked ones.
 with alive as materialized (
     select 1 from {schema}workers where session = :session and lease_until > {clock} {lock_shared}
 ),
@@ -41,10 +41,10 @@ select r.id, r.limits from {schema}runs r
 where r.id {among(candidates, id)} and coalesce(r.state, '') = 'ready' and r.held is null
 order by r.priority desc, r.turn, r.seq {lock_free}
 
--- name: limited_candidates
+-- name: pick_limited
 -- only: sqlite
 -- packed
--- The first ready runs of limited lanes, for a session whose lease is alive.
+-- Pick the first ready runs of limited lanes for a session with a valid lease.
 select json_group_array(json_array(id, limits)) from (
     select r.id, r.limits from {each(:lanes, lane bigint)} cross join {schema}runs r
     where each.lane not in (select id from {schema}paused_lanes) and r.seq in (
@@ -55,11 +55,13 @@ select json_group_array(json_array(id, limits)) from (
     order by r.priority desc, r.turn, r.seq limit {limit}
 )
 
--- name: hold_limits
+-- name: lock_counters
 -- only: postgres
--- Lock counters in order of place, creating those that don't exist: how they stand, what their limits allow, and the time when all are
--- locked. An upsert finds rows by the primary key whatever the planner believes. A join doesn't: a plan that was cached while the table was
--- small reads all of it for every batch after it has grown (20,000 keys; tests/store/test_many_keys.py).
+-- Lock counters in order, creating missing ones; return them with what their limits allow and the time when all are
+-- locked.
+--
+-- An upsert finds rows by primary key whatever the planner believes. A join doesn't: a plan that was cached while the
+-- table was small reads all of it for every batch once it has grown (20,000 keys; tests/store/test_many_keys.py).
 with held as (
     insert into {schema}limits (place, name, touched_at)
     select each.place, each.name, {stamp} from {each(:rows, place text, name text)} order by each.place
@@ -72,17 +74,17 @@ locked as materialized (
 select held.place, held.used, held.log, held.look_at, s.concurrency, s.rate, s.period, locked.at
 from held cross join locked left join {schema}limit_settings s on s.name = held.name
 
--- name: hold_limits
+-- name: lock_counters
 -- only: sqlite
 -- packed
--- How counters stand, what their limits allow, and the current time. A counter that doesn't exist yet is unused.
+-- Read counters with what their limits allow and the current time. A missing counter counts as unused.
 select json_group_array(json_array(each.place, coalesce(l.used, 0), coalesce(l.log, '[]'), l.look_at, s.concurrency, s.rate, s.period,
     {clock}))
 from {each(:rows, place text, name text)} left join {schema}limits l on l.place = each.place
 left join {schema}limit_settings s on s.name = each.name
 
--- name: keep_limits
--- Store counters that this transaction has locked. An upsert for the reason that hold_limits names.
+-- name: store_counters
+-- Store counters that this transaction has locked. An upsert, for the reason given at `lock_counters`.
 insert into {schema}limits (place, name, used, log, look_at, touched_at)
 select each.place, each.name, each.used, each.log, each.look_at, {stamp}
 from {each(:rows, place text, name text, used int, log text, look_at bigint)}
@@ -90,9 +92,10 @@ where true
 on conflict (place) do update set used = excluded.used, log = excluded.log, look_at = excluded.look_at, touched_at = excluded.touched_at
 
 -- name: return_permits
--- Return permits to counters, locked in order of place, and say when the runs that wait for each are to be looked at. An upsert for the
--- reason that hold_limits names; `touched_at` of the proposed row carries the number of permits, so that a counter that doesn't exist (it
--- can't have had permits in use) is created unused and old, and pruned.
+-- Return permits to counters, locked in order; return when the runs parked on each are to be checked.
+--
+-- An upsert, for the reason given at `lock_counters`. `touched_at` of the proposed row carries the number of permits,
+-- so that a missing counter, which can't have had permits in use, is created unused and old, and gets pruned.
 insert into {schema}limits (place, name, touched_at)
 select each.place, each.name, each.number from {each(:rows, place text, name text, number int)}
 where true
@@ -101,9 +104,9 @@ on conflict (place) do update set touched_at = {stamp}, used = case
     when {schema}limits.used > excluded.touched_at then {schema}limits.used - excluded.touched_at else 0 end
 returning place, look_at
 
--- name: claim_limited
+-- name: claim_admitted
 -- only: postgres
--- Locked runs that may start become the session's.
+-- Claim locked runs that got their permits, or are isolated.
 update {schema}runs
 set state = 'running', held = null, session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(cast(:at as bigint), {stamp}),
@@ -112,31 +115,31 @@ where id {among(:rows, id uuid)}
 returning id, seq, lane, priority, turn, fence, attempt, failures, deadline - {stamp}, args, options, generation, tenant, parent, spent, undos,
     ending, limits
 
--- name: claim_limited
+-- name: claim_admitted
 -- only: sqlite
--- Runs that may start become the session's.
+-- Claim locked runs that got their permits, or are isolated.
 update {schema}runs
 set state = 'running', held = null, session = :session, fence = fence + 1, attempt = attempt + 1 - resumed, due_at = null,
     spent = case when resumed = 1 then spent else 0 end, resumed = 0, claimed_at = coalesce(:at, {now}),
     started_at = coalesce(started_at, :at, {now})
 where id {among(:rows, id uuid)}
 
--- name: claimed_limited
+-- name: read_admitted
 -- only: sqlite
 -- packed
--- What their worker needs to know.
+-- Read the claimed runs.
 select json_group_array(json_array(id, seq, lane, priority, turn, fence, attempt, failures, deadline - {now}, args, options, generation,
     tenant, parent, spent, undos, ending, limits))
 from {schema}runs where id {among(:rows, id uuid)}
 
--- name: park
--- Locked runs whose limit is full wait outside the ready index until a permit returns.
+-- name: park_runs
+-- Park locked runs whose limit is full: they leave the ready index until a permit returns.
 update {schema}runs set held = 'full', parked_on = each.parked_on
 from {each(:rows, id uuid, parked_on text)}
 where {schema}runs.id {matching(:rows, id uuid)} and {schema}runs.id = each.id
 
--- name: unpark
--- The next runs that wait for a counter may be tried; those that are isolated stay so.
+-- name: unpark_runs
+-- Return the next runs parked on a counter to the ready index; isolated ones stay isolated.
 with next as materialized (
     select id from {schema}runs where held = 'full' and parked_on = :parked_on
     order by priority desc, turn, seq limit cast(:size as bigint) {lock_free}
@@ -144,49 +147,39 @@ with next as materialized (
 update {schema}runs set held = case when isolation is not null then 'isolated' end, parked_on = null where id {among(next, id)}
 returning id, {notify_workers}
 
--- name: limits_to_look_at
--- Counters whose time to be looked at has come, locked.
+-- name: pick_due_counters
+-- Pick and lock counters whose parked runs are to be checked.
 select place from {schema}limits where look_at is not null and look_at <= {now}
 order by look_at limit 500 {lock_free}
 
--- name: any_parked
--- Whether any run waits for a counter.
+-- name: has_parked
+-- Check whether any run is parked on a counter.
 select 1 from {schema}runs where held = 'full' and parked_on = :parked_on limit 1
 
--- name: prune_limits
--- Counters that nobody uses and that remember nothing that counts, in small batches; but for those that someone is at.
-with unused as materialized (
-    select l.place from {schema}limits l
-    where l.used = 0 and l.look_at is null
-    and l.touched_at < {now} - 3600000000 - coalesce((select s.period from {schema}limit_settings s where s.name = l.name), 0)
-    limit 500 {lock_free}
-)
-delete from {schema}limits where place {among(unused, place)}
-returning place
-
 -- name: list_limits
--- What is declared.
+-- List the declared limits.
 select name, concurrency, rate, period, declared_at from {schema}limit_settings order by name
 
 -- name: list_counters
--- The counters of limits that are in use or waited for, the busiest first, and how many runs wait for each, at most a thousand.
+-- List counters that are in use or waited for, the busiest first, with up to a thousand parked runs each counted.
 select l.place, l.used, l.log, l.look_at, s.concurrency, s.rate, s.period, {clock},
     (select count(*) from (select 1 from {schema}runs r where r.held = 'full' and r.parked_on = l.place limit 1000) parked)
 from {schema}limits l left join {schema}limit_settings s on s.name = l.name
 where (cast(:name as text) is null or l.name = cast(:name as text)) and (l.used > 0 or l.look_at is not null or l.log <> '[]')
 order by l.used desc, l.place limit cast(:size as bigint)
 
--- name: one_counter
--- How one counter stands.
+-- name: read_counter
+-- Read one counter.
 with one as materialized (
     select place, name, used, log, look_at from {schema}limits where place = cast(:place as text)
 )
 select one.place, one.used, one.log, one.look_at, s.concurrency, s.rate, s.period, {clock}, 0
 from one left join {schema}limit_settings s on s.name = one.name
 
--- name: holders
--- Who holds permits of a counter, or did a moment ago: the runs of sessions whose limits name it. `place` is a JSON text, as it stands in
--- those limits, which aren't parsed: they may be corrupt.
+-- name: list_permit_holders
+-- List the runs of sessions that hold permits of a counter.
+--
+-- `place` is JSON text, as it appears in the limits of runs. Those aren't parsed, because they may be corrupt.
 with sessions as materialized (
     select session from {schema}workers
 )

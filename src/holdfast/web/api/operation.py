@@ -81,7 +81,7 @@ def route(context: SiteContext, operation: Operation) -> Route:
             call = ApiRequest(context, principal, dict(request.path_params), query, body)
             result = await asyncio.to_thread(operation.do, call)
             if operation.method == "POST":
-                log.acted(f"{operation.name} {request.url.path}", principal.by)
+                log.operator_action(f"{operation.name} {request.url.path}", principal.by)
             return json_response(result, operation.status)
         except Exception as error:
             return error_response(error, request)

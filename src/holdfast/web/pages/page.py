@@ -100,7 +100,7 @@ def action_route(context: SiteContext, action: FormAction) -> Route:
                 raise RequestError(403, "this form has expired: go back, reload the page and try again", "csrf_token")
             page_request = PageRequest(context, principal, dict(request.path_params), request.query_params, form)
             next_page = await asyncio.to_thread(action.do, page_request)
-            log.acted(f"{request.method} {request.url.path}", principal.by)
+            log.operator_action(f"{request.method} {request.url.path}", principal.by)
             return RedirectResponse(request.scope.get("root_path", "") + next_page, 303)
         except Exception as error:
             return error_page(error, request, principal)

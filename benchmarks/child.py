@@ -1,0 +1,97 @@
+"""The child processes that benchmarks start: `python -m benchmarks.child work|send|enqueue …`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.profiler import profile_process
+from benchmarks.tasks import PAYLOAD_TEXT, StartMarkers, make_app
+from holdfast.task.task import Task
+
+PAUSE_RANGE_S = (0.02, 0.06)
+BULK_JOBS = 1000
+
+
+def main() -> None:
+    options = parse_arguments()
+    threading.Thread(target=exit_with_parent, name="bench-parent", daemon=True).start()
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    actions = {"work": work, "send": send, "enqueue": enqueue}
+    actions[options.action](options)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.child", description=__doc__)
+    parser.add_argument("action", choices=["work", "send", "enqueue"])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--scratch", type=Path, required=True, help="folder for marker files")
+    parser.add_argument("--concurrency", type=int, default=100)
+    parser.add_argument("--queue", action="append", help="work only on this queue; can be repeated")
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--mode", choices=["single", "concurrent", "bulk"], default="single")
+    parser.add_argument("--callers", type=int, default=1)
+    return parser.parse_args()
+
+
+def exit_with_parent() -> None:
+    """Exit when standard input closes: only the parent process holds its other end."""
+    while os.read(0, 1):  # sys.stdin would hold a lock that the interpreter needs at exit.
+        pass
+    os._exit(1)
+
+
+def work(options: argparse.Namespace) -> None:
+    """Run a worker until SIGTERM."""
+    app, _ = make_app(options.url, StartMarkers(options.scratch))
+    with app, profile_process():
+        app.worker(queues=options.queue, concurrency=options.concurrency).run()
+
+
+def send(options: argparse.Namespace) -> None:
+    """Enqueue single jobs with random pauses; each carries the time at which it was sent."""
+    app, noop = make_app(options.url)
+    with app:
+        for number in range(options.count):
+            noop.enqueue(number, PAYLOAD_TEXT, time.time())
+            time.sleep(random.uniform(*PAUSE_RANGE_S))
+
+
+def enqueue(options: argparse.Namespace) -> None:
+    """Enqueue jobs as fast as possible and print the rate, without the time to connect."""
+    app, noop = make_app(options.url)
+    with app, profile_process():
+        app.store.prepare()
+        started = time.perf_counter()
+        if options.mode == "single":
+            for number in range(options.count):
+                noop.enqueue(number, PAYLOAD_TEXT)
+        elif options.mode == "bulk":
+            for first in range(0, options.count, BULK_JOBS):
+                last = min(options.count, first + BULK_JOBS)
+                noop.enqueue_many([(number, PAYLOAD_TEXT) for number in range(first, last)])
+        else:
+            asyncio.run(_enqueue_concurrently(noop, options))
+        seconds = time.perf_counter() - started
+    print(json.dumps({"rate": options.count / seconds}), flush=True)
+
+
+async def _enqueue_concurrently(noop: Task[..., int], options: argparse.Namespace) -> None:
+    """Run several callers, each of which awaits its own enqueue before the next."""
+
+    async def call(first: int) -> None:
+        for number in range(first, options.count, options.callers):
+            await noop.aenqueue(number, PAYLOAD_TEXT)
+
+    await asyncio.gather(*[call(first) for first in range(options.callers)])
+
+
+if __name__ == "__main__":
+    main()

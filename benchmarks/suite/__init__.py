@@ -1,0 +1,28 @@
+"""The benchmarks, in the order in which `./dev bench all` runs them."""
+
+from __future__ import annotations
+
+from benchmarks.benchmark import Benchmark
+from benchmarks.suite.enqueue import Enqueue
+from benchmarks.suite.graphs import Graphs
+from benchmarks.suite.growth import Growth
+from benchmarks.suite.jobs import Jobs
+from benchmarks.suite.latency import Latency
+from benchmarks.suite.limits import Limits
+from benchmarks.suite.memory import Memory
+from benchmarks.suite.pages import Pages
+from benchmarks.suite.steps import Steps
+from benchmarks.suite.sustained import Sustained
+
+BENCHMARKS: tuple[Benchmark, ...] = (
+    Jobs(),
+    Steps(),
+    Latency(),
+    Enqueue(),
+    Graphs(),
+    Limits(),
+    Growth(),
+    Sustained(),
+    Memory(),
+    Pages(),
+)

@@ -1,0 +1,310 @@
+"""Carry out a batch of commands in one transaction: lock first, then look, then write; each kind set-based."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from holdfast.store.commands import (
+    RUN_LOST,
+    Command,
+    EmitCommand,
+    EnqueueCommand,
+    MarkUndosCommand,
+    NewCheckpoint,
+    ProgressCommand,
+    Reply,
+    RunToken,
+    SpawnCommand,
+    WaitCommand,
+    WaitOutcome,
+    WaitRegistered,
+    WithdrawCommand,
+    WriteCommand,
+    Written,
+)
+from holdfast.store.enqueue import assign_turns, new_run_batches, new_run_row
+from holdfast.store.graph_progress import insert_nodes
+from holdfast.store.graphs import ParentGraph, graph_row, node_rows
+from holdfast.store.lanes import LaneKey
+from holdfast.store.module import StatementExecutor, id_rows, in_batches, json_rows
+from holdfast.store.rows import NewGraph, NewRun
+from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
+from holdfast.store.waits import (
+    EventWaiter,
+    decode_outcome,
+    deliver_message,
+    emit_locked_events,
+    encode_outcome,
+    find_waiters,
+    lock_events,
+    receiver_key,
+    take_message,
+    wake_runs,
+)
+
+C = TypeVar("C")
+
+
+def outcome_checkpoint(command: Any, kind: str, value: str | None) -> NewCheckpoint:
+    """Build the checkpoint of a command's outcome."""
+    token: RunToken = command.token
+    return NewCheckpoint(*token, command.n, command.key, kind, value)
+
+
+def read_replies(tx: StatementExecutor, commands: Sequence[Command]) -> dict[int, Reply]:
+    """Return the replies of commands that were carried out before their replies got lost, by position."""
+    numbered = {
+        (command.token.run, command.n): (at, command)
+        for at, command in enumerate(commands)
+        if not isinstance(command, ProgressCommand | MarkUndosCommand) and command.n is not None
+    }
+    if not numbered:
+        return {}
+    rows = [{"run": run, "generation": command.token.generation, "n": n} for (run, n), (_, command) in numbered.items()]
+    replies: dict[int, Reply] = {}
+    for run, n, key, fence, kind, value in tx.execute("read_recorded", rows=json_rows(rows)):
+        at, command = numbered[str(run), n]
+        if (key, fence) == (command.key, command.token.fence):
+            replies[at] = decode_outcome(kind, value) if isinstance(command, WaitCommand) else Written(value)
+    return replies
+
+
+class CommandBatch:
+    """A batch of commands and the replies to them. The caller has locked the session."""
+
+    def __init__(
+        self, tx: StatementExecutor, session: str, lanes: dict[LaneKey, int], commands: Sequence[Command]
+    ) -> None:
+        self._tx = tx
+        self._session = session
+        self._lanes = lanes
+        self._commands = commands
+        self._replies: dict[int, Reply] = {}
+        self._emitted: dict[str, str] = {}
+        self._runs: dict[str, LockedRun] = {}
+        self._checkpoints: list[NewCheckpoint] = []
+        self._woken: set[str] = set()
+
+    def write(self) -> list[Reply]:
+        """Carry out all commands; return a reply for each."""
+        events = {(emit.tenant, emit.name) for _, emit in self._unanswered(EmitCommand)}
+        events |= {(wait.tenant, str(wait.name)) for _, wait in self._unanswered(WaitCommand) if wait.kind == "event"}
+        if events:
+            self._emitted = lock_events(self._tx, events)
+        new = {emit.target for _, emit in self._unanswered(EmitCommand)} - self._emitted.keys()
+        waiters, more = find_waiters(self._tx, new)
+        self._lock_runs(waiters)
+        self._emit(waiters, more=more)
+        self._record()
+        self._withdraw()
+        self._wait()
+        self._spawn()
+        self._enqueue()
+        self._report()
+        # In batches by size: an emit may resolve many waits with a large payload.
+        for batch in in_batches(self._checkpoints, lambda checkpoint: len(checkpoint.value or "")):
+            self._tx.execute("add_checkpoints", rows=json_rows(batch))
+        wake_runs(self._tx, self._woken)
+        return [self._replies[at] for at in range(len(self._commands))]
+
+    def _unanswered(self, kind: type[C]) -> list[tuple[int, C]]:
+        """Return the commands of a kind that have no reply yet, with their positions."""
+        return [
+            (at, command)
+            for at, command in enumerate(self._commands)
+            if isinstance(command, kind) and at not in self._replies
+        ]
+
+    def _lock_runs(self, waiters: Sequence[EventWaiter]) -> None:
+        """Lock the runs of the commands and those that will be woken.
+
+        Under the locks, reply to commands that were carried out before, and to those whose run is lost.
+        """
+        runs = {command.token.run for command in self._commands} | {waiter.run for waiter in waiters}
+        self._runs = lock_runs(self._tx, runs)
+        self._replies = read_replies(self._tx, self._commands)
+        for at, command in enumerate(self._commands):
+            run = self._runs.get(command.token.run)
+            if at not in self._replies and (run is None or not run.belongs_to(self._session, command.token.fence)):
+                self._replies[at] = RUN_LOST
+
+    def _reply(self, at: int, command: Any, kind: str, value: str | None) -> None:
+        self._checkpoints.append(outcome_checkpoint(command, kind, value))
+        self._replies[at] = Written(value)
+
+    def _emit(self, waiters: Sequence[EventWaiter], *, more: bool) -> None:
+        payloads: dict[str, str] = {}
+        traces: dict[str, str | None] = {}
+        for at, emit in self._unanswered(EmitCommand):
+            is_first = emit.target not in self._emitted
+            if is_first:
+                payloads[emit.target] = self._emitted[emit.target] = emit.payload
+                traces[emit.target] = emit.trace
+            self._reply(at, emit, "emit", "true" if is_first else "false")
+        if payloads:
+            self._woken |= emit_locked_events(self._tx, payloads, waiters, more=more, traces=traces)
+
+    def _record(self) -> None:
+        """Record checkpoints, and delete the waits of which they are the outcome."""
+        records = self._unanswered(NewCheckpoint)
+        for at, record in records:
+            self._checkpoints.append(record)
+            self._replies[at] = Written()
+        over = [record for _, record in records if record.waited]
+        if over:
+            self._tx.execute("delete_resolved_waits", rows=json_rows(map(_wait_key, over)))
+
+    def _withdraw(self) -> None:
+        """Delete waits that the task gave up, and pass on the messages that they had received.
+
+        A wait that is registered and withdrawn in the same batch isn't registered at all.
+        """
+        given_up = {(each.token, each.key) for each in self._commands if isinstance(each, WithdrawCommand)}
+        if not given_up:
+            return
+        self._replies.update(
+            (at, WaitRegistered(None))
+            for at, wait in self._unanswered(WaitCommand)
+            if (wait.token, wait.key) in given_up
+        )
+        withdraws = self._unanswered(WithdrawCommand)
+        if not withdraws:
+            return
+        deleted = self._tx.execute("withdraw_waits", rows=json_rows(_wait_key(withdraw) for _, withdraw in withdraws))
+        unresolved = {(str(run), key) for run, key, outcome in deleted if outcome is None}
+        receivers: list[dict[str, Any]] = []
+        for at, withdraw in withdraws:
+            self._reply(at, withdraw, "withdrawn", None)
+            token = withdraw.token
+            if (token.run, withdraw.key) not in unresolved:
+                receivers.append({"run": token.run, "taken_by": receiver_key(token.generation, withdraw.key)})
+        for run, topic in self._tx.execute("return_messages", rows=json_rows(receivers)) if receivers else []:
+            deliver_message(self._tx, str(run), topic)
+
+    def _wait(self) -> None:
+        waits = self._unanswered(WaitCommand)
+        if not waits:
+            return
+        found = self._tx.execute("find_waits", rows=json_rows(_wait_key(wait) for _, wait in waits))
+        known = {(str(run), key): (due_in, outcome, value) for run, key, due_in, outcome, value in found}
+        new: list[tuple[int, WaitCommand, int | None]] = []
+        over: list[WaitCommand] = []
+        for at, wait in waits:
+            pending: int | None = None
+            if (key := (wait.token.run, wait.key)) in known:  # a repeat, which may have been resolved since
+                due_in, kind, value = known[key]
+                outcome = None if kind is None else WaitOutcome(kind, value)
+                self._replies[at] = WaitRegistered(due_in)
+            else:
+                outcome, pending = self._look_up(wait)
+                if outcome is None:
+                    new.append((at, wait, pending))
+            if outcome is not None:
+                self._replies[at] = outcome
+                self._checkpoints.append(outcome_checkpoint(wait, *encode_outcome(wait.kind, outcome)))
+                if key in known:
+                    over.append(wait)
+        if over:
+            self._tx.execute("delete_resolved_waits", rows=json_rows(map(_wait_key, over)))
+        if new:
+            added = self._tx.execute("add_waits", rows=json_rows(_wait_row(wait, pending) for _, wait, pending in new))
+            due = {(str(run), key): due_in for run, key, due_in in added}
+            self._replies.update((at, WaitRegistered(due.get((wait.token.run, wait.key)))) for at, wait, _ in new)
+
+    def _look_up(self, wait: WaitCommand) -> tuple[WaitOutcome | None, int | None]:
+        """Return the outcome that a wait has at once, or how many children it has to wait for."""
+        run = wait.token.run
+        if wait.kind == "event" and wait.target in self._emitted:
+            return WaitOutcome("event", self._emitted[wait.target]), None
+        if wait.kind == "message":
+            payload = take_message(self._tx, run, wait.target, receiver_key(wait.token.generation, wait.key))
+            return (None if payload is None else WaitOutcome("message", payload)), None
+        if wait.kind == "children":
+            left, failed = self._tx.execute("count_unfinished_children", parent=run, spawn_key=wait.target)[0]
+            if wait.eager and failed is not None:
+                return WaitOutcome("failed", str(failed)), None
+            return (None, left) if left else (WaitOutcome("children", None), None)
+        return None, None
+
+    def _spawn(self) -> None:
+        rows: list[dict[str, Any]] = []
+        for at, spawn in self._unanswered(SpawnCommand):
+            run = self._runs[spawn.token.run]
+            assign_turns(self._tx, spawn.runs(), run.tenant)
+            self._reply(at, spawn, spawn.kind, spawn.value)
+            if spawn.graph is not None:
+                self._spawn_graph(run, spawn, spawn.graph)
+                continue
+            for index, child in enumerate(spawn.children):
+                blocked = spawn.concurrency is not None and index >= spawn.concurrency
+                rows.append(_child_row(child, self._lanes, run, spawn, index, blocked=blocked))
+        for batch in in_batches(rows, lambda row: len(row["args"])):
+            self._tx.execute("add_children", rows=json_rows(batch))
+
+    def _spawn_graph(self, parent: LockedRun, spawn: SpawnCommand, graph: NewGraph) -> None:
+        """Create a child that is a graph, with its nodes."""
+        (child,) = spawn.children
+        row = graph_row(child, self._lanes, graph) | _child_row(child, self._lanes, parent, spawn, 0, blocked=False)
+        insert_nodes(self._tx, {"nodes": [row], "edges": [], "begun": []})
+        insert_nodes(self._tx, node_rows(graph, self._lanes, ParentGraph(child.id, row["root"], row.get("tenant"))))
+
+    def _enqueue(self) -> None:
+        """Create independent runs without a key or a unique name."""
+        new: list[NewRun] = []
+        for at, enqueue in self._unanswered(EnqueueCommand):
+            new.append(enqueue.request)
+            self._reply(at, enqueue, "enqueue", f'"{enqueue.request.id}"')
+        assign_turns(self._tx, new)
+        for rows in new_run_batches(new, self._lanes):
+            self._tx.execute("add_runs", rows=rows)
+
+    def _report(self) -> None:
+        """Write what runs report about themselves: chunks for followers, progress, that they have compensations."""
+        numbers: Counter[str] = Counter()
+        chunks = []
+        for at, write in self._unanswered(WriteCommand):
+            numbers[write.token.run] += 1
+            number = numbers[write.token.run]
+            chunks.append({"run": write.token.run, "number": number, "attempt": write.attempt, "data": write.data})
+            self._replies[at] = Written()
+            if write.n is not None:
+                self._checkpoints.append(outcome_checkpoint(write, "write", None))
+        if chunks:
+            self._tx.execute("add_chunks", rows=json_rows(chunks))
+        progress = {report.token.run: report.text for _, report in self._unanswered(ProgressCommand)}
+        if progress:
+            rows = json_rows({"id": run, "progress": text} for run, text in progress.items())
+            self._tx.execute("set_progress", rows=rows)
+        marked = {mark.token.run for _, mark in self._unanswered(MarkUndosCommand)}
+        if marked:
+            self._tx.execute("mark_undos", rows=id_rows(sorted(marked)))
+        reported = [*self._unanswered(ProgressCommand), *self._unanswered(MarkUndosCommand)]
+        self._replies.update((at, Written()) for at, _ in reported)
+
+
+def _wait_key(command: WaitCommand | WithdrawCommand | NewCheckpoint) -> dict[str, Any]:
+    return {"run": command.token.run, "generation": command.token.generation, "key": command.key}
+
+
+def _wait_row(wait: WaitCommand, pending: int | None) -> dict[str, Any]:
+    return {
+        **_wait_key(wait), "kind": wait.kind, "target": wait.target, "eager": wait.eager, "pending": pending,
+        "due_at": wait.due_at, "delay": wait.delay,
+    }  # fmt: skip
+
+
+def _child_row(
+    child: NewRun, lanes: dict[LaneKey, int], parent: LockedRun, spawn: SpawnCommand, index: int, *, blocked: bool
+) -> dict[str, Any]:
+    row = new_run_row(child, lanes)
+    if "tenant" not in row and parent.tenant is not None:
+        row["tenant"] = parent.tenant
+    row |= {
+        "root": parent.root or parent.id, "parent": parent.id,
+        "spawn_key": format_spawn_key(parent.generation, spawn.key),
+    }  # fmt: skip
+    if spawn.kind == "map":
+        row["place"] = index
+    return {**row, "blocked": 1} if blocked else row

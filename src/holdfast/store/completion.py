@@ -1,0 +1,174 @@
+"""Propagate ends and retries through a run's tree, in the same transaction.
+
+When runs end, their parents are notified, dependent nodes are released, and children of failed runs are cancelled. When
+runs are retried, the children and nodes that failed with them are retried too. Every function runs inside the
+transaction of its caller, which has locked the runs and the ancestors that they affect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.store.graph_progress import (
+    GraphStart,
+    ReleaseResult,
+    decide_ready_nodes,
+    insert_nodes,
+    release_dependents,
+)
+from holdfast.store.module import StatementExecutor, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.run_tree import EndedRun, cancel_children, format_spawn_key, notify_parents, parse_spawn_key
+
+
+def propagate_ends(tx: StatementExecutor, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[str]:
+    """Carry out all that follows from ended runs, or from released nodes; return the graphs that failed by it."""
+    pending = list(ends)
+    starting: list[GraphStart] = []
+    failed: list[str] = []
+    if released is not None:
+        pending += released.ended
+        starting += released.starting
+    while pending or starting:
+        final = [end for end in pending if end.is_final]
+        notify_parents(tx, final)
+        following = release_dependents(tx, [end for end in final if end.node is not None])
+        started = [_start_graph(tx, start) for start in starting]
+        unsuccessful = [end.id for end in pending if not end.is_success]
+        pending = [end for each in (following, *started) for end in each.ended]
+        failed += [end.id for end in pending if end.state == "failed"]
+        pending += cancel_children(tx, unsuccessful)
+        starting = [start for each in (following, *started) for start in each.starting]
+    return failed
+
+
+def _start_graph(tx: StatementExecutor, start: GraphStart) -> ReleaseResult:
+    """Start a nested graph: create its nodes, or retry them if they exist."""
+    if tx.execute("has_nodes", graph=start.id):
+        return reopen_graph(tx, start.id)
+    insert_nodes(tx, start.rows)
+    return ReleaseResult([], [])
+
+
+class RetriedRun(NamedTuple):
+    """A run that is ready again, or goes on undoing."""
+
+    id: str
+    records: int
+    ending: str | None
+    generation: int
+    parent: str | None
+    spawn_key: str | None
+    map_index: int | None
+    kind: str | None
+
+
+def retry_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None = None) -> ReleaseResult | None:
+    """Retry locked runs and the failed children below them, for the operator `by`.
+
+    Return what followed for graphs among them, or None if no run could be retried.
+    """
+    retried = _reset_runs(tx, runs, by)
+    if not retried:
+        return None
+    released = [reopen_graph(tx, run.id, by) for run in retried if run.kind == "graph"]
+    return _merge(released + _retry_children(tx, retried, by))
+
+
+def reopen_graph(tx: StatementExecutor, graph: str, by: str | None = None) -> ReleaseResult:
+    """Retry a locked graph: block its failed, cancelled and skipped nodes again and decide those that can start."""
+    nodes = [str(id) for (id,) in tx.execute("lock_nodes_to_retry", graph=graph)]
+    retried = [run for chunk in in_chunks(nodes) for run in _reset_runs(tx, chunk, by)]
+    below = _retry_children(tx, retried, by)
+    for chunk in in_chunks(nodes):
+        tx.execute("block_nodes", rows=id_rows(chunk))
+    tx.execute("recount_nodes", graph=graph)
+    ((pending,),) = tx.execute("reopen_graph", graph=graph)
+    return _merge([decide_ready_nodes(tx, graph, pending), *below])
+
+
+def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
+    return ReleaseResult(
+        [end for each in released for end in each.ended], [start for each in released for start in each.starting]
+    )
+
+
+def _reset_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
+    """Return failed runs to ready with new budgets; their checkpoints stay."""
+    retried = [
+        RetriedRun(str(id), records, ending, generation, None if parent is None else str(parent), *rest)
+        for id, records, ending, generation, parent, *rest, _ in tx.execute("retry_runs", rows=id_rows(runs))
+    ]
+    data = None if by is None else msgspec.json.encode({"by": by}).decode()
+    history = [history_row(run.id, run.records, "retried", 0, data=data) for run in retried]
+    tx.execute("add_history", rows=json_rows(history))
+    return retried
+
+
+def _retry_children(tx: StatementExecutor, retried: Sequence[RetriedRun], by: str | None) -> list[ReleaseResult]:
+    """Retry the failed children of retried runs, and forget the steps that were undone, so that they run again."""
+    children = [run for run in retried if run.spawn_key is not None]
+    if children:
+        _reopen_waits(tx, children)
+        _apply_map_concurrency(tx, [run for run in children if run.map_index is not None])
+    anew = [run for run in retried if run.ending is None]  # the others go on undoing
+    if anew:
+        tx.execute("delete_undone_steps", rows=id_rows(run.id for run in anew))
+    failed = _find_failed_children(tx, [run for run in anew if run.kind is None])
+    released = [retry_runs(tx, chunk, by) for chunk in in_chunks(failed)]
+    return [each for each in released if each is not None]
+
+
+def _find_failed_children(tx: StatementExecutor, parents: Sequence[RetriedRun]) -> list[str]:
+    """Return children that failed or were cancelled since the last restart and that their parent hasn't joined."""
+    if not parents:
+        return []
+    generations = {run.id: run.generation for run in parents}
+    rows = id_rows(generations)
+    joined = {(str(run), key.rpartition("#")[0]) for run, key in tx.execute("find_joined_calls", rows=rows)}
+    found = []
+    for id, parent, created_by in tx.execute("lock_failed_children", rows=rows):
+        generation, call = parse_spawn_key(created_by)
+        if generation == generations[str(parent)] and (str(parent), f"$join:{call}") not in joined:
+            found.append(str(id))
+    return found
+
+
+def _reopen_waits(tx: StatementExecutor, children: Sequence[RetriedRun]) -> None:
+    """Let parents that waited for these children wait for them again."""
+    calls = {(str(run.parent), str(run.spawn_key)) for run in children}
+    rows = [
+        {"parent": parent, "generation": parse_spawn_key(key)[0], "spawn_key": key} for parent, key in sorted(calls)
+    ]
+    tx.execute("reopen_child_waits", rows=json_rows(rows))
+
+
+def _apply_map_concurrency(tx: StatementExecutor, mapped: Sequence[RetriedRun]) -> None:
+    """Block retried children of maps again, except for as many as the map's concurrency allows."""
+    if not mapped:
+        return
+    found = tx.execute("read_map_checkpoints", rows=id_rows({str(run.parent) for run in mapped}))
+    limits = {
+        (str(run), format_spawn_key(generation, key)): map_concurrency(value) for run, generation, key, value in found
+    }
+    bounded = [run for run in mapped if limits.get((str(run.parent), str(run.spawn_key))) is not None]
+    tx.execute("block_map_children", rows=id_rows(run.id for run in bounded))
+    for parent, key in sorted({(str(run.parent), str(run.spawn_key)) for run in bounded}):
+        ((active,),) = tx.execute("count_active_children", parent=parent, spawn_key=key)
+        free = (limits[parent, key] or 0) - active
+        if free > 0:
+            tx.execute("release_map_children", parent=parent, spawn_key=key, size=free)
+
+
+def encode_map_value(count: int, concurrency: int | None) -> str:
+    """Encode the checkpoint of a map: how many children it has, and how many of them may be active at once."""
+    value = {"children": count} if concurrency is None else {"children": count, "concurrency": concurrency}
+    return msgspec.json.encode(value).decode()
+
+
+def map_concurrency(value: str) -> int | None:
+    """Return the concurrency from the checkpoint of a map."""
+    concurrency: int | None = msgspec.json.decode(value).get("concurrency")
+    return concurrency

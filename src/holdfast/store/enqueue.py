@@ -1,0 +1,336 @@
+"""Create runs: keys, unique names, lanes, turns, rows.
+
+The steps of an enqueue are a generator that yields statements and receives their rows. It does no I/O itself, so that
+one implementation runs on the store's own connections and on a caller's sync or async connection.
+
+Lock order: keys first, then unique names, both ascending. Rows are inserted in the order given, so a batch with several
+unique names locks the names beforehand.
+
+**Turns** are the order in which ready runs of one priority are claimed; the ready index sorts by them. In most queues,
+a run's turn is the database time at which it became ready, minus `TURN_EPOCH`. So a run that reschedules itself (a
+state machine's move, a retry, a wake-up) queues behind work that was ready before. A batch has one time and is ordered
+by `seq`. A run that returns through no fault of its own (handed back, its worker lost) keeps its turn. So do nodes of
+graphs and children of maps that wait for others: their turn is that of the graph or map, so that graphs and maps that
+have started finish first.
+
+In a fair queue, turns are positive numbers. The runs of each tenant stand one after the other, spaced by weight, beside
+those of other tenants. So a tenant with a million runs and one with ten are served side by side. A new run gets a turn
+behind the last that its tenant has ready, or beside the one that is claimed next, so that an idle tenant doesn't save
+up turns. A run that becomes ready again gets the next turn of its tenant (`{next_turn}` in `database/dialect.py`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database import Duplicate, Row, Statement
+from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
+from holdfast.database.dialect import TURN_STEP
+from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
+from holdfast.model.blocking_calls import run_in_thread
+from holdfast.model.run import GRAPH_QUEUE
+from holdfast.store.lanes import LaneKey, LaneStore
+from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreContext, StoreModule, in_batches, json_rows
+from holdfast.store.rows import NewRun
+
+StatementCall: TypeAlias = tuple[str, dict[str, Any]]
+"""A statement's name and its values."""
+EnqueueSteps: TypeAlias = Generator[StatementCall, list[Row], list[str]]
+"""Yields statements, receives their rows, returns run ids."""
+MakeSteps: TypeAlias = Callable[[dict[LaneKey, int]], EnqueueSteps]
+
+MAX_PLAIN_ROWS = 1000
+"""How many runs without a key or a unique name one statement inserts."""
+MAX_UNIQUE_TRIES = 10
+
+_OPTIONAL = ("tenant", "delay", "run_at", "deadline_in", "deadline_at", "options", "tags", "limits")
+_optional = attrgetter(*_OPTIONAL)
+_NONE_GIVEN = (None,) * len(_OPTIONAL)
+
+
+class Enqueuer(StoreModule):
+    """Creates independent runs."""
+
+    def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
+        super().__init__(context)
+        self._lanes = lanes
+        self._verified: weakref.WeakSet[object] = weakref.WeakSet()
+        """Callers' databases that are known to be the app's own."""
+
+    def enqueue(self, runs: Sequence[NewRun]) -> list[str]:
+        """Create the runs, all or none; return for each its id, or that of the run that has its key or unique name.
+
+        Raises KeyConflict if a key was used for another request.
+        """
+        if not runs:
+            return []
+        lanes = self._lanes.for_runs(runs)
+        if any(run.key is not None or run.unique is not None or run.fair is not None for run in runs):
+            return self._transaction("client", lambda tx: run_steps(enqueue_steps(runs, lanes), tx.execute))
+        try:
+            self._insert_plain(
+                "add_new_runs" if self._context.database.dialect.writing_ctes else "add_runs", runs, lanes
+            )
+        except Duplicate:  # they were inserted before the answer got lost
+            self._insert_plain("add_runs", runs, lanes)
+        return [run.id for run in runs]
+
+    def _insert_plain(self, name: str, runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> None:
+        """Insert runs without keys, unique names or turns: with one statement, or several in a transaction."""
+        batches = new_run_batches(runs, lanes, MAX_PLAIN_ROWS)
+        first = next(batches)
+        if next(batches, None) is None:
+            self._execute("client", name, rows=first)
+            return
+
+        def work(tx: StatementExecutor) -> None:
+            for rows in new_run_batches(runs, lanes, MAX_PLAIN_ROWS):
+                tx.execute(name, rows=rows)
+
+        self._transaction("client", work)
+
+    def enqueue_on(self, connection: CallerConnection, runs: Sequence[NewRun]) -> list[str]:
+        """Enqueue inside the transaction of the caller's connection."""
+        return self.run_on(connection, runs, lambda lanes: enqueue_steps(runs, lanes))
+
+    async def enqueue_on_async(self, connection: AsyncCallerConnection, runs: Sequence[NewRun]) -> list[str]:
+        """Enqueue inside the transaction of the caller's async connection."""
+        return await self.run_on_async(connection, runs, lambda lanes: enqueue_steps(runs, lanes))
+
+    def run_on(self, connection: CallerConnection, runs: Iterable[NewRun], make: MakeSteps) -> list[str]:
+        """Run the steps that create these runs inside the transaction of the caller's connection."""
+        connection.check()
+        steps = self._with_savepoint(connection, make(self._lanes.for_runs(runs)))
+        return run_steps(steps, partial(self._execute_on, connection))
+
+    def _execute_on(self, connection: CallerConnection, name: str, **values: Any) -> list[Row]:
+        return connection.execute(*self._rendered(name, values))
+
+    async def run_on_async(
+        self, connection: AsyncCallerConnection, runs: Iterable[NewRun], make: MakeSteps
+    ) -> list[str]:
+        """Run the steps that create these runs inside the transaction of the caller's async connection."""
+        connection.check()
+        steps = self._with_savepoint(connection, make(await run_in_thread(self._lanes.for_runs, runs)))
+        try:
+            name, values = next(steps)
+            while True:
+                try:
+                    rows = await connection.execute(*self._rendered(name, values))
+                except Exception as error:
+                    name, values = steps.throw(error)
+                else:
+                    name, values = steps.send(rows)
+        except StopIteration as end:
+            return list(end.value)
+
+    def _rendered(self, name: str, values: dict[str, Any]) -> tuple[Statement, dict[str, Any]]:
+        return self._context.statements.get(name), {**values, "now": self._context.clock()}
+
+    def _with_savepoint(
+        self, connection: CallerConnection | AsyncCallerConnection, steps: EnqueueSteps
+    ) -> EnqueueSteps:
+        """Wrap steps in a savepoint, so that a failure leaves nothing in the caller's transaction.
+
+        The first use of a connection checks that it leads to the app's own tables.
+        """
+        if connection.target not in self._verified:
+            yield from _check_identity(self._context.identity())
+            self._verified.add(connection.target)
+        yield "begin_enqueue", {}
+        try:
+            ids = yield from steps
+        except Exception:
+            yield "rollback_enqueue", {}
+            raise
+        yield "release_enqueue", {}
+        return ids
+
+
+def run_steps(steps: EnqueueSteps, execute: Callable[..., list[Row]]) -> list[str]:
+    """Execute the statements of steps to their end; return the run ids."""
+    try:
+        name, values = next(steps)
+        while True:
+            try:
+                rows = execute(name, **values)
+            except Exception as error:
+                name, values = steps.throw(error)
+            else:
+                name, values = steps.send(rows)
+    except StopIteration as end:
+        return list(end.value)
+
+
+def _check_identity(ours: str) -> Generator[StatementCall, list[Row], None]:
+    found = yield "find_tables", {}
+    if not found[0][0]:
+        raise ConfigError(
+            "the database of connection= has no Holdfast tables: use the same database and schema as the app"
+        )
+    identity = yield "read_identity", {}
+    if not identity or identity[0][0] != ours:
+        raise ConfigError(
+            "the database of connection= has Holdfast tables of its own: use the same database and schema as the app"
+        )
+
+
+# Steps
+
+
+def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueSteps:
+    """Yield the statements of an enqueue; return for each run its id, or that of the run that stands for it."""
+    stands_for: dict[str, str] = yield from key_steps([run for run in runs if run.key is not None])
+    new = [run for run in runs if run.id not in stands_for]
+    yield from turn_steps(new)
+    names = {name for run in new if (name := unique_name(run)) is not None}
+    if len(names) > 1:
+        yield "lock_unique_names", {"rows": json_rows({"unique_name": name} for name in names)}
+    for tries in range(MAX_UNIQUE_TRIES):
+        created: set[str] = set()
+        for batch in new_run_batches(new, lanes):
+            rows = yield "add_runs", {"rows": batch}
+            created.update(str(row[0]) for row in rows)
+        successors = [{"id": run.id} for run in new if run.id in created and run.unique is not None]
+        if successors:
+            yield "hold_successors", {"rows": json_rows(successors)}
+        contested = [run for run in new if run.id not in created and run.unique is not None]
+        if not contested:
+            break
+        found = yield from _find_unfinished(contested)
+        stands_for |= found
+        new = [run for run in contested if run.id not in found]  # the other run ended in between: try again
+        if not new:
+            break
+        if tries == MAX_UNIQUE_TRIES - 1:
+            raise StoreUnavailable(f"too much contention for the unique name {new[0].unique!r}: try again")
+    stands_for = {id: stands_for.get(other, other) for id, other in stands_for.items()}  # one key twice in a batch
+    yield from _redirect_keys(runs, stands_for)
+    return [stands_for.get(run.id, run.id) for run in runs]
+
+
+def key_steps(keyed: list[NewRun]) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """Take idempotency keys; for runs whose key was taken before, return the run that has it."""
+    if not keyed:
+        return {}
+    first: dict[tuple[str, str], NewRun] = {}
+    for run in keyed:
+        first.setdefault((key_scope(run), str(run.key)), run)
+    rows = json_rows(
+        {"scope": scope, "key": key, "digest": run.digest, "run": run.id} for (scope, key), run in sorted(first.items())
+    )
+    taken = yield "add_keys", {"rows": rows}
+    known = {key: (run.digest, run.id) for key, run in first.items()}
+    if len(taken) < len(first):
+        found = yield "find_keys", {"rows": rows}
+        known |= {(scope, key): (digest, str(id)) for scope, key, digest, id in found}
+    stands_for = {}
+    for run in keyed:
+        digest, id = known[key_scope(run), str(run.key)]
+        if digest not in (run.digest, run.old_digest):
+            what = f"{'graph' if run.queue == GRAPH_QUEUE else 'task'} {run.task}"
+            raise KeyConflict(
+                f"key {run.key!r} of {what} was used for another request, by run {id}:"
+                " use another key, or the same arguments",
+                UUID(id),
+            )
+        if id != run.id:
+            stands_for[run.id] = id
+    return stands_for
+
+
+def _find_unfinished(contested: list[NewRun]) -> Generator[StatementCall, list[Row], dict[str, str]]:
+    """For runs that were not inserted, return themselves if they exist (a repeat), or the holder of their name."""
+    existing = yield "find_existing", {"rows": json_rows({"id": run.id} for run in contested)}
+    found = {str(row[0]): str(row[0]) for row in existing}
+    rows = json_rows({"unique_name": unique_name(run)} for run in contested)
+    holders = yield "find_unique_holders", {"rows": rows}
+    by_name = {name: str(id) for id, name in holders}
+    for run in contested:
+        name = unique_name(run)
+        if run.id not in found and name in by_name:
+            found[run.id] = by_name[name]
+    return found
+
+
+def _redirect_keys(runs: Sequence[NewRun], stands_for: dict[str, str]) -> Generator[StatementCall, list[Row], None]:
+    """Let the key of a run that was not created, because its unique name was taken, name the holder instead."""
+    rows = [
+        {"scope": key_scope(run), "key": run.key, "run": stands_for[run.id]}
+        for run in runs
+        if run.key is not None and run.unique is not None and run.id in stands_for
+    ]
+    if rows:
+        yield "redirect_keys", {"rows": json_rows(rows)}
+
+
+def turn_steps(runs: Iterable[NewRun], tenant: str | None = None) -> Generator[StatementCall, list[Row], None]:
+    """Assign turns to those of the runs that are in fair queues. `tenant` is the default for runs without one."""
+    fair = [(run, run.tenant or tenant or "") for run in runs if run.fair is not None]
+    if not fair:
+        return
+    shares = sorted({(run.queue, owner) for run, owner in fair})
+    found = yield "read_turns", {"rows": json_rows({"queue": queue, "tenant": owner} for queue, owner in shares)}
+    last = {(queue, owner): max(own or 0, (head or 0) - TURN_STEP, 0) for queue, owner, own, head in found}
+    for run, owner in fair:
+        assert run.fair is not None
+        last[run.queue, owner] += TURN_STEP // run.fair.get(owner, 1)
+        run.turn = last[run.queue, owner]
+
+
+def assign_turns(tx: StatementExecutor, runs: Iterable[NewRun], tenant: str | None = None) -> None:
+    """Carry out `turn_steps` in a transaction of the store."""
+    steps = turn_steps(runs, tenant)
+    try:
+        name, values = next(steps)
+        while True:
+            name, values = steps.send(tx.execute(name, **values))
+    except StopIteration:
+        return
+
+
+# Rows
+
+
+def key_scope(run: NewRun) -> str:
+    """Return what an idempotency key is unique in: the tenant and the task, or the graph's name."""
+    scope = [run.tenant, run.task]
+    return msgspec.json.encode([*scope, "graph"] if run.queue == GRAPH_QUEUE else scope).decode()
+
+
+def unique_name(run: NewRun) -> str | None:
+    """Return the unique name as runs store it."""
+    return None if run.unique is None else msgspec.json.encode([run.tenant, run.task, run.unique]).decode()
+
+
+def new_run_batches(runs: Sequence[NewRun], lanes: dict[LaneKey, int], max_rows: int = MAX_BATCH_ROWS) -> Iterator[str]:
+    """Yield the rows of new runs as JSON parameters of bounded size."""
+    for batch in in_batches(runs, lambda run: len(run.args), max_rows):
+        yield json_rows(new_run_row(run, lanes) for run in batch)
+
+
+def new_run_row(run: NewRun, lanes: Mapping[LaneKey, int]) -> dict[str, Any]:
+    """Build the row of a new run; optional columns only if given."""
+    row: dict[str, Any] = {
+        "id": run.id,
+        "lane": lanes[run.queue, run.task],
+        "priority": run.priority,
+        "max_crashes": run.max_crashes,
+        "keep": run.keep,
+        "args": run.args,
+    }
+    optional = _optional(run)
+    if optional != _NONE_GIVEN:
+        row.update((name, value) for name, value in zip(_OPTIONAL, optional, strict=True) if value is not None)
+    if run.unique is not None:
+        row["unique_name"] = unique_name(run)
+    if run.turn:
+        row["turn"] = run.turn
+    return row

@@ -1,0 +1,343 @@
+"""Decide the nodes of a graph: each once everything it depends on is final, by counting.
+
+Every function runs inside the transaction of its caller, which has locked the graph, so that no other transaction
+decides its nodes. `policy/graph_rules.py` evaluates the rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.errors import ErrorInfo, PayloadError
+from holdfast.model.codec import decode
+from holdfast.model.failure import error_from_json, error_to_json
+from holdfast.model.payloads import Payloads
+from holdfast.policy.graph_rules import (
+    FailNode,
+    NodeOutcome,
+    RunNode,
+    SkipNode,
+    decide_node,
+    rule_nodes,
+    rule_references,
+)
+from holdfast.policy.retry_decision import payload_error_code
+from holdfast.store.enqueue import StatementCall
+from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, history_row, in_batches, in_chunks, json_rows
+from holdfast.store.run_tree import EndedRun
+
+MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS
+"""Edges are small, so a statement takes more of them than of other rows."""
+
+
+class DecidableNode(NamedTuple):
+    """A node whose dependencies are all final. `cause`: which of them keeps it from running, without a rule."""
+
+    id: str
+    graph: str
+    node: str
+    kind: str | None
+    cause: str | None
+    plan: dict[str, Any]
+
+
+class GraphStart(NamedTuple):
+    """A nested graph that is to start, with the rows of its nodes."""
+
+    id: str
+    rows: dict[str, Any]
+
+
+class ReleaseResult(NamedTuple):
+    """What a release leads to beyond the graph's own nodes: graphs that ended and nested graphs that start."""
+
+    ended: list[EndedRun]
+    starting: list[GraphStart]
+
+
+class RunFinish(NamedTuple):
+    """How a run ends that no worker is running. `result` is the stored, packed payload."""
+
+    id: str
+    graph: str | None
+    node: str | None
+    state: str
+    result: str | None = None
+    error: str | None = None
+    plan: str | None = None
+    entry: dict[str, Any] | None = None
+
+    def ended(self) -> EndedRun:
+        cause = self.error if self.state == "skipped" else None
+        return EndedRun(self.id, self.state, self.graph, node=self.node, cause=cause)
+
+
+# Release
+
+
+def release_dependents(tx: StatementExecutor, ends: Sequence[EndedRun]) -> ReleaseResult:
+    """Decide the nodes behind nodes that ended, and so on; end graphs without unfinished nodes.
+
+    Graphs that have ended release nothing.
+    """
+    if not ends:
+        return ReleaseResult([], [])
+    pending = _decrement_graphs(tx, ends)
+    return _release(tx, [end for end in ends if end.parent in pending], pending)
+
+
+def decide_ready_nodes(tx: StatementExecutor, graph: str, pending: int) -> ReleaseResult:
+    """Decide the blocked nodes of a graph that wait for nothing, after it was retried or has grown.
+
+    `pending`: how many of its nodes are unfinished.
+    """
+    nodes = [_decidable(row) for row in tx.execute("find_decidable_nodes", graph=graph)]
+    ended, starting = _decide_nodes(tx, nodes)
+    released = _release(tx, ended, {graph: pending} | _decrement_graphs(tx, ended))
+    return ReleaseResult(released.ended, starting + released.starting)
+
+
+def _release(tx: StatementExecutor, ends: Sequence[EndedRun], pending: dict[str, int]) -> ReleaseResult:
+    starting: list[GraphStart] = []
+    more: list[EndedRun] = []
+    while ends:
+        ends, started = _decide_nodes(tx, _decrement_nodes(tx, ends))
+        starting += started
+        more += ends
+    pending |= _decrement_graphs(tx, more)
+    return ReleaseResult([_end_graph(tx, graph) for graph, left in pending.items() if left == 0], starting)
+
+
+def _decrement_graphs(tx: StatementExecutor, ends: Sequence[EndedRun]) -> dict[str, int]:
+    """Count ended nodes; return how many nodes of each graph are unfinished, without graphs that have ended."""
+    if not ends:
+        return {}
+    counted = Counter(end.parent for end in ends)
+    rows = json_rows({"id": graph, "ended": ended} for graph, ended in counted.items())
+    return {str(graph): pending for graph, pending in tx.execute("decrement_graphs", rows=rows)}
+
+
+def _decrement_nodes(tx: StatementExecutor, ends: Sequence[EndedRun]) -> list[DecidableNode]:
+    """Count ended nodes at those that depend on them; return the nodes that wait for nothing more."""
+    nodes = []
+    for chunk in in_chunks(ends):
+        causes = ({"id": end.id, "cause": skip_cause_of(end.state, end.node, end.cause)} for end in chunk)
+        nodes += [_decidable(row) for row in tx.execute("decrement_nodes", rows=json_rows(causes)) if row[4] == 0]
+    return nodes
+
+
+def _decidable(row: Sequence[Any]) -> DecidableNode:
+    id, graph, node, kind, _, cause, plan = row
+    return DecidableNode(str(id), str(graph), node, kind, cause, {} if plan is None else msgspec.json.decode(plan))
+
+
+def skip_cause_of(state: str, node: str | None, cause: str | None) -> str | None:
+    """Return why nodes that need a node's success are skipped; None if it succeeded.
+
+    `cause`: why the node itself was skipped. Of several causes the largest text counts: failures sort behind
+    conditions.
+    """
+    if state == "done":
+        return None
+    return cause if state == "skipped" else _encode_skip(SkipNode(failure=True, node=node), state)
+
+
+def _encode_skip(skip: SkipNode, state: str = "failed", own: str | None = None) -> str:
+    """Encode why a node is skipped: the failure of another node, or its own condition."""
+    if skip.cause is not None:
+        return skip.cause
+    if skip.failure:
+        what = "was cancelled" if state == "cancelled" else "failed"
+        return error_to_json(ErrorInfo("failure", "Skipped", f"node {skip.node} {what}"))
+    return error_to_json(ErrorInfo("condition", "Skipped", f"the condition of node {own} wasn't true"))
+
+
+# Decide
+
+
+def _decide_nodes(tx: StatementExecutor, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun], list[GraphStart]]:
+    """Release, skip or fail nodes; return those that are final now and the nested graphs that start."""
+    if not nodes:
+        return [], []
+    ends = _read_ends(tx, nodes)
+    going: list[dict[str, Any]] = []
+    starting: list[GraphStart] = []
+    over: list[RunFinish] = []
+    for node in nodes:
+        decided = _decision(node, ends.get(node.graph, {}), tx.payloads)
+        if isinstance(decided, RunFinish):
+            over.append(decided)
+            continue
+        if node.kind == "graph":
+            starting.append(GraphStart(node.id, node.plan["graph"]))
+        if node.kind == "gate" and "early" in node.plan:
+            over.append(_concluded_early(node))
+            continue
+        going.append(_release_row(node, decided))
+    for batch in in_batches(going, lambda row: len(row.get("args", ""))):
+        tx.execute("release_nodes", rows=json_rows(batch))
+    return finish_runs(tx, over), starting
+
+
+def _release_row(node: DecidableNode, args: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": node.id, "state": "ready" if node.kind is None else "waiting"}
+    if args is not None:
+        row["args"] = args
+    row.update((name, node.plan[name]) for name in ("delay", "run_at") if name in node.plan)
+    if node.kind == "graph":
+        row["pending"] = len(node.plan["graph"]["nodes"])
+    return row
+
+
+def _decision(node: DecidableNode, ends: Mapping[str, NodeOutcome], payloads: Payloads) -> RunFinish | str | None:
+    """Return how a node ends without running, or its filled-in arguments, or None if it runs with those it has."""
+    if node.cause is not None and "rule" not in node.plan:
+        return RunFinish(node.id, node.graph, node.node, "skipped", error=node.cause)
+    decided = decide_node(node.plan, ends)
+    if isinstance(decided, SkipNode):
+        state = ends[decided.node].state if decided.node is not None else "failed"
+        return RunFinish(node.id, node.graph, node.node, "skipped", error=_encode_skip(decided, state, node.node))
+    if isinstance(decided, FailNode):
+        return _failed(node, "bad_output", decided.message)
+    if not isinstance(decided, RunNode) or decided.args is None:
+        return None
+    try:
+        return payloads.pack(msgspec.json.encode(decided.args).decode(), "its arguments")
+    except PayloadError as error:
+        return _failed(node, payload_error_code(error), str(error))
+
+
+def _failed(node: DecidableNode, code: str, message: str) -> RunFinish:
+    error = error_to_json(ErrorInfo(code, "GraphError", f"node {node.node}: {message}"))
+    return RunFinish(node.id, node.graph, node.node, "failed", error=error)
+
+
+def _concluded_early(node: DecidableNode) -> RunFinish:
+    """Finish a gate that was completed or failed before it opened."""
+    early = node.plan.pop("early")
+    plan = msgspec.json.encode(node.plan).decode()
+    return RunFinish(node.id, node.graph, node.node, early["state"], early.get("result"), early.get("error"), plan)
+
+
+def _read_ends(tx: StatementExecutor, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, NodeOutcome]]:
+    """Read how the nodes ended that these plans refer to, by graph and name; with outputs only where used."""
+    wanted: dict[tuple[str, str], bool] = {}
+    for node in nodes:
+        if not node.plan:
+            continue
+        rule = node.plan.get("rule")
+        for name in rule_nodes(rule):
+            wanted.setdefault((node.graph, name), False)
+        for reference in (*rule_references(rule), *node.plan.get("fills", ())):
+            wanted[node.graph, reference["node"]] = True
+    ends: dict[str, dict[str, NodeOutcome]] = {}
+    rows = [{"graph": graph, "node": node, "wanted": int(wants)} for (graph, node), wants in wanted.items()]
+    for chunk in in_chunks(rows):
+        for graph, name, id, state, kind, error, options, result in tx.execute("read_node_ends", rows=json_rows(chunk)):
+            output = None if result is None else tx.payloads.unpack(result)
+            if kind == "graph" and state == "done" and wanted[str(graph), name]:
+                output = graph_output(tx, str(id), options)
+            ends.setdefault(str(graph), {})[name] = NodeOutcome(state, output, error if state == "skipped" else None)
+    return ends
+
+
+# Outputs
+
+
+def graph_output(tx: StatementExecutor, graph: str, options: str | None) -> str:
+    """Return the result of a finished graph as JSON: the output of its result node, or of all nodes by name."""
+    named: str | None = None if options is None else decode(options, dict[str, Any]).get("result")
+    parts = []
+    for node, id, kind, nested, result in tx.execute("read_graph_outputs", graph=graph, node=named):
+        text = graph_output(tx, str(id), nested) if kind == "graph" else tx.payloads.unpack(result)
+        if named is not None:
+            return str(text)
+        parts.append(f"{msgspec.json.encode(node).decode()}:{text}")
+    return "null" if named is not None else "{" + ",".join(parts) + "}"
+
+
+def child_result(tx: StatementExecutor, row: Row) -> Row:
+    """Return id, map index, state, result and error of a child; the result of a graph is read from its nodes."""
+    id, map_index, state, result, error, kind, options = row
+    if kind == "graph" and state == "done":
+        result = graph_output(tx, str(id), options)
+    return (id, map_index, state, result, error)
+
+
+# Ends
+
+
+def finish_runs(tx: StatementExecutor, finishes: Iterable[RunFinish]) -> list[EndedRun]:
+    """End runs that no worker is running, with their history. They, or their graph, are locked."""
+    by_id = {each.id: each for each in finishes}
+    ended = []
+    for batch in in_batches(by_id.values(), lambda each: len(each.result or "")):
+        rows = [
+            {"id": each.id, "state": each.state, "result": each.result, "error": each.error, "plan": each.plan}
+            for each in batch
+        ]
+        history = []
+        for id, n, *_ in tx.execute("finish_runs", rows=json_rows(rows)):
+            each = by_id[str(id)]
+            entry = dict(each.entry or {})
+            kind = entry.pop("kind", each.state)
+            history.append(history_row(each.id, n, kind, 0, data=_history_data(entry, each.error)))
+            ended.append(each.ended())
+        tx.execute("add_history", rows=json_rows(history))
+    return ended
+
+
+def _history_data(entry: dict[str, Any], error: str | None) -> str | None:
+    if not entry:
+        return error
+    return msgspec.json.encode(entry if error is None else {**msgspec.json.decode(error), **entry}).decode()
+
+
+def _end_graph(tx: StatementExecutor, graph: str) -> EndedRun:
+    """End a graph without unfinished nodes: done, or failed if a node failed or was cancelled."""
+    count, first = tx.execute("find_failed_nodes", graph=graph)[0]
+    error = None
+    if count:
+        rows = json_rows([{"graph": graph, "node": first, "wanted": 0}])
+        ((_, _, _, state, _, text, _, _),) = tx.execute("read_node_ends", rows=rows)
+        what = "was cancelled" if state == "cancelled" else "failed"
+        why = f": {error_from_json(text)}" if text and state == "failed" else ""
+        others = f" (and {count - 1:,} more)" if count > 1 else ""
+        error = error_to_json(ErrorInfo("node", "GraphFailed", f"node {first} {what}{others}{why}"))
+    ((parent, spawn_key, map_index, node),) = tx.execute("read_graph_parent", id=graph)
+    finish_runs(tx, [RunFinish(graph, None, None, "failed" if count else "done", error=error)])
+    parent = None if parent is None else str(parent)
+    return EndedRun(graph, "failed" if count else "done", parent, spawn_key, map_index, node)
+
+
+# Insert
+
+
+def insert_steps(rows: Mapping[str, Any]) -> Generator[StatementCall, list[Row], None]:
+    """Yield the statements that insert nodes and edges, as `graphs.node_rows` describes them, in batches."""
+    for batch in in_batches(map(_with_plan_text, rows["nodes"]), _row_size):
+        yield "add_nodes", {"rows": json_rows(batch)}
+    # Sorted, so that the edges are appended to the index instead of spread over it.
+    for edges in in_chunks(sorted(rows["edges"]), MAX_BATCH_EDGES):
+        yield "add_edges", {"rows": json_rows({"needs": needs, "node": node} for needs, node in edges)}
+    for nested in rows["begun"]:
+        yield from insert_steps(nested)
+
+
+def _with_plan_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "plan": msgspec.json.encode(row["plan"]).decode()} if "plan" in row else row
+
+
+def _row_size(row: dict[str, Any]) -> int:
+    return len(row["args"]) + len(row.get("plan", ""))
+
+
+def insert_nodes(tx: StatementExecutor, rows: Mapping[str, Any]) -> None:
+    """Insert nodes and edges."""
+    for name, values in insert_steps(rows):
+        tx.execute(name, **values)

@@ -1,0 +1,178 @@
+"""The base of every store module: named statements, executed on managed connections, with the clock filled in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.database import Database, DatabaseConnection, ManagedConnection, Row, Statements
+from holdfast.database.base import IDLE_TIMEOUT_S
+from holdfast.database.fork_safety import register_fork_hooks
+from holdfast.database.migrate import prepare_schema
+from holdfast.model.clock import Clock
+from holdfast.model.payloads import Payloads
+
+T = TypeVar("T")
+MAX_BATCH_ROWS = 500
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_rows(rows: Iterable[Any]) -> str:
+    """Encode rows as the one JSON parameter that set-based statements take."""
+    return _encode(list(rows)).decode()
+
+
+def id_rows(runs: Iterable[str]) -> str:
+    """Encode run ids as the JSON parameter of a statement."""
+    return json_rows({"id": run} for run in runs)
+
+
+def in_batches(rows: Iterable[T], size: Callable[[T], int], max_rows: int = MAX_BATCH_ROWS) -> Iterator[list[T]]:
+    """Split rows into batches of at most `max_rows` and about `MAX_BATCH_BYTES`.
+
+    `size` estimates the payload bytes of a row. PostgreSQL rejects a parameter of more than 256 MB.
+    """
+    batch: list[T] = []
+    total = 0
+    for row in rows:
+        row_bytes = size(row)
+        total += row_bytes
+        if batch and (len(batch) == max_rows or total > MAX_BATCH_BYTES):
+            yield batch
+            batch, total = [], row_bytes
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def in_chunks(rows: Sequence[T], size: int = MAX_BATCH_ROWS) -> list[Sequence[T]]:
+    """Split small rows into chunks of at most `size`."""
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def history_row(run: str, n: int, kind: str, attempt: int, **more: Any) -> dict[str, Any]:
+    """Build one row for `add_history`.
+
+    Pass `fence` only for what the run's own session reports: it marks the entry as the end of that claim.
+    """
+    return {"run": run, "n": n, "kind": kind, "attempt": attempt, **more}
+
+
+class StoreContext:
+    """What the modules of one store share: database, clock, payload codec and rendered statements.
+
+    The first connection that a module asks for creates or checks the tables.
+    """
+
+    def __init__(self, database: Database, clock: Clock, payloads: Payloads, *, migrate: bool) -> None:
+        self.database = database
+        self.payloads = payloads
+        self.statements = Statements("holdfast.store.sql", database.dialect)
+        self.clock = clock
+        self.idle_timeout_s = IDLE_TIMEOUT_S
+        self.migrates = migrate
+        self._prepared = False
+        self._identity: str | None = None
+        self._prepare_lock = threading.Lock()
+        register_fork_hooks(self)
+
+    def before_fork(self) -> None:
+        """Do nothing; `after_fork` is enough."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Replace the lock in a forked child: the thread that may have held it doesn't exist there."""
+        if in_child:
+            self._prepare_lock = threading.Lock()
+
+    def connection(self, purpose: str) -> ManagedConnection:
+        """Return the managed connection for a purpose; the first call prepares the tables."""
+        if not self._prepared:
+            self.prepare()
+        return self.database.connection(purpose, self.idle_timeout_s)
+
+    def identity(self) -> str:
+        """Return the random id of these tables, which differs between databases and schemas."""
+        if self._identity is None:
+            statement = self.statements.get("read_identity")
+            rows = self.connection("client").run(lambda connection: connection.execute(statement, {}))
+            self._identity = str(rows[0][0])
+        return self._identity
+
+    def prepare(self) -> list[str]:
+        """Create, migrate or check the tables, once; return the names of migrations applied now."""
+        with self._prepare_lock:
+            if self._prepared:
+                return []
+            managed = self.database.connection("client", self.idle_timeout_s)
+            applied = managed.run(lambda connection: prepare_schema(self.database, connection, migrate=self.migrates))
+            self._prepared = True
+            return applied
+
+
+class StatementExecutor:
+    """Executes named statements in the transaction that is open on one connection.
+
+    Functions that take one, as `tx`, never begin or commit: they are steps of their caller's transaction.
+    """
+
+    __slots__ = ("_connection", "_context", "payloads")
+
+    def __init__(self, context: StoreContext, connection: DatabaseConnection) -> None:
+        self._context = context
+        self._connection = connection
+        self.payloads = context.payloads
+
+    def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        """Execute a statement and return its rows. `limit` replaces `{limit}` in its text."""
+        context = self._context
+        values["now"] = context.clock()
+        return self._connection.execute(context.statements.get(name, limit), values)
+
+
+class AutocommitExecutor(StatementExecutor):
+    """Executes each statement in a transaction of its own, for functions that only read."""
+
+    __slots__ = ("_module", "_purpose")
+
+    def __init__(self, module: StoreModule, purpose: str, payloads: Payloads) -> None:
+        self._module = module
+        self._purpose = purpose
+        self.payloads = payloads
+
+    def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        """Execute a statement and return its rows."""
+        return self._module._execute(self._purpose, name, limit=limit, **values)
+
+
+class StoreModule:
+    """One subject of the store, with its statements."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+
+    def _execute(self, purpose: str, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
+        """Execute one statement that commits by itself, on the connection for `purpose`."""
+        context = self._context
+        statement = context.statements.get(name, limit)
+        values["now"] = context.clock()
+        return context.connection(purpose).run(lambda connection: connection.execute(statement, values))
+
+    def _autocommit(self, purpose: str) -> StatementExecutor:
+        return AutocommitExecutor(self, purpose, self._context.payloads)
+
+    def _transaction(self, purpose: str, work: Callable[[StatementExecutor], T]) -> T:
+        """Run `work` in one transaction; after a conflict or a lost connection, run all of it again."""
+
+        def attempt(connection: DatabaseConnection) -> T:
+            with connection.transaction():
+                return work(self._executor(connection))
+
+        return self._context.connection(purpose).run(attempt)
+
+    def _executor(self, connection: DatabaseConnection) -> StatementExecutor:
+        return StatementExecutor(self._context, connection)

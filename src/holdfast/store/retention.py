@@ -1,0 +1,121 @@
+"""Delete what is no longer kept: finished runs with their trees, old events, unused counters.
+
+A run that has a tree is deleted after everything below it, a batch at a time. Nothing is deleted while a worker still
+runs anything in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.database import Row
+from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreModule, id_rows, json_rows
+
+LOWEST_RUN_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class Retention(StoreModule):
+    """Pruning, by the housekeeping of workers and by operators."""
+
+    def prune(self) -> tuple[int, bool]:
+        """Delete a batch of expired runs; return how many, and whether there may be more."""
+
+        def work(tx: StatementExecutor) -> tuple[int, bool]:
+            picked = _sort_prunable(tx.execute("pick_expired"))
+            pruned = _delete(tx, picked)
+            if picked.busy:
+                tx.execute("postpone_pruning", rows=id_rows(picked.busy))
+            return pruned, picked.last is not None or bool(picked.with_tree)
+
+        return self._transaction("housekeeping", work)
+
+    def prune_events(self, age: int) -> bool:
+        """Delete events that nobody awaits or touched for `age` microseconds; return whether there may be more."""
+
+        def work(tx: StatementExecutor) -> bool:
+            old = [{"target": target} for (target,) in tx.execute("pick_old_events", age=age)]
+            if old:
+                tx.execute("delete_unawaited_events", rows=json_rows(old))
+                tx.execute("postpone_event_pruning", rows=json_rows(old))
+            return len(old) == MAX_BATCH_ROWS
+
+        return self._transaction("housekeeping", work)
+
+    def prune_limits(self) -> bool:
+        """Delete a batch of unused counters of limits; return whether there may be more."""
+        return len(self._execute("housekeeping", "prune_counters")) == MAX_BATCH_ROWS
+
+    # For operators
+
+    def count_expired(self) -> int:
+        """Return how many finished runs have expired."""
+        return int(self._execute("read", "count_expired")[0][0])
+
+    def count_older(self, age: int) -> int:
+        """Return how many runs ended more than `age` microseconds ago."""
+        return int(self._execute("read", "count_older", age=age)[0][0])
+
+    def prune_these(self, runs: Sequence[str]) -> tuple[int, list[str]]:
+        """Delete those of these runs that have ended, with their trees; children only with their root.
+
+        Return how many were deleted, and the runs whose trees were too large for one call.
+        """
+
+        def work(tx: StatementExecutor) -> tuple[int, list[str]]:
+            picked = _sort_prunable(tx.execute("pick_ended", rows=id_rows(runs)))
+            return _delete(tx, picked), picked.with_tree
+
+        return self._transaction("client", work)
+
+    def prune_older(self, age: int, after: str = LOWEST_RUN_ID) -> tuple[int, str | None]:
+        """Delete a batch of runs that ended more than `age` microseconds ago.
+
+        Return how many, and the `after` of the next call, None at the end.
+        """
+
+        def work(tx: StatementExecutor) -> tuple[int, str | None]:
+            picked = _sort_prunable(tx.execute("pick_older", age=age, after=after))
+            pruned = _delete(tx, picked)
+            return pruned, after if picked.with_tree else picked.last
+
+        return self._transaction("client", work)
+
+
+class _PrunableRuns(NamedTuple):
+    """A batch of old runs.
+
+    `alone`: without a tree. `with_tree`: everything below has ended. `busy`: a worker still runs something in the tree.
+    `last`: the last id, if there may be more.
+    """
+
+    alone: list[str]
+    with_tree: list[str]
+    busy: list[str]
+    last: str | None
+
+
+def _sort_prunable(rows: Sequence[Row]) -> _PrunableRuns:
+    picked = _PrunableRuns([], [], [], str(rows[-1][0]) if len(rows) == MAX_BATCH_ROWS else None)
+    for id, has_tree, is_busy in rows:
+        (picked.busy if is_busy else picked.with_tree if has_tree else picked.alone).append(str(id))
+    return picked
+
+
+def _delete(tx: StatementExecutor, picked: _PrunableRuns) -> int:
+    """Delete runs without a tree, and a batch of what is below the others: they follow once they are alone."""
+    deleted = [str(id) for (id,) in tx.execute("delete_runs", rows=id_rows(picked.alone))] if picked.alone else []
+    if picked.with_tree:
+        deleted += [str(id) for (id,) in tx.execute("delete_descendants", rows=id_rows(picked.with_tree))]
+    if deleted:
+        rows = id_rows(deleted)
+        for statement in (
+            "delete_history",
+            "delete_checkpoints",
+            "delete_waits",
+            "delete_messages",
+            "delete_chunks",
+            "delete_edges",
+        ):
+            tx.execute(statement, rows=rows)
+    return len(deleted)

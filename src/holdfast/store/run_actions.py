@@ -1,0 +1,230 @@
+"""Act on runs from outside: cancel, retry, send a message, fork.
+
+A fork is a new run that starts with the checkpoints that another run recorded before a step. Results of joined children
+are copied, so that the fork doesn't depend on the original's children; children that the original had spawned but not
+joined before that step are spawned again. Compensations stay with the original, and steps that it has undone run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database import Conflict, DataFault, Duplicate
+from holdfast.errors import ConfigError, GraphError, KeyConflict, RunFinished, RunNotFound
+from holdfast.model.ids import new_id
+from holdfast.model.run import FINAL_STATES
+from holdfast.model.step_keys import key_label, key_name
+from holdfast.store.completion import propagate_ends, retry_runs
+from holdfast.store.journal import read_child_results
+from holdfast.store.module import StatementExecutor, StoreModule, history_row, in_batches, json_rows
+from holdfast.store.run_queries import StepRow
+from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
+from holdfast.store.waits import deliver_message
+
+MAX_SHOWN_STEPS = 20
+
+_NOT_COPIED = ("write", "undone")
+
+
+class RunActions(StoreModule):
+    """What applications and operators do to runs."""
+
+    def cancel(self, id: str, error: str) -> bool:
+        """Cancel an unfinished run and its children, or let it undo first; False if it had ended before."""
+
+        def work(tx: StatementExecutor) -> bool:
+            ends = cancel_runs(tx, {id: _lock_run(tx, id)}, error)
+            propagate_ends(tx, ends)
+            return bool(ends)
+
+        return self._transaction("client", work)
+
+    def cancel_many(self, ids: Sequence[str], error: str) -> int:
+        """Cancel a batch of runs in one transaction; return how many of them ended by it or started to undo."""
+
+        def work(tx: StatementExecutor) -> int:
+            ends = cancel_runs(tx, lock_with_parents(tx, ids), error)
+            propagate_ends(tx, ends)
+            return len(ends)
+
+        return self._transaction("client", work)
+
+    def retry(self, id: str, by: str | None = None) -> bool:
+        """Retry a failed or cancelled run with the children that failed with it; False if it is unfinished.
+
+        `by`: who asked for it.
+        """
+
+        def work(tx: StatementExecutor) -> bool:
+            run = _lock_run(tx, id)
+            if run.state in ("done", "skipped"):
+                raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
+            if run.state not in FINAL_STATES:
+                return False
+            if run.node is not None:
+                raise GraphError(
+                    f"run {id} is node {run.node} of graph run {run.parent}: retry the graph; it runs what failed or"
+                    " was skipped again, and keeps what is done"
+                )
+            released = retry_runs(tx, [id], by)
+            if released is None:
+                _refuse_retry(tx, id)
+            propagate_ends(tx, [], released)
+            return True
+
+        try:
+            return self._transaction("client", work)
+        except Duplicate:  # another transaction was creating a run with its unique name, which is visible now
+            return self._transaction("client", work)
+
+    def retry_many(self, ids: Sequence[str], by: str | None = None) -> int:
+        """Retry a batch of runs in one transaction; return how many of them are retried.
+
+        Skips runs that can't be retried: nodes of graphs, and runs whose unique name another run has.
+        """
+
+        def work(tx: StatementExecutor) -> int:
+            runs = lock_with_parents(tx, ids)
+            ended = [run.id for run in runs.values() if run.state in ("failed", "cancelled") and run.node is None]
+            released = retry_runs(tx, ended, by) if ended else None
+            if released is None:
+                return 0
+            propagate_ends(tx, [], released)
+            return sum(run.state not in FINAL_STATES for run in lock_runs(tx, ended).values())
+
+        try:
+            return self._transaction("client", work)
+        except DataFault:  # several of them have the same unique name: only one can be retried
+            return sum(self._retry_alone(id, by) for id in ids)
+
+    def _retry_alone(self, id: str, by: str | None) -> bool:
+        try:
+            return self.retry(id, by)
+        except (KeyConflict, GraphError, RunFinished, RunNotFound):
+            return False
+
+    def send(self, id: str, topic: str, payload: str, by: str | None = None) -> None:
+        """Send a message to an unfinished run: to the receive that waits for it, or to a later one.
+
+        Only a message with a sender `by` is in the run's history: applications send many.
+        """
+        call = str(new_id())
+        tries = count(1)
+        payload = self._context.payloads.pack(payload, f"the message on topic {topic!r}")
+
+        def work(tx: StatementExecutor) -> None:
+            run = _lock_run(tx, id)
+            if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
+                return  # sent before the answer got lost
+            if run.kind is not None:
+                raise GraphError(f"run {id} is a {run.kind}, which receives no messages: send them to one of its nodes")
+            if run.state in FINAL_STATES:
+                raise RunFinished(f"run {id} is {run.state}; only unfinished runs receive messages")
+            message = {"run": id, "number": 1, "topic": topic, "payload": payload, "sent_by": call}
+            tx.execute("add_messages", rows=json_rows([message]))
+            if by is not None:
+                ((n, attempt),) = tx.execute("next_history_number", id=id)
+                data = msgspec.json.encode({"by": by, "topic": topic}).decode()
+                tx.execute("add_history", rows=json_rows([history_row(id, n, "sent", attempt, data=data)]))
+            deliver_message(tx, id, topic)
+
+        self._transaction("client", work)
+
+    def fork(self, id: str, fork: str, from_step: str | None, args: str | None, by: str | None = None) -> None:
+        """Create the run `fork` from the run `id`, with the checkpoints before a step, given by name or key.
+
+        Without a step it starts from the beginning. A repeat after a lost answer changes nothing.
+        """
+        args = None if args is None else self._context.payloads.pack(args, f"the arguments of a fork of run {id}")
+
+        def work(tx: StatementExecutor) -> None:
+            original = lock_runs(tx, [id]).get(id)
+            if original is None:
+                raise RunNotFound.of(id)
+            _check_forkable(original)
+            before: list[StepRow] = []
+            if from_step is not None:
+                before = _steps_before([StepRow._make(row) for row in tx.execute("list_steps", id=id)], from_step, id)
+            if not tx.execute("fork_run", id=id, fork=fork, args=args):
+                return
+            copied = [_copy_of(tx, original, fork, step) for step in _without_unjoined(before)]
+            for batch in in_batches(copied, lambda row: len(row["value"] or "")):
+                tx.execute("copy_checkpoints", rows=json_rows(batch))
+            data = {"from": id, "from_step": from_step, "steps": len(copied)} | ({} if by is None else {"by": by})
+            entry = history_row(fork, 1, "forked", 0, data=msgspec.json.encode(data).decode())
+            tx.execute("add_history", rows=json_rows([entry]))
+
+        self._transaction("client", work)
+
+
+def _lock_run(tx: StatementExecutor, id: str) -> LockedRun:
+    """Lock one run, after its parent."""
+    found = lock_with_parents(tx, [id])
+    if not found:
+        raise RunNotFound.of(id)
+    return found[id]
+
+
+def _refuse_retry(tx: StatementExecutor, id: str) -> None:
+    unique_name = tx.execute("read_unique_name", id=id)[0][0]
+    holder = tx.execute("find_unique_holders", rows=json_rows([{"unique_name": unique_name}]))
+    if not holder:
+        raise Conflict(f"run {id} can't be retried: its unique name is changing hands; try again")
+    raise KeyConflict(
+        f"run {id} can't be retried: unfinished run {holder[0][0]} has its unique name", UUID(str(holder[0][0]))
+    )
+
+
+def _check_forkable(run: LockedRun) -> None:
+    if run.kind is not None:
+        raise GraphError(f"run {run.id} is a {run.kind}, which can't be forked: submit the graph again")
+    if run.node is not None and run.state in ("blocked", "skipped"):
+        raise GraphError(f"run {run.id} is node {run.node} of a graph and {run.state}: it has no arguments yet")
+
+
+def _steps_before(steps: list[StepRow], from_step: str, id: str) -> list[StepRow]:
+    undone = {int(step.value or 0) for step in steps if step.kind == "undone"}
+    for at, step in enumerate(steps):
+        if from_step in (step.key, key_name(step.key), key_label(step.key)):
+            return [before for before in steps[:at] if before.n not in undone]
+    names = list(dict.fromkeys(key_label(step.key) for step in steps if step.kind not in _NOT_COPIED))
+    known = f"it has {', '.join(names[:MAX_SHOWN_STEPS])}" if names else "it has recorded nothing yet"
+    raise ConfigError(f"run {id} has not recorded a step {from_step!r}: {known}")
+
+
+def _without_unjoined(steps: list[StepRow]) -> list[StepRow]:
+    joined = {_joined_call(step.key) for step in steps if step.kind in ("join", "joined")}
+    return [
+        step
+        for step in steps
+        if step.kind not in _NOT_COPIED and not (step.kind in ("spawn", "map") and step.key not in joined)
+    ]
+
+
+def _joined_call(key: str) -> str:
+    """Return the key of the call whose children a join waited for."""
+    return key.rpartition("#")[0].removeprefix("$join:")
+
+
+def _copy_of(tx: StatementExecutor, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
+    row = {"run": fork, "n": step.n, "key": step.key, "kind": step.kind, "value": step.value, "took": step.took}
+    if step.kind == "join":
+        call = format_spawn_key(original.generation, _joined_call(step.key))
+        row |= {"kind": "joined", "value": _copy_ends(tx, original.id, call, step.value)}
+    return {**row, "at": step.at}
+
+
+def _copy_ends(tx: StatementExecutor, parent: str, call: str, failed: str | None) -> str:
+    """Encode how children ended; for an eager wait that a failure ended, only that failure."""
+    wanted = None if failed is None else msgspec.json.decode(failed)
+    ends = [
+        [str(id), state, result, error]
+        for id, _, state, result, error in read_child_results(tx, parent, call)
+        if wanted in (None, str(id))
+    ]
+    return msgspec.json.encode({"eager": wanted is not None, "ends": ends}).decode()

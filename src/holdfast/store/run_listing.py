@@ -1,0 +1,299 @@
+"""List runs that match a filter, newest first, a page at a time, in time that doesn't grow with the number of runs.
+
+A page is made of *candidates*, ids from indexes, which are then filtered by primary key. Candidates come from two kinds
+of sources:
+
+- *Streams* yield ids in descending order: all runs; runs that ended unsuccessfully in one state; ended runs of a lane
+  or a tenant. A page reads at most `MAX_STREAM_CANDIDATES` of them. If that isn't enough, the page is partial and says
+  where the next one continues.
+- *Heaps* have no order and are used only while they are small: unfinished runs by state; runs that ended within a time;
+  children; a tree.
+
+An id starts with the time of its creation, so times bound ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database.faults import DataFault
+from holdfast.model.clock import MICROS_PER_SECOND, time_to_micros
+from holdfast.model.filters import RunFilter
+from holdfast.model.run import FINAL_STATES, RUN_STATES, RunState
+from holdfast.store.lanes import LaneStore
+from holdfast.store.module import StoreContext, StoreModule, id_rows
+from holdfast.store.run_queries import RunRow
+
+MAX_STREAM_CANDIDATES = 4_000
+MAX_STREAM_CANDIDATES_WITH_ERRORS = 1_500
+"""The same if their errors must be read, which are long."""
+FIRST_STREAM_CANDIDATES = 256
+"""How many are read first, because they often suffice."""
+MAX_HEAP_RUNS = 2_000
+"""How many runs a small heap has."""
+MAX_HEAP_RUNS_TOTAL = 4_000
+"""How many runs several small heaps have together."""
+MAX_LANE_STREAMS = 20
+PORTION_SIZES = (200, 1_000, 4_000)
+"""How many candidates are filtered at once: first a few, because they often suffice."""
+MAX_CLOCK_SKEW_US = 3600 * MICROS_PER_SECOND
+"""How far the clocks of processes that create ids may be off."""
+
+_LAST = UUID(int=2**128 - 1)
+_HEAPS = {
+    "ready": ("some_ready", "some_held"),
+    "scheduled": ("some_scheduled",),
+    "running": ("some_running", "some_suspended"),
+    "waiting": ("some_suspended",),
+    "blocked": ("some_suspended",),
+    "undoing": ("some_ready", "some_held", "some_scheduled", "some_running", "some_suspended"),
+}
+_BY_LANE = {"some_ready": "some_ready_of_lane", "some_suspended": "some_suspended_of_lane"}
+_UNSUCCESSFUL = FINAL_STATES - {"done"}
+
+
+class RunListPage(NamedTuple):
+    """Rows of a page. `after`: where the next one continues, None behind the last. `partial`: it isn't full yet."""
+
+    rows: list[RunRow]
+    after: str | None
+    partial: bool
+
+
+class CandidateSource(NamedTuple):
+    """A statement that yields candidates, and its values in addition to the filter."""
+
+    statement: str
+    values: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+class CandidateSources(NamedTuple):
+    """Where the candidates of a page come from. `all_match`: every run of the streams matches the filter."""
+
+    streams: Sequence[CandidateSource]
+    heaps: Sequence[CandidateSource] = ()
+    all_match: bool = False
+
+
+ALL_RUNS = CandidateSources([CandidateSource("newest_runs")])
+
+
+class IdBounds(NamedTuple):
+    """The range of ids to search, both ends excluded."""
+
+    below: UUID
+    above: UUID
+
+
+class RunListing(StoreModule):
+    """Pages of runs."""
+
+    def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
+        super().__init__(context)
+        self._lanes = lanes
+
+    def page(self, asked: RunFilter, size: int, after: str | None = None) -> RunListPage:
+        """Return up to `size` runs that match, newest first, behind the end of the previous page."""
+        bounds = bounds_of(asked, after)
+        lanes = self._lanes_of(asked)
+        if bounds.below <= bounds.above or (lanes is not None and not lanes):
+            return RunListPage([], None, False)
+        sources, heaped = self._choose(asked, lanes)
+        rows: list[RunRow] = []
+        end: str | None = None
+        for stream_size in _stream_sizes(asked, sources, size):
+            candidates, end = self._candidates(asked, sources, heaped, bounds, stream_size)
+            rows = self._filter(asked, candidates, size + 1)
+            if len(rows) > size:
+                return RunListPage(rows[:size], rows[size - 1].id, False)
+            if end is None:
+                break
+        return RunListPage(rows, end, end is not None)
+
+    def _candidates(
+        self, asked: RunFilter, sources: CandidateSources, heaped: set[str], bounds: IdBounds, stream_size: int
+    ) -> tuple[list[str], str | None]:
+        """Return candidates, newest first, and where the streams were cut off, None if they were read to the end."""
+        streamed, bottom = self._read_streams(sources, bounds, asked.tenant, stream_size)
+        lowest, highest = str(bottom or bounds.above), str(bounds.below)
+        merged = {id for id in (*heaped, *streamed) if lowest < id < highest}
+        end = None if bottom is None else str(UUID(int=bottom.int + 1))
+        return sorted(merged, reverse=True), end
+
+    def _choose(self, asked: RunFilter, lanes: Sequence[int] | None) -> tuple[CandidateSources, set[str]]:
+        """Return the first sources whose heaps are small, and the runs of these heaps."""
+        values = filter_values(asked)
+        for sources in source_choices(asked, lanes):
+            heaped = self._read_heaps(sources, values)
+            if heaped is not None:
+                return sources, heaped
+        return ALL_RUNS, set()
+
+    def _lanes_of(self, asked: RunFilter) -> list[int] | None:
+        """Return the lanes of the filter's queue and task, None if it names neither."""
+        if asked.task is None and asked.queue is None:
+            return None
+        return [
+            id
+            for id, (queue, task) in self._lanes.refresh().items()
+            if asked.task in (None, task) and asked.queue in (None, queue)
+        ]
+
+    def _read_heaps(self, sources: CandidateSources, values: dict[str, Any]) -> set[str] | None:
+        """Return all runs of the heaps, None if they aren't small."""
+        found: set[str] = set()
+        for statement, own in sources.heaps:
+            rows = self._execute("read", statement, limit=MAX_HEAP_RUNS + 1, **(values | own))
+            if len(rows) > MAX_HEAP_RUNS:
+                return None
+            found.update(str(id) for (id,) in rows)
+            if len(found) > MAX_HEAP_RUNS_TOTAL:
+                return None
+        return found
+
+    def _read_streams(
+        self, sources: CandidateSources, bounds: IdBounds, tenant: str | None, size: int
+    ) -> tuple[list[str], UUID | None]:
+        """Return the first ids of the streams, and the id above which these are complete."""
+        found: list[str] = []
+        bottom: UUID | None = None
+        between = {"before": str(bounds.below), "behind": str(bounds.above), "tenant": tenant}
+        for statement, own in sources.streams:
+            rows = self._execute("read", statement, limit=size + 1, **(between | own))
+            if len(rows) > size:
+                last = UUID(str(rows.pop()[0]))
+                bottom = last if bottom is None else max(bottom, last)
+            found += [str(id) for (id,) in rows]
+        return found, bottom
+
+    def _filter(self, asked: RunFilter, candidates: Sequence[str], wanted: int) -> list[RunRow]:
+        """Return the first of the candidates that match."""
+        values = filter_values(asked)
+        found: list[RunRow] = []
+        for portion in portions(candidates):
+            found += self._filter_portion(portion, wanted - len(found), values)
+            if len(found) >= wanted:
+                break
+        return found
+
+    def _filter_portion(self, portion: Sequence[str], wanted: int, values: dict[str, Any]) -> list[RunRow]:
+        """Return those of a portion that match. A run whose tags or error the database can't parse is skipped."""
+        try:
+            rows = self._execute("read", "filter_runs", rows=id_rows(portion), size=wanted, **values)
+        except DataFault:
+            if len(portion) == 1:
+                return []
+            half = len(portion) // 2
+            found = self._filter_portion(portion[:half], wanted, values)
+            if len(found) >= wanted:
+                return found
+            return found + self._filter_portion(portion[half:], wanted - len(found), values)
+        return [RunRow._make(row) for row in rows]
+
+
+def source_choices(asked: RunFilter, lanes: Sequence[int] | None) -> Iterator[CandidateSources]:
+    """Yield the sources that have all matching runs, the most selective first. The last resort is all runs."""
+    if asked.parent is not None:
+        yield CandidateSources((), [CandidateSource("some_children")])
+    if asked.family is not None:
+        yield CandidateSources((), [CandidateSource("some_of_tree")])
+    if asked.finished_from is not None:
+        yield CandidateSources((), [CandidateSource("some_finished")])
+    states = states_of(asked)
+    heaps = list(dict.fromkeys(heap for state in states for heap in _HEAPS.get(state, ())))
+    unfinished = [CandidateSource(heap) for heap in heaps]
+    rest = asked.given() - {"id_prefix"}
+    if "done" not in states:
+        ended = sorted(_UNSUCCESSFUL.intersection(states))
+        streams = [CandidateSource("newest_unsuccessful", {"state": state}) for state in ended]
+        yield CandidateSources(streams, unfinished, rest == {"states"})
+    if asked.tenant is not None:
+        yield CandidateSources([CandidateSource("newest_of_tenant")], unfinished, rest == {"tenant"})
+    if lanes is not None and len(lanes) <= MAX_LANE_STREAMS:
+        streams = [CandidateSource("newest_of_lane", {"lane": lane}) for lane in lanes]
+        of_lanes = [
+            CandidateSource(_BY_LANE[heap], {"lane": lane}) for heap in heaps if heap in _BY_LANE for lane in lanes
+        ]
+        others = [CandidateSource(heap) for heap in heaps if heap not in _BY_LANE]
+        yield CandidateSources(streams, of_lanes + others, rest <= {"task", "queue"})
+    if not rest:
+        yield ALL_RUNS._replace(all_match=True)
+
+
+def states_of(asked: RunFilter) -> Sequence[RunState]:
+    """Return the states that matching runs can have: done runs have no error, unfinished ones no end."""
+    ended = asked.finished_from is not None or asked.finished_to is not None
+    return [
+        state
+        for state in asked.states or RUN_STATES
+        if not (state == "done" and asked.error is not None) and (state in FINAL_STATES or not ended)
+    ]
+
+
+def bounds_of(asked: RunFilter, after: str | None) -> IdBounds:
+    """Return the ids between which matching runs are. No run ends before it was created."""
+    below, above = [_LAST if after is None else UUID(after)], [0]
+    if asked.id_prefix is not None:
+        low, high = (int(asked.id_prefix.ljust(32, filler), 16) for filler in "0f")
+        below.append(UUID(int=min(high + 1, _LAST.int)))
+        above.append(max(low - 1, 0))
+    below += [_id_at(time, MAX_CLOCK_SKEW_US) for time in (asked.created_to, asked.finished_to) if time is not None]
+    if asked.created_from is not None:
+        above.append(_id_at(asked.created_from, -MAX_CLOCK_SKEW_US).int)
+    return IdBounds(min(below), UUID(int=max(above)))
+
+
+def filter_values(asked: RunFilter) -> dict[str, Any]:
+    """Return the filter as the values of `filter_runs`."""
+    return {
+        "states": msgspec.json.encode(asked.states).decode() if asked.states else None,
+        "task": asked.task,
+        "queue": asked.queue,
+        "tenant": asked.tenant,
+        "tag": asked.tag,
+        "created_from": _micros(asked.created_from),
+        "created_to": _micros(asked.created_to),
+        "finished_from": _micros(asked.finished_from),
+        "finished_to": _micros(asked.finished_to),
+        "error": None if asked.error is None else _like_pattern(asked.error),
+        "parent": None if asked.parent is None else str(asked.parent),
+        "family": None if asked.family is None else str(asked.family),
+    }
+
+
+def portions(candidates: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the candidates in growing portions."""
+    at = number = 0
+    while at < len(candidates):
+        size = PORTION_SIZES[min(number, len(PORTION_SIZES) - 1)]
+        yield candidates[at : at + size]
+        at, number = at + size, number + 1
+
+
+def _stream_sizes(asked: RunFilter, sources: CandidateSources, size: int) -> Sequence[int]:
+    """Return how many candidates of each stream are read: first a few, then the maximum."""
+    if sources.all_match:
+        # In a few sizes only, because each is a prepared statement of its own.
+        return [next((few for few in (16, 128, 1024) if size + 1 <= few), size + 1)]
+    most = MAX_STREAM_CANDIDATES
+    if asked.error is not None:
+        most = min(most, MAX_STREAM_CANDIDATES_WITH_ERRORS)
+    return [max(total // max(len(sources.streams), 1), 1) for total in (min(FIRST_STREAM_CANDIDATES, most), most)]
+
+
+def _micros(time: datetime | None) -> int | None:
+    return None if time is None else time_to_micros(time)
+
+
+def _id_at(time: datetime, shift_us: int) -> UUID:
+    """Return the lowest id that could be created `shift_us` after that time."""
+    return UUID(int=max((time_to_micros(time) + shift_us) // 1000, 0) << 80)
+
+
+def _like_pattern(text: str) -> str:
+    return "%" + "".join("!" + c if c in "!%_" else c for c in text) + "%"

@@ -1,0 +1,271 @@
+"""Read runs and what belongs to them: history, steps, waits, children, nodes, chunks. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.database import Row
+from holdfast.model.run import RunState
+from holdfast.store.module import StoreModule, id_rows, in_chunks, json_rows
+from holdfast.store.rows import Claim
+
+NODES_PAGE_ROWS = 1000
+
+
+class RunRow(NamedTuple):
+    """A row of the view `shown_runs`, which shows states as users know them."""
+
+    id: str
+    queue: str
+    task: str
+    state: RunState
+    priority: int
+    attempt: int
+    crashes: int
+    error: str | None
+    result: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    session: str | None
+    tenant: str | None
+    tags: str | None
+    due_at: int | None
+    claimed_at: int | None
+    held: str | None
+    parent: str | None
+    progress: str | None
+    undoing: int
+    kind: str | None
+    node: str | None
+    spawn_key: str | None
+    map_index: int | None
+    options: str | None
+    seq: int
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an attempt is running, including one that undoes."""
+        return self.state == "running" or (self.undoing == 1 and self.session is not None)
+
+
+class StepRow(NamedTuple):
+    """A checkpoint. `took`: microseconds."""
+
+    n: int
+    key: str
+    kind: str
+    value: str | None
+    undo: int
+    took: int | None
+    at: int
+
+
+class WaitRow(NamedTuple):
+    """A wait of a run, unresolved or just resolved."""
+
+    key: str
+    kind: str
+    target: str | None
+    pending: int | None
+    due_at: int | None
+    since: int
+    outcome: str | None
+
+
+class UnfinishedRow(NamedTuple):
+    """An unfinished run that was claimed at least once. `has_history`: it has checkpoints or waits."""
+
+    id: str
+    task: str
+    has_history: int
+
+
+class UnfinishedClaim(NamedTuple):
+    """An unfinished run as a worker would claim it."""
+
+    task: str
+    state: str
+    claim: Claim
+
+
+class RunDetailRow(NamedTuple):
+    """What operators see of a run in addition to `RunRow`."""
+
+    args: str
+    options: str | None
+    unique_name: str | None
+    deadline: int | None
+    expires_at: int | None
+    ending: str | None
+    generation: int
+    parked_on: str | None
+
+
+class NodeRow(NamedTuple):
+    """A node in the overview of a graph."""
+
+    seq: int
+    id: str
+    node: str
+    kind: str | None
+    task: str
+    state: RunState
+    attempt: int
+    error: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    held: str | None
+    plan: str | None
+
+
+class GateRow(NamedTuple):
+    """A gate. `retried_at`: its last retry. `released_at`: when its last dependency ended, if it is open."""
+
+    id: str
+    graph: str
+    node: str
+    state: RunState
+    created_at: int
+    deadline: int | None
+    plan: str
+    retried_at: int | None
+    released_at: int | None
+
+
+class RunQueries(StoreModule):
+    """Queries for runs by id."""
+
+    def run(self, id: str) -> RunRow | None:
+        """Return a run."""
+        rows = self._execute("read", "read_run", id=id)
+        return RunRow._make(rows[0]) if rows else None
+
+    def details(self, id: str) -> RunDetailRow | None:
+        """Return what operators see of a run in addition."""
+        rows = self._execute("read", "read_run_details", id=id)
+        return RunDetailRow._make((self.unpack(rows[0][0]), *rows[0][1:])) if rows else None
+
+    def find_in_range(self, low: str, high: str, size: int) -> list[Row]:
+        """Return id, task and state of the first runs whose ids are between these, both included."""
+        return self._execute("read", "find_runs_in_id_range", low=low, high=high, size=size)
+
+    def find_roots_in_range(self, low: str, high: str) -> list[str]:
+        """Return the ids of the first two such runs without a parent."""
+        return [str(id) for (id,) in self._execute("read", "find_roots_in_id_range", low=low, high=high)]
+
+    def outcome(self, id: str) -> Row | None:
+        """Return state, result, error, kind and options of a run, for callers that wait for its end."""
+        rows = self._execute("read", "read_outcome", id=id)
+        return rows[0] if rows else None
+
+    def outcomes(self, ids: Iterable[str]) -> dict[str, Row]:
+        """Return the same of many runs, by id; those that don't exist are left out."""
+        found: dict[str, Row] = {}
+        for chunk in in_chunks(list(ids)):
+            found |= {str(row[0]): row[1:] for row in self._execute("read", "read_outcomes", rows=id_rows(chunk))}
+        return found
+
+    def history(self, id: str) -> list[Row]:
+        """Return the history rows of a run: n, at, kind, attempt, session, since, data."""
+        return self._execute("read", "list_history", id=id)
+
+    def steps(self, id: str) -> list[StepRow]:
+        """Return the checkpoints of a run since its last restart, in order."""
+        rows = self._execute("read", "list_steps", id=id)
+        return [StepRow._make((*row[:3], self.unpack(row[3]), *row[4:])) for row in rows]
+
+    def waits(self, id: str) -> list[WaitRow]:
+        """Return what a run waits for."""
+        return [WaitRow._make(row) for row in self._execute("read", "list_waits", id=id)]
+
+    def children(self, id: str, size: int) -> list[RunRow]:
+        """Return the first children of a run."""
+        return [RunRow._make(row) for row in self._execute("read", "list_children", id=id, size=size)]
+
+    def chunks(self, id: str, after: int) -> list[Row]:
+        """Return a page of what a run wrote for its followers: n, attempt, data."""
+        rows = self._execute("read", "list_chunks", id=id, after=after)
+        return [(n, attempt, self.unpack(data)) for n, attempt, data in rows]
+
+    def change_marker(self, id: str) -> list[Row]:
+        """Return values that differ whenever something about a run or its children has changed."""
+        return self._execute("read", "read_change_marker", id=id) + self._execute(
+            "read", "count_children_by_state", id=id
+        )
+
+    # Graphs
+
+    def nodes(self, graph: str) -> list[RunRow]:
+        """Return the nodes of a graph, in the order in which they were added."""
+        found: list[RunRow] = []
+        while True:
+            after = found[-1].node if found else ""
+            page = [RunRow._make(row) for row in self._execute("read", "list_nodes", graph=graph, after=after)]
+            found += page
+            if len(page) < NODES_PAGE_ROWS:
+                return sorted(found, key=lambda node: node.seq)
+
+    def node_overview(self, graph: str) -> list[NodeRow]:
+        """Return the nodes of a graph without results, in the order in which they were added."""
+        found: list[NodeRow] = []
+        while True:
+            after = found[-1].node if found else ""
+            page = [NodeRow._make(row) for row in self._execute("read", "list_node_overview", graph=graph, after=after)]
+            found += page
+            if len(page) < NODES_PAGE_ROWS:
+                return sorted(found)
+
+    def edges(self, graph: str) -> list[tuple[str, str]]:
+        """Return the edges of a graph by id: the node that is needed, and the node that needs it."""
+        return [(str(needs), str(node)) for needs, node in self._execute("read", "list_edges", graph=graph)]
+
+    def count_nested_nodes(self, graph: str) -> dict[str, dict[str, int]]:
+        """Count the nodes of graphs nested in a graph, by graph id and by state."""
+        found: dict[str, dict[str, int]] = {}
+        for id, state, count in self._execute("read", "count_nested_nodes", graph=graph):
+            found.setdefault(str(id), {})[state] = count
+        return found
+
+    def dependencies(self, graph: str, node: str) -> list[Row]:
+        """Return name and state of the nodes that a node depends on."""
+        return self._execute("read", "list_dependencies", graph=graph, id=node)
+
+    def node_id(self, graph: str, name: str) -> str | None:
+        """Return the id of a node by name."""
+        rows = self._execute("read", "find_nodes", graph=graph, rows=json_rows([{"node": name}]))
+        return str(rows[0][1]) if rows else None
+
+    def gates(self, graph: str) -> list[GateRow]:
+        """Return the gates of a graph and of the graphs nested in it."""
+        return [GateRow._make(row) for row in self._execute("read", "list_gates", graph=graph)]
+
+    def open_gates(self, tenant: str | None, size: int) -> list[Row]:
+        """Return open gates: id, name, graph, the graph's name, tenant, created_at, deadline, plan."""
+        return self._execute("read", "list_open_gates", tenant=tenant, size=size)
+
+    # Unfinished runs, for `holdfast check`
+
+    def unfinished_runs(self, task: str | None, size: int, after: str | None) -> list[UnfinishedRow]:
+        """Return a page of unfinished runs that were claimed at least once, the oldest first."""
+        rows = self._execute("read", "list_unfinished_runs", task=task, size=size, after=after)
+        return [UnfinishedRow(str(id), task, has_history) for id, task, has_history in rows]
+
+    def unfinished_claims(self, runs: Iterable[str]) -> dict[str, UnfinishedClaim]:
+        """Return those of these runs that are unfinished, as a worker would claim them, without deadlines."""
+        rows = self._execute("read", "read_unfinished_claims", rows=id_rows(runs))
+        return {str(row[2]): UnfinishedClaim(row[0], row[1], self._claim(row[2:])) for row in rows}
+
+    def _claim(self, row: Row) -> Claim:
+        claim = Claim(*row)
+        parent = None if claim.parent is None else str(claim.parent)
+        return replace(claim, id=str(claim.id), parent=parent, args=self.unpack(claim.args) or "")
+
+    def unpack(self, text: str | None) -> str | None:
+        """Return a stored payload as JSON text."""
+        return None if text is None else self._context.payloads.unpack(text)

@@ -1,0 +1,217 @@
+"""Runs as people and programs see them: `RunInfo`, pages of runs and histories.
+
+Applications and operators read in the same way; only the decoding of results differs: typed by the task, or plain JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from uuid import UUID
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.errors import ConfigError, GraphError, PayloadError, RunNotFound
+from holdfast.model.clock import to_datetime, to_datetime_or_none
+from holdfast.model.codec import decode, display_value
+from holdfast.model.failure import error_from_json
+from holdfast.model.filters import PageOptions, RunFilter
+from holdfast.model.history import Entry
+from holdfast.model.ids import new_id
+from holdfast.model.run import Page, Progress, RunInfo
+from holdfast.store.run_queries import RunRow
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+
+MAX_PAGE_RUNS = 1000
+
+ReadResult: TypeAlias = Callable[[str, str], Any]
+"""Decodes a result: takes the task's name and the JSON text."""
+
+_KINDS_WITH_PLAIN_DATA = (
+    "waiting", "moved", "drift", "forked", "appended", "completed", "concluded_early", "retried", "sent",
+)  # fmt: skip
+"""History kinds whose data isn't an error."""
+
+
+def read_plain(_task: str, text: str) -> Any:
+    """Decode a result as plain JSON with secrets masked, for display."""
+    return display_value(text)
+
+
+class RunReader:
+    """Reads runs; changes nothing."""
+
+    def __init__(self, store: Store, read_result: ReadResult = read_plain) -> None:
+        self._queries = store.queries
+        self._graphs = store.graphs
+        self._listing = store.listing
+        self._read_result = read_result
+
+    def row(self, id: UUID) -> RunRow:
+        """Return the row of a run; raise RunNotFound if there is none."""
+        row = self._queries.run(str(id))
+        if row is None:
+            raise RunNotFound.of(id)
+        return row
+
+    def graph_row(self, id: UUID) -> RunRow:
+        """Return the row of a graph; raise GraphError if the run isn't one."""
+        row = self.row(id)
+        if row.kind == "graph":
+            return row
+        what = f"a run of {row.task}" if row.node is None else f"node {row.node} of graph run {row.parent}"
+        raise GraphError(f"run {id} is {what}, not a graph")
+
+    def info(self, id: UUID) -> RunInfo[Any]:
+        """Return one run. Unlike in lists, the result of a graph is read from its nodes."""
+        row = self.row(id)
+        info = self.info_of(row)
+        if row.kind == "graph" and row.state == "done":
+            return replace(info, result=self.graph_result(row.id, row.options))
+        return info
+
+    def graph_result(self, id: str, options: str | None) -> Any:
+        """Return the result of a finished graph: that of its result node, typed, or of all nodes as plain JSON."""
+        task, text = self._graphs.result(id, options)
+        return read_plain("", text) if task is None else self._read_result(task, text)
+
+    def info_of(self, row: RunRow) -> RunInfo[Any]:
+        """Turn a row into a `RunInfo`."""
+        return RunInfo(
+            id=UUID(row.id),
+            task=row.task,
+            queue=row.queue,
+            priority=row.priority,
+            state=row.state,
+            attempt=row.attempt,
+            crashes=row.crashes,
+            created_at=to_datetime(row.created_at),
+            started_at=to_datetime_or_none(row.started_at),
+            finished_at=to_datetime_or_none(row.finished_at),
+            result=self._result(row) if row.result is not None else None,
+            error=None if row.error is None else error_from_json(row.error),
+            worker=row.session,
+            tenant=row.tenant,
+            tags=_decode_or_none(row.tags, tuple[str, ...]) or (),
+            parent=None if row.parent is None else UUID(row.parent),
+            progress=_decode_or_none(row.progress, Progress),
+            scheduled_for=_scheduled_for(row.options),
+        )
+
+    def _result(self, row: RunRow) -> Any:
+        return self._read_result(row.task, self._queries.unpack(row.result) or "")
+
+    def _listed(self, row: RunRow) -> RunInfo[Any]:
+        """Return a run in a list. A result that can't be decoded is left out, so that it doesn't hide other runs."""
+        try:
+            return self.info_of(row)
+        except PayloadError:
+            return self.info_of(row._replace(result=None))
+
+    def page(self, **asked: Unpack[PageOptions]) -> Page:
+        """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
+        wanted, limit, after = self._parse(asked)
+        listed = self._listing.page(wanted, limit, after)
+        return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
+
+    def full_page(self, **asked: Unpack[PageOptions]) -> Page:
+        """Return a page of runs, however long it takes to fill it."""
+        wanted, limit, after = self._parse(asked)
+        rows: list[RunRow] = []
+        while True:
+            listed = self._listing.page(wanted, limit - len(rows), after)
+            rows += listed.rows
+            after = listed.after
+            if after is None or len(rows) == limit:
+                return Page([self._listed(row) for row in rows], after)
+
+    def _parse(self, asked: PageOptions) -> tuple[RunFilter, int, str | None]:
+        """Return the filter, the page size and the cursor, checked."""
+        limit, after = asked.pop("limit", 100), asked.pop("after", None)
+        if not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE_RUNS:
+            raise ConfigError(f"limit must be between 1 and {MAX_PAGE_RUNS}, but is {limit!r}; use after= for more")
+        return RunFilter.of(asked), limit, None if after is None else str(run_id(after))
+
+    def history(self, id: UUID) -> list[Entry]:
+        """Return the history of a run, with what only its row says: the enqueue and the running attempt."""
+        return list(_history_entries(self.row(id), self._queries.history(str(id))))
+
+
+class _ScheduledOptions(msgspec.Struct):
+    """What the options of a scheduled run say about its slot."""
+
+    scheduled_for: int | None = None
+
+
+def _scheduled_for(options: str | None) -> datetime | None:
+    return to_datetime_or_none((_decode_or_none(options, _ScheduledOptions) or _ScheduledOptions()).scheduled_for)
+
+
+def _decode_or_none(text: str | None, kind: Any) -> Any:
+    """Decode a column; None if it was changed by hand and can't be decoded, so that one row doesn't hide a page."""
+    try:
+        return None if text is None else decode(text, kind)
+    except PayloadError:
+        return None
+
+
+def run_id(given: UUID | str) -> UUID:
+    """Parse a run id in any of its forms."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise RunNotFound(f"{str(given)[:60]!r} is not a run id; ids look like {new_id()}") from None
+
+
+# History
+
+
+def _history_entries(run: RunRow, rows: list[Row]) -> Iterator[Entry]:
+    data = {"task": run.task, "queue": run.queue} | _slot_data(run)
+    yield Entry("enqueued", to_datetime(run.created_at), 0, None, data)
+    was_waiting = False
+    drifts: list[Entry] = []  # recorded with the end of their attempt, just before it
+    for _n, at, kind, attempt, session, since, text in rows:
+        entry = Entry(kind, to_datetime(at), attempt, session, _entry_data(kind, text))
+        if kind == "drift":
+            drifts.append(entry)
+            continue
+        if since is not None:
+            yield Entry("resumed" if was_waiting else "started", to_datetime(since), attempt, session)
+        if kind != "let_go":
+            was_waiting = kind == "waiting"
+        yield from drifts
+        drifts.clear()
+        yield entry
+    if run.is_running and run.claimed_at is not None:
+        yield Entry("resumed" if was_waiting else "started", to_datetime(run.claimed_at), run.attempt, run.session)
+
+
+def _slot_data(run: RunRow) -> dict[str, Any]:
+    """Return the schedule and the slot that created a run."""
+    options = {} if run.options is None else _entry_data("retried", run.options)
+    if "schedule" not in options:
+        return {}
+    return {"schedule": options["schedule"], "scheduled_for": to_datetime(options["scheduled_for"]).isoformat()}
+
+
+def _entry_data(kind: str, text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        data = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {"unreadable": text}
+    if kind == "cancelled":
+        return {"reason": data.get("message") or None} | ({"by": data["by"]} if "by" in data else {})
+    if kind in _KINDS_WITH_PLAIN_DATA:
+        return dict(data)
+    by = data.pop("by", None)  # who failed a gate
+    return {"error": data} if by is None else {"error": data, "by": by}

@@ -1,0 +1,217 @@
+"""Processes that the database knows: worker sessions with their leases, and clients that wait for results.
+
+A dead session's runs are recovered, and a crash is charged to the run that caused it. When a process dies, all runs in
+it stop, but usually one of them is to blame. A run is charged only if it died alone: no other run was running in that
+process. A death with several runs charges none of them. They return to ready; a run to which that happens twice in a
+row is isolated: it next runs in a process with fewer runs (a quarter of the last group), until the culprit dies alone
+and the others have finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.database import Row
+from holdfast.store.completion import propagate_ends
+from holdfast.store.limits import return_permits
+from holdfast.store.module import StatementExecutor, StoreModule, history_row, id_rows, json_rows
+from holdfast.store.rows import RecoveryResult
+from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_free_runs, lock_runs
+
+
+class _ReportedStatus(msgspec.Struct):
+    """The part of a worker's reported status that recovery needs."""
+
+    leftover: Sequence[str] = ()
+
+
+class CrashedRun(NamedTuple):
+    """A locked, running run whose process died."""
+
+    run: str
+    runs_in_process: int
+    """How many runs were running in the process, this one included; 0: the process didn't die, but lost its lease
+    because the database didn't answer."""
+    isolate: bool | None = None
+    """Whether it must not share a process with other runs from now on; None: only if it died before and no attempt has
+    ended regularly since."""
+    error: str | None = None
+    """The error that describes the death, as JSON; stored with the run even if it is retried."""
+
+
+class CrashOutcome(NamedTuple):
+    """The runs that failed because of crashes, and the graphs that failed because of those."""
+
+    failed: list[str]
+    failed_graphs: list[str]
+
+
+class SessionStore(StoreModule):
+    """Worker sessions: leases, and the recovery of runs whose session has died."""
+
+    def open(self, session: str, name: str, lease: int, info: str, status: str | None = None) -> None:
+        """Register a worker process; its lease, in microseconds, starts now."""
+        self._execute("heartbeat", "open_session", session=session, name=name, lease=lease, info=info, status=status)
+
+    def renew(self, session: str, lease: int, status: str | None = None) -> bool:
+        """Renew the lease and report the worker's status; False if the lease has expired: the session is over."""
+        return bool(self._execute("heartbeat", "renew_session", session=session, lease=lease, status=status))
+
+    def expire(self, sessions: Sequence[str]) -> None:
+        """End the leases of sessions whose processes are known to have exited."""
+        self._execute("housekeeping", "expire_sessions", rows=_sessions(sessions))
+
+    def mark_idle(self, session: str, idle: bool) -> None:
+        """Set whether the session wants to be notified of new work."""
+        self._execute("claim", "mark_idle", session=session, idle=int(idle))
+
+    def close(self, session: str) -> bool:
+        """Remove the session of a worker that stopped; False if runs still name it: a recovery releases those."""
+        return bool(self._execute("heartbeat", "close_session", session=session))
+
+    def excuse(self, session: str) -> None:
+        """Let the runs of a session be recovered uncharged.
+
+        Its worker is alive and lost its lease because the database didn't answer.
+        """
+        self._execute("heartbeat", "excuse_session", session=session)
+
+    def list_live(self) -> list[Row]:
+        """Return live sessions: session, name, started_at, lease_until, info."""
+        return self._execute("read", "list_live_sessions")
+
+    def list_all(self) -> list[Row]:
+        """Return all sessions: id, name, start, microseconds left of the lease, idle, info, number of runs, status."""
+        return self._execute("read", "list_sessions")
+
+    def count_claimed_by_task(self, sessions: list[str]) -> list[tuple[str, str, int]]:
+        """Return session, task and the number of runs of the task that the session has claimed."""
+        rows = self._execute("read", "count_claimed", rows=_sessions(sessions))
+        return [(session, task, number) for session, task, number in rows]
+
+    def find_dead(self) -> list[str]:
+        """Return sessions whose lease has expired, and sessions without a row that runs still name."""
+        return [row[0] for row in self._execute("housekeeping", "find_dead_sessions")]
+
+    def next_expiry(self) -> int | None:
+        """Return the microseconds until the next lease expires, None without sessions."""
+        left: int | None = self._execute("housekeeping", "time_to_next_expiry")[0][0]
+        return left
+
+    def recover(self, sessions: list[str], too_many: str, *, excused: bool = False) -> RecoveryResult:
+        """Recover up to 500 runs of those of these sessions that are still dead under the lock.
+
+        `too_many`: the error of runs that crashed more often than they may. `excused`: the database was unavailable, so
+        the sessions may have expired through no fault of their runs.
+        """
+        return self._transaction("housekeeping", lambda tx: _recover(tx, sessions, too_many, excused=excused))
+
+
+def _recover(tx: StatementExecutor, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
+    given = _sessions(sessions)
+    locked = [row[0] for row in tx.execute("lock_dead_sessions", rows=given)]
+    unknown = set(sessions) - {row[0] for row in tx.execute("find_known_sessions", rows=given)}
+    counted = tx.execute("count_runs_of_dead", rows=_sessions(locked)) if locked else []
+    died_with: dict[str, int] = {session: runs for session, runs, _ in counted}
+    leftover = {session: _leftover_runs(status) for session, _, status in counted}
+    died_with |= dict(tx.execute("count_runs_of_unknown", rows=_sessions(unknown)) if unknown else ())
+    if excused:
+        died_with = dict.fromkeys(died_with, 0)
+    dead = {*locked, *unknown}
+    dead_rows = _sessions(sorted(dead))
+    picked = tx.execute("pick_runs_of_dead", rows=dead_rows)
+    may_fail = [str(id) for id, parent, session in picked if parent is not None and died_with.get(session) == 1]
+    lock_runs(tx, affected_ancestors(tx, may_fail))  # parents before their children
+    runs = lock_free_runs(tx, (str(id) for id, *_ in picked)) if picked else {}
+    runs = {id: run for id, run in runs.items() if run.session in dead}
+    running = [id for id, run in runs.items() if run.state == "running"]
+    ended = [id for id, run in runs.items() if run.state != "running"]
+    crashed = []
+    for id in running:
+        session = str(runs[id].session)
+        runs_in_process = died_with[session]
+        if runs_in_process == 1 and leftover.get(session, set()) - {id}:
+            runs_in_process = 2  # leftover code of another run is a suspect too
+        crashed.append(CrashedRun(id, runs_in_process))
+    failed, failed_graphs = record_crashes(tx, runs, crashed, too_many, fenced=False)
+    released = tx.execute("release_ended_runs", rows=id_rows(ended)) if ended else []
+    history = (
+        history_row(str(id), n, "let_go", attempt, session=runs[str(id)].session) for id, n, attempt, _ in released
+    )
+    tx.execute("add_history", rows=json_rows(history))
+    return_permits(tx, [runs[id].limits for id in (*running, *ended)])
+    tx.execute("delete_dead_sessions", rows=dead_rows)
+    return RecoveryResult(len(running) - len(failed), failed, len(released), sorted(dead), failed_graphs)
+
+
+def _leftover_runs(status: str | None) -> set[str]:
+    """Return lost or abandoned runs whose code was still running: they may have killed the process."""
+    try:
+        return set(msgspec.json.decode(status or "{}", type=_ReportedStatus).leftover)
+    except msgspec.DecodeError:  # written by another release
+        return set()
+
+
+def _sessions(sessions: Iterable[str]) -> str:
+    return json_rows({"session": session} for session in sessions)
+
+
+def record_crashes(
+    tx: StatementExecutor,
+    runs: Mapping[str, LockedRun],
+    crashed: Sequence[CrashedRun],
+    too_many: str | None = None,
+    *,
+    fenced: bool,
+) -> CrashOutcome:
+    """Return crashed runs to ready, or fail those that died alone more often than their `max_crashes` allows.
+
+    The caller has locked the runs and their parents. `too_many`: the error of those that fail, unless their crash has
+    one. `fenced`: the history entry names the fence, because the session itself reports the crash.
+    """
+    rows = [
+        {
+            "id": crash.run, "runs_in_process": crash.runs_in_process, "error": crash.error,
+            "isolate": 0 if not crash.runs_in_process else None if crash.isolate is None else int(crash.isolate),
+        }
+        for crash in crashed
+    ]  # fmt: skip
+    by_run = {crash.run: crash for crash in crashed}
+    history, ends = [], []
+    for id, n, attempt, since, state, ending, *_ in tx.execute("crash_runs", rows=json_rows(rows), too_many=too_many):
+        run, crash = runs[str(id)], by_run[str(id)]
+        fails = state == "failed" or ending != run.ending
+        data: str | None
+        if crash.runs_in_process != 1:
+            kind, data = "worker_lost", msgspec.json.encode({"together": crash.runs_in_process}).decode()
+        else:
+            kind, data = "crashed", crash.error or (too_many if fails else None)
+        fence = run.fence if fenced else None
+        history.append(history_row(run.id, n, kind, attempt, fence=fence, session=run.session, since=since, data=data))
+        if fails:
+            ends.append(run.ended("failed" if state == "failed" else "undoing"))
+    tx.execute("add_history", rows=json_rows(history))
+    return CrashOutcome([end.id for end in ends if end.is_final], propagate_ends(tx, ends))
+
+
+class WatcherStore(StoreModule):
+    """Client processes that want to be notified when runs end, on databases that notify (decision 15)."""
+
+    def add(self, id: str, lifetime: int) -> None:
+        """Register a process for this many microseconds, and delete the expired rows of processes that died."""
+        if self._context.database.dialect.notifies:
+            self._execute("client", "prune_watchers")
+            self._execute("client", "upsert_watcher", id=id, lifetime=lifetime)
+
+    def renew(self, id: str, lifetime: int) -> None:
+        """Extend the registration."""
+        if self._context.database.dialect.notifies:
+            self._execute("client", "upsert_watcher", id=id, lifetime=lifetime)
+
+    def remove(self, id: str) -> None:
+        """Remove the registration."""
+        if self._context.database.dialect.notifies:
+            self._execute("client", "delete_watcher", id=id)

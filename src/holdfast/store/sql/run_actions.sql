@@ -1,0 +1,50 @@
+-- name: read_unique_name
+-- Read the unique name of a run.
+select unique_name from {schema}runs where id = cast(:id as {uuid})
+
+-- name: retry_runs
+-- Return failed and cancelled runs, and skipped nodes, to ready with new budgets; those that failed to undo continue
+-- that.
+--
+-- They queue behind what is ready already. A run is held while code of it, or of another run of its unique name, is
+-- still running. A run whose unique name has an unfinished run stays as it is.
+update {schema}runs
+set state = 'ready', held = case when session is not null or (
+        select 1 from {schema}runs old
+        where old.unique_name = {schema}runs.unique_name and old.finished_at is not null and old.session is not null limit 1
+    ) = 1 then 'quiescing' end, turn = {next_turn({schema}runs, {now})}, attempt = 0, failures = 0, crashes = 0, deaths = 0,
+    isolation = null, resumed = 0, spent = 0,
+    error = cause, result = null, deadline = case when ending is null then {now} + lifetime end, records = records + 1,
+    started_at = null, finished_at = null, expires_at = null
+where id {among(:rows, id uuid)} and state in ('failed', 'cancelled', 'skipped')
+and (select 1 from {schema}runs other where other.unique_name = {schema}runs.unique_name and other.finished_at is null limit 1) is null
+returning id, records, ending, generation, parent, spawn_key, place, kind, {notify_workers}
+
+-- name: delete_undone_steps
+-- Delete the checkpoints of steps that were undone, so that a retry runs them again.
+--
+-- The records that they were undone stay: the next try of a step has another idempotency key.
+delete from {schema}checkpoints where run {among(:rows, id uuid)} and (run, generation, n) in (
+    select u.run, u.generation, cast(u.value as int) from {schema}checkpoints u where u.run {among(:rows, id uuid)} and u.kind = 'undone'
+)
+
+-- name: next_history_number
+-- Number the next history row of a locked run.
+update {schema}runs set records = records + 1 where id = cast(:id as {uuid}) returning records, attempt
+
+-- name: fork_run
+-- Insert a copy of a run, with other arguments if given. Its fence is 1, as if it had been claimed: it has checkpoints.
+insert into {schema}runs (id, lane, tenant, priority, state, deadline, lifetime, max_crashes, fence, args, options, tags, keep, records, created_at, limits, turn)
+select cast(:fork as {uuid}), r.lane, r.tenant, r.priority, 'ready', {now} + r.lifetime, r.lifetime, r.max_crashes, 1,
+    coalesce(cast(:args as text), r.args), r.options, r.tags, r.keep, 1, {now}, r.limits, {next_turn(r, {now})}
+from {schema}runs r where r.id = cast(:id as {uuid})
+on conflict do nothing
+returning id, {notify_workers}
+
+-- name: copy_checkpoints
+-- Insert the checkpoints that a fork takes over.
+insert into {schema}checkpoints (run, generation, n, key, kind, value, fence, undo, took, at)
+select cast(each.run as {uuid}), 0, each.n, each.key, each.kind, each.value, 0, 0, each.took, each.at
+from {each(:rows, run uuid, n int, key text, kind text, value text, took bigint, at bigint)}
+where true
+on conflict do nothing

@@ -1,0 +1,93 @@
+-- name: filter_runs
+-- Read those of these runs that match a filter, newest first, by id, which sorts by time of creation.
+select r.* from {schema}shown_runs r
+where r.id {among(:rows, id uuid)}
+and (cast(:states as text) is null or r.state in (select each.value from {each_text(:states)}))
+and (cast(:task as text) is null or r.task = :task)
+and (cast(:queue as text) is null or r.queue = :queue)
+and (cast(:tenant as text) is null or r.tenant = :tenant)
+and (cast(:tag as text) is null or exists (select 1 from {each_text(r.tags)} where each.value = :tag))
+and (cast(:created_from as bigint) is null or r.created_at >= cast(:created_from as bigint))
+and (cast(:created_to as bigint) is null or r.created_at < cast(:created_to as bigint))
+and (cast(:finished_from as bigint) is null or r.finished_at >= cast(:finished_from as bigint))
+and (cast(:finished_to as bigint) is null or r.finished_at < cast(:finished_to as bigint))
+and (cast(:error as text) is null or r.error is not null and lower({error_text(r.error)}) like lower(cast(:error as text)) escape '!')
+and (cast(:parent as text) is null or cast(r.parent as text) = :parent)
+and (cast(:family as text) is null or cast(r.id as text) = :family
+    or (select cast(d.root as text) from {schema}runs d where d.id = r.id) = :family)
+order by r.id desc limit cast(:size as bigint)
+
+-- name: newest_runs
+-- Read the newest runs between two ids.
+select id from {schema}runs
+where id < cast(:before as {uuid}) and id > cast(:behind as {uuid}) order by id desc limit {limit}
+
+-- name: newest_unsuccessful
+-- Read the newest runs that ended in one unsuccessful state.
+--
+-- Rows are compared as a whole, here and below, so that no planner can use the primary key instead of the index.
+select id from {schema}runs
+where coalesce(finished_at, 0) > 0 and state <> 'done'
+and (state, id) < (cast(:state as text), cast(:before as {uuid})) and (state, id) > (cast(:state as text), cast(:behind as {uuid}))
+order by state desc, id desc limit {limit}
+
+-- name: newest_of_lane
+-- Read the newest ended runs of a lane.
+select id from {schema}runs
+where coalesce(finished_at, 0) > 0
+and (lane, id) < (cast(:lane as bigint), cast(:before as {uuid})) and (lane, id) > (cast(:lane as bigint), cast(:behind as {uuid}))
+order by lane desc, id desc limit {limit}
+
+-- name: newest_of_tenant
+-- Read the newest ended runs of a tenant.
+select id from {schema}runs
+where coalesce(finished_at, 0) > 0 and tenant is not null
+and (tenant, id) < (cast(:tenant as text), cast(:before as {uuid})) and (tenant, id) > (cast(:tenant as text), cast(:behind as {uuid}))
+order by tenant desc, id desc limit {limit}
+
+-- name: some_ready
+-- Read ready runs, in no particular order.
+select id from {schema}runs where state = 'ready' and held is null order by lane, priority desc limit {limit}
+
+-- name: some_ready_of_lane
+-- Read ready runs of a lane, in no particular order.
+select id from {schema}runs where lane = cast(:lane as bigint) and state = 'ready' and held is null
+order by lane, priority desc limit {limit}
+
+-- name: some_held
+-- Read held runs, in no particular order.
+select id from {schema}runs where held is not null order by held limit {limit}
+
+-- name: some_scheduled
+-- Read scheduled runs, in no particular order.
+select id from {schema}runs where state = 'scheduled' order by due_at limit {limit}
+
+-- name: some_running
+-- Read runs that a session owns, in no particular order.
+select id from {schema}runs where session is not null order by session limit {limit}
+
+-- name: some_suspended
+-- Read waiting and blocked runs, in no particular order, including graphs, which may be shown as running.
+select id from {schema}runs where state in ('waiting', 'blocked') order by lane limit {limit}
+
+-- name: some_suspended_of_lane
+-- Read waiting and blocked runs of a lane, in no particular order.
+select id from {schema}runs where lane = cast(:lane as bigint) and state in ('waiting', 'blocked') order by lane limit {limit}
+
+-- name: some_finished
+-- Read runs that ended within a time, in no particular order.
+select id from {schema}runs
+where finished_at > 0 and finished_at >= coalesce(cast(:finished_from as bigint), 0)
+and finished_at < coalesce(cast(:finished_to as bigint), 9000000000000000000) order by finished_at limit {limit}
+
+-- name: some_children
+-- Read children of a run, in no particular order.
+select id from {schema}runs where parent = cast(:parent as {uuid}) limit {limit}
+
+-- name: some_of_tree
+-- Read a root and the runs below it, in no particular order.
+select id from (
+    select id from {schema}runs where root = cast(:family as {uuid})
+    union all
+    select id from {schema}runs where id = cast(:family as {uuid})
+) family limit {limit}

@@ -1,0 +1,96 @@
+-- name: read_run
+-- Read one run.
+select r.* from {schema}shown_runs r
+where r.id = cast(:id as {uuid})
+
+-- name: read_run_details
+-- Read what operators see of a run in addition.
+select args, options, unique_name, deadline, expires_at, case when finished_at is null then ending end, generation, parked_on
+from {schema}runs where id = cast(:id as {uuid})
+
+-- name: read_outcome
+-- Read whether and how a run ended.
+select case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id = cast(:id as {uuid})
+
+-- name: read_outcomes
+-- Read whether and how many runs ended.
+select id, case when ending is not null and finished_at is null then 'undoing' else state end, result, error, kind, options
+from {schema}runs where id {among(:rows, id uuid)}
+
+-- name: list_history
+-- List the history rows of a run.
+select n, at, kind, attempt, session, since, data from {schema}history where run = cast(:id as {uuid}) order by n
+
+-- name: list_steps
+-- List the checkpoints of a run since its last restart.
+select c.n, c.key, c.kind, c.value, c.undo, c.took, c.at
+from {schema}runs r join {schema}checkpoints c on c.run = r.id and c.generation = r.generation
+where r.id = cast(:id as {uuid}) order by c.n
+
+-- name: list_waits
+-- List the waits of a run.
+select w.key, w.kind, w.target, w.pending, w.due_at, w.since, w.outcome
+from {schema}runs r join {schema}waits w on w.run = r.id and w.generation = r.generation
+where r.id = cast(:id as {uuid}) order by w.since, w.key
+
+-- name: list_children
+-- List the first children of a run in order of creation, with the call that created them.
+select r.* from {schema}shown_runs r
+where r.parent = cast(:id as {uuid}) order by r.seq limit cast(:size as bigint)
+
+-- name: list_chunks
+-- List a page of the chunks that a run wrote for its followers.
+select n, attempt, data from {schema}chunks where run = cast(:id as {uuid}) and n > cast(:after as int) order by n limit 500
+
+-- name: find_runs_in_id_range
+-- Find the first runs whose ids are between two, for prefixes that somebody typed.
+select r.id, r.task, r.state from {schema}shown_runs r
+where r.id between cast(:low as {uuid}) and cast(:high as {uuid})
+order by r.id limit cast(:size as bigint)
+
+-- name: find_roots_in_id_range
+-- Find the first two such runs without a parent.
+select id from {schema}runs where id between cast(:low as {uuid}) and cast(:high as {uuid}) and parent is null
+order by id limit 2
+
+-- name: read_change_marker
+-- Read values that change with everything that happens to a run, to tell whether two reads differ.
+select r.state, r.attempt, r.fence, r.generation, r.records, r.progress,
+    (select max(c.n) from {schema}checkpoints c where c.run = r.id and c.generation = r.generation)
+from {schema}runs r where r.id = cast(:id as {uuid})
+
+-- name: count_children_by_state
+-- Count the children and nodes of a run by state.
+select state, count(*) from {schema}runs where parent = cast(:id as {uuid}) group by state order by state
+
+-- name: list_unfinished_runs
+-- List a page of unfinished runs that were claimed at least once, and whether they have checkpoints or waits.
+--
+-- Each state by its own index, so that finished runs cost nothing. A new stored state needs its line, and its index,
+-- here.
+select r.id, l.task,
+    case when exists (select 1 from {schema}checkpoints c where c.run = r.id and c.generation = r.generation)
+        or exists (select 1 from {schema}waits w where w.run = r.id and w.generation = r.generation) then 1 else 0 end
+from (
+    select id, lane, generation from {schema}runs where state = 'ready' and held is null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'ready' and held is not null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'scheduled' and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state = 'running' and session is not null and fence > 0
+    union all
+    select id, lane, generation from {schema}runs where state in ('waiting', 'blocked') and fence > 0
+) r
+join {schema}lanes l on l.id = r.lane
+where (cast(:after as {uuid}) is null or r.id > cast(:after as {uuid}))
+and (cast(:task as text) is null or l.task = :task)
+order by r.id limit cast(:size as bigint)
+
+-- name: read_unfinished_claims
+-- Read unfinished runs as a worker would claim them, to check whether new code replays them.
+select l.task, r.state, r.id, r.seq, r.lane, r.priority, r.turn, r.fence, r.attempt, r.failures, cast(null as bigint), r.args, r.options,
+    r.generation, r.tenant, r.parent, r.spent, r.undos, r.ending
+from {each(:rows, id uuid)} join {schema}runs r on r.id = each.id join {schema}lanes l on l.id = r.lane
+where r.id {among(:rows, id uuid)} and r.finished_at is null

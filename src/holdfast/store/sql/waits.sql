@@ -1,0 +1,148 @@
+-- name: add_waits
+-- Register waits. One that exists keeps its time: a retry doesn't extend a sleep.
+insert into {schema}waits (run, generation, key, kind, target, eager, pending, due_at, since)
+select cast(each.run as {uuid}), each.generation, each.key, each.kind, each.target, each.eager, each.pending,
+    coalesce(each.due_at, {stamp} + each.delay), {stamp}
+from {each(:rows, run uuid, generation int, key text, kind text, target text, eager smallint, pending int, due_at bigint, delay bigint)}
+where true
+on conflict do nothing
+returning run, key, due_at - {stamp}
+
+-- name: find_waits
+-- Find those of these waits that exist, when they are due, and their outcomes.
+select w.run, w.key, w.due_at - {now}, w.outcome, w.value
+from {each(:rows, run uuid, generation int, key text)}
+join {schema}waits w on w.run = each.run and w.generation = each.generation and w.key = each.key
+where w.run {matching(:rows, run uuid)}
+
+-- name: delete_resolved_waits
+-- Delete waits whose outcome is recorded.
+delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
+    select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
+)
+
+-- name: withdraw_waits
+-- Delete waits that the task gave up, and return their outcomes.
+delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
+    select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
+)
+returning run, key, outcome
+
+-- name: find_runs_with_due_waits
+-- Find runs with a wait that is due, in small batches.
+select w.run from {schema}waits w where w.outcome is null and w.due_at is not null and w.due_at <= {now}
+order by w.due_at limit 500
+
+-- name: resolve_due_waits
+-- Resolve the due waits of these runs. coalesce keeps the planner from reading all due waits.
+update {schema}waits set outcome = 'due', settled_at = {now}
+where run {among(:rows, id uuid)} and outcome is null and coalesce(due_at, {now} + 1) <= {now}
+returning run, key
+
+-- name: resolve_waits
+-- Resolve open waits of locked runs.
+update {schema}waits set outcome = each.outcome, value = each.value, settled_at = {now}
+from {each(:rows, run uuid, generation int, key text, outcome text, value text)}
+where {schema}waits.run {matching(:rows, run uuid)} and {schema}waits.run = each.run and {schema}waits.generation = each.generation
+and {schema}waits.key = each.key and {schema}waits.outcome is null
+returning {schema}waits.run, {schema}waits.key
+
+-- name: wake_runs
+-- Make waiting runs with a resolved wait ready, behind runs that are ready already; they continue their attempt.
+--
+-- coalesce keeps the planner from reading all waiting runs.
+update {schema}runs set state = 'ready', turn = {next_turn({schema}runs, {stamp})}
+where id {among(:rows, id uuid)} and coalesce(state, '') = 'waiting'
+and (
+    select 1 from {schema}waits w where w.run = {schema}runs.id and w.generation = {schema}runs.generation and w.outcome is not null limit 1
+) = 1
+returning id, {notify_workers}
+
+-- name: create_event_rows
+-- Create rows for events that have none, so that there is something to lock: no wait misses an emit, nor an emit a
+-- wait.
+insert into {schema}events (target, tenant, name, touched_at)
+select each.target, each.tenant, each.name, {now} from {each(:rows, target text, tenant text, name text)} order by each.target
+on conflict do nothing
+
+-- name: lock_events
+-- Lock events in order.
+select target from {schema}events where target {among(:rows, target text)} order by target {lock}
+
+-- name: read_emitted
+-- Read which of the locked events were emitted. A statement of its own, because the lock may have been waited for.
+select target, payload from {schema}events where target {among(:rows, target text)} and emitted_at is not null
+
+-- name: read_emitter
+-- Read which call emitted an event.
+select emitted_by from {schema}events where target = :target
+
+-- name: read_event_trace
+-- Read the trace context of an event's emitter.
+select trace from {schema}events where target = :target
+
+-- name: emit_events
+-- Emit events that were not emitted before: the first emit wins.
+update {schema}events set payload = each.payload, emitted_at = {now}, emitted_by = each.emitted_by, touched_at = {now}, more = each.more, trace = each.trace
+from {each(:rows, target text, payload text, more smallint, emitted_by text, trace text)}
+where {schema}events.target {matching(:rows, target text)} and {schema}events.target = each.target and emitted_at is null
+returning {schema}events.target
+
+-- name: find_event_waiters
+-- Find waiters of these events: one more than are woken at once, to see whether there are more.
+select w.run, w.generation, w.key, w.target from {schema}waits w
+where w.target {among(:rows, target text)} and w.kind = 'event' and w.outcome is null
+order by w.target, w.since limit 501
+
+-- name: pick_events_with_waiters
+-- Pick emitted events that may still have waiters.
+select target, payload from {schema}events where more = 1 order by target limit 10 {lock_free}
+
+-- name: clear_more_waiters
+-- Mark that all waiters of these events were woken.
+update {schema}events set more = 0 where target {among(:rows, target text)}
+
+-- name: add_messages
+-- Append messages to runs, numbered on under the run's lock.
+insert into {schema}messages (run, n, topic, payload, sent_at, sent_by)
+select cast(each.run as {uuid}), each.number + coalesce((select max(m.n) from {schema}messages m where m.run = each.run), 0),
+    each.topic, each.payload, {now}, each.sent_by
+from {each(:rows, run uuid, number int, topic text, payload text, sent_by text)}
+
+-- name: find_sent_message
+-- Check whether a call has sent its message.
+select 1 from {schema}messages where run = cast(:run as {uuid}) and sent_by = :sent_by limit 1
+
+-- name: first_unread_message
+-- Read the first message of a topic that no receive has taken.
+select n, payload from {schema}messages
+where run = cast(:run as {uuid}) and topic = :topic and taken_by is null
+order by n limit 1
+
+-- name: take_messages
+-- Mark messages as taken.
+update {schema}messages set taken_by = each.taken_by
+from {each(:rows, run uuid, n int, taken_by text)}
+where {schema}messages.run {matching(:rows, run uuid)} and {schema}messages.run = each.run and {schema}messages.n = each.n
+
+-- name: first_waiting_receiver
+-- Find the first open wait for a message of a topic; of those registered together, the one with the lowest occurrence.
+select generation, key from {schema}waits
+where run = cast(:run as {uuid}) and kind = 'message' and target = :topic and outcome is null
+order by since, length(key), key limit 1
+
+-- name: return_unread_messages
+-- Return messages that waits of these runs have taken but the task hasn't seen.
+update {schema}messages set taken_by = null
+where run {among(:rows, id uuid)} and (run, taken_by) in (
+    select w.run, cast(w.generation as text) || ':' || w.key from {schema}waits w
+    where w.run {among(:rows, id uuid)} and w.kind = 'message' and w.outcome = 'message'
+)
+
+-- name: return_messages
+-- Return messages that these receivers have taken but the task hasn't seen.
+update {schema}messages set taken_by = null
+where run {among(:rows, run uuid)} and (run, taken_by) in (
+    select cast(each.run as {uuid}), each.taken_by from {each(:rows, run uuid, taken_by text)}
+)
+returning run, topic

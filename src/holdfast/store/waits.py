@@ -1,0 +1,178 @@
+"""Resolve waits: write the outcome into the wait, and make the waiting run ready.
+
+A run that is running right now isn't touched: its worker polls its waits, at the latest before it suspends. Every
+function runs inside the transaction of its caller, which has locked the events and runs concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.model.ids import new_id
+from holdfast.store.commands import WaitOutcome
+from holdfast.store.module import StatementExecutor, StoreModule, id_rows, in_batches, json_rows
+from holdfast.store.run_tree import lock_runs
+
+MAX_WOKEN_RUNS = 500
+
+
+class EventWaiter(NamedTuple):
+    """An unresolved wait for an event."""
+
+    run: str
+    generation: int
+    key: str
+    target: str
+
+
+class EventStore(StoreModule):
+    """Events: facts that any run may wait for by name. The first emit of a name wins and is kept."""
+
+    def emit(self, tenant: str | None, name: str, payload: str, trace: str | None = None) -> bool:
+        """Emit an event; False if it had been emitted before, which changes nothing.
+
+        Wakes the first waiters; timers wake any others. `trace`: the trace context of the caller.
+        """
+        target = event_target(tenant, name)
+        emitter = str(new_id())
+        payload = self._context.payloads.pack(payload, f"the payload of event {name!r}")
+
+        def work(tx: StatementExecutor) -> bool:
+            if lock_events(tx, [(tenant, name)]):
+                # Emitted by this very call, if the answer to its first try got lost.
+                return bool(tx.execute("read_emitter", target=target)[0][0] == emitter)
+            waiters, more = find_waiters(tx, [target])
+            lock_runs(tx, {waiter.run for waiter in waiters})
+            traces = {target: trace}
+            wake_runs(tx, emit_locked_events(tx, {target: payload}, waiters, more=more, by=emitter, traces=traces))
+            return True
+
+        return self._transaction("client", work)
+
+    def trace_context(self, target: str) -> str | None:
+        """Return the trace context of whoever emitted an event, if one is stored."""
+        found = self._execute("client", "read_event_trace", target=target)
+        return found[0][0] if found else None
+
+
+def event_target(tenant: str | None, name: str) -> str:
+    """Return how waits and events name an event of a tenant."""
+    return msgspec.json.encode([tenant, name]).decode()
+
+
+def encode_outcome(kind: str, outcome: WaitOutcome) -> tuple[str, str | None]:
+    """Return the checkpoint's kind and value for the outcome of a wait of this kind."""
+    if kind == "sleep":
+        return "slept", None
+    if outcome.kind == "due":
+        return "timeout", None
+    if kind == "children":
+        return "join", None if outcome.value is None else msgspec.json.encode(outcome.value).decode()
+    return kind, outcome.value
+
+
+def decode_outcome(kind: str, value: str | None) -> WaitOutcome:
+    """Return the outcome of a wait from its checkpoint's kind and value."""
+    if kind in ("slept", "timeout"):
+        return WaitOutcome("due", None)
+    if kind == "join":
+        return WaitOutcome("children", None) if value is None else WaitOutcome("failed", msgspec.json.decode(value))
+    return WaitOutcome(kind, value)
+
+
+# Events
+
+
+def lock_events(tx: StatementExecutor, events: Iterable[tuple[str | None, str]]) -> dict[str, str]:
+    """Lock events by tenant and name, emitted or not; return the payloads of those that were emitted."""
+    named = {event_target(tenant, name): (tenant, name) for tenant, name in events}
+    rows = json_rows(
+        {"target": target, "tenant": tenant, "name": name} for target, (tenant, name) in sorted(named.items())
+    )
+    tx.execute("create_event_rows", rows=rows)
+    while len(tx.execute("lock_events", rows=rows)) < len(named):  # one was pruned in between
+        tx.execute("create_event_rows", rows=rows)
+    return dict(tx.execute("read_emitted", rows=rows))
+
+
+def find_waiters(tx: StatementExecutor, targets: Collection[str]) -> tuple[list[EventWaiter], bool]:
+    """Return up to `MAX_WOKEN_RUNS` waiters of events, and whether there are more."""
+    if not targets:
+        return [], False
+    rows = tx.execute("find_event_waiters", rows=json_rows({"target": target} for target in sorted(targets)))
+    found = [EventWaiter(str(run), generation, key, target) for run, generation, key, target in rows]
+    return found[:MAX_WOKEN_RUNS], len(found) > MAX_WOKEN_RUNS
+
+
+def emit_locked_events(
+    tx: StatementExecutor,
+    payloads: Mapping[str, str],
+    waiters: Iterable[EventWaiter],
+    *,
+    more: bool,
+    traces: Mapping[str, str | None],
+    by: str | None = None,
+) -> set[str]:
+    """Emit locked events for the first time and resolve their waiters; return the runs to wake."""
+    rows = [
+        {"target": target, "payload": payload, "more": int(more), "emitted_by": by, "trace": traces[target]}
+        for target, payload in payloads.items()
+    ]
+    tx.execute("emit_events", rows=json_rows(rows))
+    return resolve_event_waits(tx, payloads, waiters)
+
+
+def resolve_event_waits(tx: StatementExecutor, payloads: Mapping[str, str], waiters: Iterable[EventWaiter]) -> set[str]:
+    """Give waiters, whose runs are locked, the payloads of their events; return the runs to wake."""
+    rows: list[dict[str, Any]] = [
+        {
+            "run": waiter.run, "generation": waiter.generation, "key": waiter.key, "outcome": "event",
+            "value": payloads[waiter.target],
+        }
+        for waiter in waiters
+        if waiter.target in payloads
+    ]  # fmt: skip
+    woken: set[str] = set()
+    for batch in in_batches(rows, lambda row: len(row["value"])):
+        woken.update(str(row[0]) for row in tx.execute("resolve_waits", rows=json_rows(batch)))
+    return woken
+
+
+# Messages
+
+
+def receiver_key(generation: int, key: str) -> str:
+    """Return how messages name the wait that took them. A restarted run registers the same waits again."""
+    return f"{generation}:{key}"
+
+
+def take_message(tx: StatementExecutor, run: str, topic: str | None, by: str) -> str | None:
+    """Take the first unread message of a topic for this receiver; return its payload, None without one."""
+    found = tx.execute("first_unread_message", run=run, topic=topic)
+    if not found:
+        return None
+    n, payload = found[0]
+    tx.execute("take_messages", rows=json_rows([{"run": run, "n": n, "taken_by": by}]))
+    return str(payload)
+
+
+def deliver_message(tx: StatementExecutor, run: str, topic: str) -> None:
+    """Deliver the first unread message of a topic to the first open wait for one, if both exist."""
+    waiting = tx.execute("first_waiting_receiver", run=run, topic=topic)
+    if not waiting:
+        return
+    generation, key = waiting[0]
+    payload = take_message(tx, run, topic, receiver_key(generation, key))
+    if payload is None:
+        return
+    resolved = {"run": run, "generation": generation, "key": key, "outcome": "message", "value": payload}
+    tx.execute("resolve_waits", rows=json_rows([resolved]))
+    wake_runs(tx, [run])
+
+
+def wake_runs(tx: StatementExecutor, runs: Collection[str]) -> int:
+    """Make waiting runs with a resolved wait ready; return how many."""
+    return len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0
