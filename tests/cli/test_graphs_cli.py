@@ -122,10 +122,10 @@ def test_failures_and_skips_are_told_with_their_causes(shell, yard):
 def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
     told = fields(shell("show", yard.open, "sail", "--url", yard.url).stdout)
     assert (told["node"], told["parent"], told["state"]) == ("sail of graph boat", str(yard.open), "blocked")
-    assert told["waiting for"] == "node launch, which is waiting"
+    assert told["waiting for"] == "node launch (waiting)"
     assert "outputs of dependencies are pending" in told["arguments"]
     gate = fields(shell("show", yard.open, "crew", "hire", "--url", yard.url).stdout)
-    assert (gate["gate"], gate["node"]) == ("hire", "hire, of graph crew")
+    assert (gate["gate"], gate["node"]) == ("hire", "hire of graph crew")
     assert gate["waiting for"].startswith("approval, open since")
 
 
@@ -353,7 +353,7 @@ def test_runs_and_queues_are_not_confused_by_graphs(shell, yard):
     assert [line.split()[0] for line in queues] == ["QUEUE", "default"]
     paused = shell("pause", "$graph", "--url", yard.url)
     assert paused.exit_code == 2
-    assert "Holdfast's own" in paused.stderr
+    assert "reserved for Holdfast" in paused.stderr
 
 
 def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):

@@ -57,7 +57,7 @@ def test_what_a_run_waits_for_stands_on_top_and_at_the_end(shell, voyages):
         r"a message on topic orders, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in 59 min\)", told["waiting for"]
     )
     assert told["progress"] == "1 of 4 (25%)  loaded"
-    assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waits for']}"
+    assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waiting for']}"
 
 
 def test_what_has_come_is_told_until_the_run_goes_on(shell, voyages):

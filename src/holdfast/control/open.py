@@ -34,7 +34,7 @@ def open_control(
     if database.dialect.name == "sqlite" and not make:
         path = sqlite_path(url)
         if path != ":memory:" and not Path(path).absolute().parent.is_dir():
-            raise ConfigError(f"the folder of {path} does not exist: create it, or pass another --url")
+            raise ConfigError(f"the directory of {path} does not exist: create it, or pass another --url")
         if path != ":memory:" and not Path(path).exists():
             create = f"`holdfast migrate --url {url}`"
             raise ConfigError(f"SQLite file {path} does not exist: pass another --url, or create it with {create}")
