@@ -34,7 +34,7 @@ def test_runs_are_found_by_id_and_family(shell, busy):
 
 
 def test_a_partial_page_says_so(shell, busy, monkeypatch):
-    monkeypatch.setattr("holdfast.store.run_listing.MAX_STREAM_CANDIDATES", 2)
+    monkeypatch.setattr("holdfast.store.run_list.MAX_STREAM_CANDIDATES", 2)
     result = shell("runs", "--tag", "nightly", "--url", busy.url)
     assert "no runs" in result.stderr
     assert f"continue with --after {UUID(int=busy.running.int + 1)}" in result.stderr

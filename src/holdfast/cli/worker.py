@@ -117,7 +117,7 @@ def worker(
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # show the output of tasks at once
         app.on_start(link.ready)
-        link.hold(worker.stop, worker.session_ended)
+        link.connect(worker.stop, worker.session_ended)
         worker.on_session(link.report_session)
         worker.restart_if_unhealthy()
     worker.run()

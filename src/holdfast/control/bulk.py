@@ -70,7 +70,7 @@ class BulkControl:
         narrowed = narrow_filter(verb, asked)
         if narrowed is None:
             return BulkPreview(verb, Estimate(0), [])
-        rows = self._store.listing.page(narrowed, SAMPLE_SIZE).rows
+        rows = self._store.run_list.page(narrowed, SAMPLE_SIZE).rows
         return BulkPreview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
 
     def cancel(
@@ -105,7 +105,7 @@ class BulkControl:
         cursor = None if after is None else str(run_id(after))
         looked_at = changed = 0
         while narrowed is not None:
-            page = self._store.listing.page(narrowed, BATCH_SIZE, cursor)
+            page = self._store.run_list.page(narrowed, BATCH_SIZE, cursor)
             if page.rows:
                 changed += act([row.id for row in page.rows])
                 looked_at += len(page.rows)

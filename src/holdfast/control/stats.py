@@ -71,7 +71,7 @@ class CountControl:
         """Count the runs that match a filter, up to a bound."""
         count, after = 0, None
         for _ in range(MAX_PAGES):
-            page = self._store.listing.page(asked, 1000, after)
+            page = self._store.run_list.page(asked, 1000, after)
             count, after = count + len(page.rows), page.after
             if after is None or count >= MAX_COUNTED:
                 break

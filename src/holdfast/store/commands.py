@@ -159,16 +159,9 @@ class MarkUndosCommand(msgspec.Struct):
 
 
 Command: TypeAlias = (
-    NewCheckpoint
-    | WaitCommand
-    | WithdrawCommand
-    | EmitCommand
-    | SpawnCommand
-    | EnqueueCommand
-    | WriteCommand
-    | ProgressCommand
-    | MarkUndosCommand
-)
+    NewCheckpoint | WaitCommand | WithdrawCommand | EmitCommand | SpawnCommand | EnqueueCommand | WriteCommand
+    | ProgressCommand | MarkUndosCommand
+)  # fmt: skip
 
 
 class WaitOutcome(NamedTuple):
@@ -226,9 +219,9 @@ class LoadedHistory(msgspec.Struct):
     waits: list[LoadedWait] = msgspec.field(default_factory=list)
 
 
-def payload_size(command: Command) -> int:
+def payload_size(command: Command | NewStepCheckpoint) -> int:
     """Estimate the payload bytes of a command."""
-    if isinstance(command, NewCheckpoint):
+    if isinstance(command, NewCheckpoint | NewStepCheckpoint):
         return 0 if command.value is None else len(command.value)
     if isinstance(command, SpawnCommand):
         return sum(len(run.args) for run in command.runs())

@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.demo import Interrupt
 from holdfast.cli.demo.state import DemoResult, DemoState, Ledger, WorkerKill, WorkerView
-from holdfast.engine.processes.supervisor import Child
+from holdfast.engine.processes.supervisor import WorkerProcess
 from holdfast.model.run import RunInfo
 
 WORKERS = 3
@@ -48,7 +48,7 @@ class Scenario:
         self._draw = draw
         self._interrupt = interrupt
         self._ledger = Ledger(folder / "ledger")
-        self._children: list[Child] = []
+        self._children: list[WorkerProcess] = []
         self._numbers: dict[Any, int] = {}
         self._infos: list[RunInfo[Any]] = []
 
@@ -83,7 +83,7 @@ class Scenario:
         try:
             for number in range(1, WORKERS + 1):
                 with self._interrupt.deferred():  # a signal must not leave an unknown child
-                    child = Child(number, command, self._write_log)
+                    child = WorkerProcess(number, command, self._write_log)
                     self._children.append(child)
                 self._state.workers.append(WorkerView(number, child.pid))
             yield
@@ -98,10 +98,10 @@ class Scenario:
     def _stop(self) -> None:
         alive = [child for child in self._children if self._view(child).state != "killed"]
         for child in alive:
-            child.tell_to_stop()
+            child.request_stop()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in alive:
-            while child.ended() is None and time.monotonic() < deadline:
+            while child.exit_code() is None and time.monotonic() < deadline:
                 self._read_output()
                 time.sleep(0.01)
             self._view(child).state = "stopped"
@@ -110,15 +110,15 @@ class Scenario:
     def kill_all(self) -> None:
         """Kill all remaining workers."""
         for child in self._children:
-            if child.ended() is None:
+            if child.exit_code() is None:
                 child.signal_group(signal.SIGKILL)
         for child in self._children:
-            while child.ended() is None:
+            while child.exit_code() is None:
                 time.sleep(0.005)
             child.output.close()
         self._children = []
 
-    def _view(self, child: Child) -> WorkerView:
+    def _view(self, child: WorkerProcess) -> WorkerView:
         return self._state.workers[child.number - 1]
 
     def _read_output(self) -> None:
@@ -138,7 +138,7 @@ class Scenario:
 
     def _check_workers(self, deadline: float) -> None:
         for child in self._children:
-            if self._view(child).state != "killed" and child.ended() is not None:
+            if self._view(child).state != "killed" and child.exit_code() is not None:
                 child.output.read_all()
                 raise DemoFailed(f"worker {child.number} exited unexpectedly: {self._last_log_line(child.number)}")
         if time.monotonic() > deadline:
@@ -175,12 +175,12 @@ class Scenario:
 
     # The kill
 
-    def _claimed_by(self, child: Child) -> frozenset[int]:
+    def _claimed_by(self, child: WorkerProcess) -> frozenset[int]:
         """Return the invoices that a worker has claimed, according to the database."""
         mark = f":{child.pid}:"
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "running" and mark in (i.worker or ""))
 
-    def _victim(self) -> Child:
+    def _victim(self) -> WorkerProcess:
         """Choose a busy worker once the work is under way. If all jobs finish before one is seen busy, enqueue more."""
         jobs = self._state.jobs
         while True:
@@ -192,18 +192,18 @@ class Scenario:
     def _is_under_way(self) -> bool:
         return self._state.states["done"] >= self._state.jobs * KILL_AFTER_SHARE
 
-    def _busiest(self) -> Child | None:
+    def _busiest(self) -> WorkerProcess | None:
         """Return the worker with the most claimed invoices, if any."""
         held = {child.number: len(self._claimed_by(child)) for child in self._children}
         best = max(self._children, key=lambda child: held[child.number])
         return best if held[best.number] else None
 
-    def _kill(self, child: Child) -> WorkerKill:
+    def _kill(self, child: WorkerProcess) -> WorkerKill:
         os.kill(child.pid, signal.SIGKILL)
         at = time.monotonic()
         view = self._view(child)
         view.state = "killed"
-        while child.ended() is None:
+        while child.exit_code() is None:
             time.sleep(0.005)
         self._refresh()
         held = self._claimed_by(child)
@@ -234,7 +234,7 @@ class Scenario:
         """Return the invoices that were done in their first attempt."""
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "done" and i.attempt == 1)
 
-    def _done_by_others(self, dead: Child) -> set[int]:
+    def _done_by_others(self, dead: WorkerProcess) -> set[int]:
         return {number for number, pid in self._ledger.done_last_by.items() if pid != dead.pid}
 
     def _count(self, kill: WorkerKill, recovery_s: float | None) -> DemoResult:
