@@ -325,11 +325,11 @@ class Opaque:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"type": "int"}, "gate ok: type must be a type, not a str: leave out the quotes"),
+        ({"type": "int"}, "gate ok: type= must be a type, not a str: remove the quotes"),
         ({"type": Opaque}, "gate ok: outputs of type <class .*Opaque'> can't be checked"),
-        ({"on_timeout": "explode"}, 'gate ok: on_timeout must be "fail", "skip" or "complete", but is \'explode\''),
+        ({"on_timeout": "explode"}, 'gate ok: on_timeout must be "fail", "skip" or "complete", not \'explode\''),
         ({"on_timeout": "skip"}, "gate ok: on_timeout='skip' needs a timeout"),
-        ({"type": int, "timeout": 5, "on_timeout": "complete"}, "complete with None, which is no <class 'int'>"),
+        ({"type": int, "timeout": 5, "on_timeout": "complete"}, "completes it with None, which is not a <class 'int'>"),
     ],
 )
 def test_settings_that_cant_work_are_refused_where_they_are_written(settings, message):

@@ -246,5 +246,5 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
             yield
         finally:
             logger.disabled = disabled
-            ids._begin_anew()
+            ids._reset_after_fork()
             ids._last = 0

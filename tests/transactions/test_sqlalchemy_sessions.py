@@ -275,7 +275,7 @@ def test_the_connection_of_a_session_does_not_end_the_transaction_either(app):
 
     with pytest.raises(RunFailed, match="commit"):
         in_one_run(app, save_and_commit)
-    with pytest.raises(RunFailed, match="transaction has failed"):
+    with pytest.raises(RunFailed, match="the transaction failed"):
         in_one_run(app, save_and_roll_back)
     assert stored(app) == []
 

@@ -105,8 +105,8 @@ class WriteQueue:
     otherwise the first of many writes would be committed alone.
     """
 
-    def __init__(self, wake_committer: Callable[[], None]) -> None:
-        self._wake_committer = wake_committer
+    def __init__(self) -> None:
+        self.wake_committer: Callable[[], None] = lambda: None
         self._ready: deque[QueuedWrite] = deque()  # appended to by all threads, consumed by the committer
         self._steps: list[PendingWrite] = []  # checkpoints of steps from this turn of the loop
         self._ends_after_steps: list[AttemptEnd] = []  # of durable functions that may have a checkpoint in `_steps`
@@ -128,7 +128,7 @@ class WriteQueue:
         if isinstance(write, AttemptEnd):
             if get_ident() != self._loop_thread:
                 self._ready.append(write)
-                self._wake_committer()
+                self.wake_committer()
                 return
             if self._steps and write.attempt.durable:
                 self._ends_after_steps.append(write)
@@ -136,7 +136,7 @@ class WriteQueue:
                 self._ready.append(write)
         elif not write.on_loop:
             self._ready.append(write)
-            self._wake_committer()
+            self.wake_committer()
             return
         elif type(write.command) is NewStepCheckpoint:
             self._steps.append(write)
@@ -150,7 +150,7 @@ class WriteQueue:
         if not self._flush_scheduled:
             self.flush_after_this_turn()
         elif len(self._ready) == FLUSH_AT_WRITES:
-            self._wake_committer()
+            self.wake_committer()
 
     def flush_after_this_turn(self) -> None:
         """Make the writes of this turn of the event loop available when the turn ends. On the loop's thread."""
@@ -176,7 +176,7 @@ class WriteQueue:
             self._ready.extend(self._ends_after_steps)
             self._ends_after_steps = []
         if self._ready:
-            self._wake_committer()
+            self.wake_committer()
 
     # The committer's side
 

@@ -235,7 +235,7 @@ def line_of(attempt: Any) -> str:
     code = None if attempt is None else getattr(inspect.unwrap(attempt.signature.fn), "__code__", None)
     if code is None:
         return "an unknown line"
-    frames = _in_threads(code) if attempt.handle is None else _awaiting(attempt.handle.get_coro())
+    frames = _in_threads(code) if attempt.loop_task is None else _awaiting(attempt.loop_task.get_coro())
     from_task = dropwhile(lambda frame: frame.f_code is not code, frames)
     user_frames = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), from_task))
     if user_frames:

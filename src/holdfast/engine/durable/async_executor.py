@@ -103,10 +103,10 @@ class AsyncExecutor(Executor):
 
     async def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             await self._reject_call()
         task = asyncio.current_task(self._loop)  # Given the loop, it needs no system call to find it.
-        if task is not self.current.handle and task is not None:
+        if task is not self.current.loop_task and task is not None:
             self._delivery.add_branch(task)
         return await self.plans.start(self, operation)
 
@@ -118,7 +118,7 @@ class AsyncExecutor(Executor):
         raise asyncio.CancelledError("the run is suspended or has ended; its context can't be used")
 
     def check(self) -> None:
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise asyncio.CancelledError("the run is suspended or has ended")
 
     @property
@@ -324,7 +324,7 @@ class AsyncExecutor(Executor):
 
     def _withdraw_wait(self, key: str) -> None:
         """WithdrawCommand the wait of a branch that was cancelled, if user code cancelled it."""
-        was_stopped = self._closed or self.current.order is not None or self.plans.replay_only
+        was_stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
             self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
 
@@ -402,7 +402,7 @@ class AsyncExecutor(Executor):
     # Steps
 
     async def run_step(self, step: Step, key: str) -> StepResult:
-        calls, telemetry = self.calls, self.current.watched
+        calls, telemetry = self.calls, self.current.telemetry
         if self._delivery.has_branches:
             self._delivery.note_activity()
         self._started += 1

@@ -52,7 +52,7 @@ async def run_async(executor: AsyncExecutor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return await _undo_async(executor, arguments)
-        except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
+        except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = current_scope.set(_body_scope(attempt))
@@ -122,14 +122,14 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return _undo_sync(executor, arguments)
-        except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
+        except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = current_scope.set(_body_scope(attempt))
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(executor), *args, **kwargs))
     except Unwind:
-        end = attempt.handed_back(lingers=False)  # The attempt's order decides how it really ends.
+        end = attempt.released()  # The attempt's stop reason decides how it really ends.
     except BaseException as error:
         end = _failed(attempt, executor.plans, error)
     finally:

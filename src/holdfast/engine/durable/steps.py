@@ -110,7 +110,7 @@ class StepCalls:
     def was_stopped(self, error: BaseException) -> bool:
         """Return whether user code was stopped from outside; otherwise it raised the error itself and has failed.
 
-        The worker stops user code with an order. Other user code does it with `Task.cancel()`, except while
+        The worker stops user code with a stop reason. Other user code does it with `Task.cancel()`, except while
         compensations run: they run in the attempt's own task, which only the worker may cancel. A coroutine that is
         closed because its event loop is gone isn't run by a task.
         """
@@ -120,7 +120,7 @@ class StepCalls:
         if not isinstance(error, asyncio.CancelledError):
             return False
         attempt = self._attempt
-        return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
+        return attempt.stop_reason is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
     async def run(
         self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
@@ -170,7 +170,7 @@ class StepCalls:
     async def transaction_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """Run the call of a transaction in a thread."""
         token = current_scope.set(self.scope(key))
-        span = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
+        span = None if self._attempt.telemetry is None else self._attempt.telemetry.step(key_name(key), key)
         result: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -237,8 +237,8 @@ class StepCalls:
         if not count:
             return
         self.threads -= count
-        if self.threads == 0 and self._attempt.threads_over is not None:
-            self._attempt.threads_over()
+        if self.threads == 0 and self._attempt.on_threads_done is not None:
+            self._attempt.on_threads_done()
 
 
 class StepThreads:

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, NoReturn
 
-from holdfast.engine.attempt import Attempt, Order
+from holdfast.engine.attempt import Attempt, StopReason
 from holdfast.engine.durable.executor import Executor, suspend_delay_s
 from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
@@ -71,7 +71,7 @@ class SyncExecutor(Executor):
 
     def check(self) -> None:
         """Raise if user code has to end."""
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise Unwind
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class SyncExecutor(Executor):
     def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for the answer to a command, unless the run is lost."""
         while not wait_for_futures([future], STOP_POLL_INTERVAL_S).done:
-            if self.current.order == "lost":
+            if self.current.stop_reason == "lost":
                 raise Unwind
         answer = future.result()
         if answer is RUN_LOST:
@@ -154,8 +154,8 @@ class SyncExecutor(Executor):
         if future is not None:
             future.set_result(outcome)
 
-    def _stop(self, order: Order) -> NoReturn:
-        self._services.stop(self.current, order)
+    def _stop(self, reason: StopReason) -> NoReturn:
+        self._services.stop(self.current, reason)
         raise Unwind
 
     async def restart(self, args: str) -> NoReturn:
@@ -175,7 +175,7 @@ class SyncExecutor(Executor):
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
         result: StepResult | float | None = None
-        span = None if self.current.watched is None else self.current.watched.step(step.name, key)
+        span = None if self.current.telemetry is None else self.current.telemetry.step(step.name, key)
         try:
             while True:
                 try:
@@ -256,7 +256,7 @@ class SyncExecutor(Executor):
             record.n = record.n or self.plans.next_number()
             return encoded.text or "null"
 
-        span = None if self.current.watched is None else self.current.watched.step(operation.name, key)
+        span = None if self.current.telemetry is None else self.current.telemetry.step(operation.name, key)
         result: StepResult | None = None
         try:
             text = self._services.transact(self.current, record, run)

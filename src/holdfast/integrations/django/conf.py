@@ -48,7 +48,7 @@ def the_app() -> Holdfast:
                     " an app's __init__.py or apps.py"
                 )
             _app = make_app(read_setting())
-            _app._hooks.between.append(fresh_connections)
+            _app._hooks.around_calls.append(fresh_connections)
             _app.on_failure(failed_run)
         return _app
 
