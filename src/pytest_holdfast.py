@@ -1,7 +1,7 @@
-"""The pytest plugin of Holdfast: the fixture `kit`, and the runs of tests marked with `@crash_at_every_step`.
+"""The pytest plugin of Holdfast: the `kit` fixture and the `@crash_at_every_step` marker.
 
-A module beside the package, so that projects whose tests don't use it have nothing else imported. `holdfast_app` and
-`holdfast_database` are there to be overridden.
+A module outside the package, so that loading the plugin doesn't import Holdfast. Override the fixtures `holdfast_app`
+and `holdfast_database` in your tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARK = "crash_at_every_step"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARK}: run the test with a worker's crash at each place (holdfast.testing)")
+    config.addinivalue_line("markers", f"{MARK}: repeat the test with a worker crash at each write (holdfast.testing)")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,20 +37,19 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def holdfast_app() -> Holdfast | None:
-    """The app that tests are about: override it, to return yours. Without that each test has a new one."""
+    """The app under test. Override it to return yours; by default each test gets a new app."""
     return None
 
 
 @pytest.fixture
 def holdfast_database() -> str:
-    """Which database tests run on, "sqlite" (in memory) or "postgres": override it, perhaps with params for both."""
+    """The database of the tests: "sqlite" (in memory) or "postgres". Override it, with params to use both."""
     return "sqlite"
 
 
 @pytest.fixture(scope="session")
 def holdfast_postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL server where databases may be created: that of $HOLDFAST_TEST_PG_DSN, else one that is
-    started for the tests and thrown away."""
+    """The URL of a PostgreSQL server for tests: $HOLDFAST_TEST_PG_DSN, or else a temporary server."""
     if DSN in os.environ:
         yield os.environ[DSN]
         return
@@ -71,7 +70,7 @@ def _holdfast_databases(holdfast_postgres: str) -> Iterator[DatabaseFactory]:
 
 @pytest.fixture
 def kit(request: pytest.FixtureRequest, holdfast_app: Holdfast | None, holdfast_database: str) -> Iterator[Kit]:
-    """The app on a private store, with a clock that stands still until it is moved."""
+    """The app on a private store, with a virtual clock."""
     from holdfast.database.dialect import Dialect
     from holdfast.errors import ConfigError
     from holdfast.testing.kit import Kit

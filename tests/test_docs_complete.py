@@ -84,7 +84,7 @@ def test_the_settings_of_a_machine_are_all_told_below_those_of_a_task():
     ids=["limit", "queue", "schedule", "trigger", "graph", "add", "gate", "dashboard"],
 )
 def test_the_lines_of_other_calls_have_all_their_settings_and_no_others(call, function, before):
-    (line,) = [line for line in section("settings.md", "The rest").splitlines() if line.startswith(f"| `{call}` |")]
+    (line,) = [line for line in section("settings.md", "Other calls").splitlines() if line.startswith(f"| `{call}` |")]
     assert names_in(line.split("|")[2]) == parameters(function) - before
 
 
@@ -100,14 +100,14 @@ def test_every_error_has_a_line_in_the_table_of_errors():
     classes = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__]
     names = {each.__name__ for each in classes if issubclass(each, errors.HoldfastError)}
     assert {name for name in names if f"\n| `{name}` | " not in page} == set()
-    assert set(re.findall(r"^\| `(\w+)` \| ", page.partition("## Codes")[0], re.MULTILINE)) == names
+    assert set(re.findall(r"^\| `(\w+)` \| ", page.partition("## Error codes")[0], re.MULTILINE)) == names
 
 
 def test_every_code_of_an_error_is_explained():
     made = {code for path in SOURCES for code in codes_in(path)}
     named = set(re.findall(r"`([a-z_]+)`", inspect.getdoc(errors.ErrorInfo) or "")) - {"code"}
     assert {"error", "timeout", "crashed", "undo"} <= made
-    told = section("reference/errors.md", "Codes")
+    told = section("reference/errors.md", "Error codes")
     assert {code for code in made | named if f"`{code}`" not in told} == set()
 
 

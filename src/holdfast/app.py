@@ -1,4 +1,4 @@
-"""`Holdfast`: the object users hold. It binds a registry of tasks, a store and the settings; the work is done below."""
+"""`Holdfast`: the application object. It ties the tasks, the store and the settings together."""
 
 from __future__ import annotations
 
@@ -52,14 +52,35 @@ TRIGGER_TIMEOUT_S = 60
 
 
 class Holdfast:
-    """An application's door to its durable work.
+    """An application: its tasks, its database and its settings.
 
-    `url`: `$HOLDFAST_URL` if it isn't given, else `sqlite:///holdfast.db` in the current folder. Nothing is read or
-    written before the first use; then the tables are made or migrated, unless `migrate=False`. `include` names modules
-    with tasks. `keep` is how long finished runs stay, for tasks that don't say, and events that nobody waits for.
-    `name` tells the schedules of this app from those of others in the same database; else it is the module's.
-    `telemetry`: "otel", "prometheus" or both, or what `$HOLDFAST_TELEMETRY` says; nothing by default.
-    Payloads are compressed above so many bytes of JSON, warned of, and refused; `codec` has its way with all of them.
+    Creating one does no I/O. The first use connects, and creates or migrates the tables.
+
+    Example:
+        ```python
+        app = Holdfast("postgresql://localhost/shop")
+
+        @app.task(queue="billing")
+        def charge(order_id: int) -> str: ...
+
+        charge.enqueue(42)
+        ```
+
+    Args:
+        url: The database: `sqlite:///path` or `postgresql://…`. Defaults to `$HOLDFAST_URL`, then to
+            `sqlite:///holdfast.db` in the current directory.
+        schema: The PostgreSQL schema of Holdfast's tables.
+        migrate: Whether the first use creates or migrates the tables. Set it to False if `holdfast migrate` does.
+        include: Modules that declare tasks. A worker imports them at its start.
+        keep: How long finished runs are kept, unless their task has its own `keep`, and how long events are kept.
+        clock: The source of time. For tests.
+        name: Distinguishes this app's schedules from those of other apps in the same database. Defaults to the name of
+            the module that creates the app.
+        telemetry: `"otel"`, `"prometheus"` or both. Defaults to `$HOLDFAST_TELEMETRY`.
+        warn_above: Log a warning for payloads of more than this many bytes of JSON. None never warns.
+        refuse_above: Reject payloads of more than this many bytes of JSON with `TooLarge`.
+        compress_above: Compress payloads of more than this many bytes of JSON. None never compresses.
+        codec: Transforms every payload before it is stored and after it is read, for example to encrypt it.
     """
 
     def __init__(
@@ -78,8 +99,9 @@ class Holdfast:
         compress_above: int | None = COMPRESS_ABOVE_BYTES,
         codec: Codec | None = None,
     ) -> None:
-        from holdfast.client.client import Client  # here, with all that reaches a database: the import of Holdfast,
-        from holdfast.store import Store  # for its types, doesn't wait for it
+        # Imported here so that `import holdfast` doesn't load the database layer.
+        from holdfast.client.client import Client
+        from holdfast.store import Store
 
         payloads = Payloads(
             warn_above=warn_above,
@@ -95,17 +117,17 @@ class Holdfast:
         self._keep = to_micros(keep, "keep")
         self._client = Client(self.store, self.registry, self._keep, self.telemetry)
         self._hooks = Hooks()
-        made_in = import_name(sys._getframe(1).f_globals.get("__name__"))
-        self._schedule_registry = ScheduleRegistry(made_in if name is None else check_name(name, "the name of an app"))
+        created_in = import_name(sys._getframe(1).f_globals.get("__name__"))
+        app_name = created_in if name is None else check_name(name, "the name of an app")
+        self._schedule_registry = ScheduleRegistry(app_name)
 
     def _bind(self, store: Store, url: str) -> None:
-        """Go on with another store: for the test kit, which points an app to a private one. Not while a worker or a
-        call is under way."""
+        """Switch to another store, for the test kit. Not while a worker or a call is in progress."""
         self.store, self.url = store, url
         self._client.bind(store)
 
     def _open(self, schema: str) -> Database:
-        """Where runs are kept. Does no I/O."""
+        """Return the database, without connecting. Subclasses override it."""
         from holdfast.database import open_database
 
         return open_database(self.url, schema)
@@ -138,13 +160,31 @@ class Holdfast:
         memory: int | None = None,
     ) -> TaskDecorator: ...
     def task(self, *fn: Callable[..., Any], **settings: Any) -> Any:
-        """Make a task of a function: `@app.task`, or `@app.task(queue=…, retry=…)`."""
+        """Register a function as a task: `@app.task` or `@app.task(queue=…, retry=…)`.
+
+        A function whose first parameter is annotated as `Context` or `SyncContext` becomes a durable function; any
+        other function is a job.
+
+        Args:
+            name: The task's name. Defaults to `module.function`.
+            aliases: Former names under which stored runs may still exist.
+            queue: The queue of its runs.
+            priority: Runs with a higher priority are claimed first.
+            retry: When to retry a failed attempt. Defaults to `Retry()`.
+            timeout: The limit for one attempt.
+            deadline: The limit for the whole run, from its creation.
+            run_in: `"loop"` (async functions), `"thread"` (plain functions) or `"process"` (CPU-bound plain functions).
+            limits: Names of limits declared with `app.limit`.
+            max_crashes: How often the run may crash its worker before it fails.
+            keep: How long finished runs are kept.
+            memory: The memory limit in bytes of a task with `run_in="process"`.
+        """
         known = ("name", *TaskSettings.__annotations__)
         for unknown in settings.keys() - set(known):
-            raise ConfigError(f"a task has no setting {unknown!r}; the settings are {', '.join(known)}")
+            raise ConfigError(f"@app.task: unknown setting {unknown!r}; the settings are {', '.join(known)}")
         if fn:
-            return register_task(*fn, enqueuer=self._client, registry=self.registry, **settings)
-        return lambda fn: register_task(fn, enqueuer=self._client, registry=self.registry, **settings)
+            return register_task(*fn, enqueuer=self._client.creator, registry=self.registry, **settings)
+        return lambda fn: register_task(fn, enqueuer=self._client.creator, registry=self.registry, **settings)
 
     def machine(
         self,
@@ -159,10 +199,25 @@ class Holdfast:
         keep: Duration | None = None,
         history: int | None = 1000,
     ) -> Machine[S]:
-        """A state machine of these classes. `retry` and `timeout` are for states that don't say; `history` is how many
-        entries of a run's history are kept, None for all."""
+        """Register a state machine.
+
+        The other settings are those of `task`.
+
+        Args:
+            name: The machine's name.
+            *states: The classes of its states, subclasses of `State`.
+            retry: When to retry a failed attempt, for states without a `retry` of their own.
+            timeout: The limit for one attempt, for states without a `timeout` of their own.
+            history: How many history entries of a run are kept. None keeps all.
+
+        Example:
+            ```python
+            subscription = app.machine("subscription", Trial, Paying, Overdue)
+            subscription.enqueue(Trial(customer="ada"))
+            ```
+        """
         return register_machine(
-            name, states, enqueuer=self._client, registry=self.registry, history=history, queue=queue,
+            name, states, enqueuer=self._client.creator, registry=self.registry, history=history, queue=queue,
             priority=priority, retry=retry, timeout=timeout, deadline=deadline, max_crashes=max_crashes, keep=keep,
         )  # fmt: skip
 
@@ -174,20 +229,32 @@ class Holdfast:
         rate: str | None = None,
         by: str | Callable[..., object] | None = None,
     ) -> None:
-        """Declare a limit that tasks name in `limits=[…]`: across all workers at most `concurrency` of their runs are
-        at work at once, and at most so many start in any period as `rate` says, like "100/min". `by`: one counter per
-        value of an argument (its name or a dotted path), or of what a function of the arguments gives, at enqueue."""
+        """Declare a limit that applies across all workers. Tasks refer to it with `limits=[name]`.
+
+        Args:
+            name: The limit's name.
+            concurrency: How many runs may execute at the same time.
+            rate: How many runs may start per period, like `"100/min"`.
+            by: Count separately per value: the name or dotted path of an argument, or a function of the arguments.
+                Evaluated at enqueue.
+        """
         self.registry.limits.declare(name, concurrency, rate, by)
 
     def queue(self, name: str, *, fair: bool = False, weights: Mapping[str, int] | None = None) -> None:
-        """Say how a queue is served. `fair`: its runs are claimed in turns of their tenants, so that one with a million
-        runs doesn't keep one with ten waiting; `weights`: how many a tenant gets in a turn, 1 if it isn't named. It
-        counts for runs made by code that says so."""
+        """Configure a queue.
+
+        Applies to runs that are enqueued by code with this declaration.
+
+        Args:
+            name: The queue's name.
+            fair: Claim runs round-robin by tenant, so that a tenant with a million runs doesn't delay the others.
+            weights: How many runs of a tenant are claimed per round. Defaults to 1.
+        """
         self.registry.serve(name, fair, weights)
 
     def remote(self, name: str, *, queue: str = "default") -> Task[..., Any]:
-        """A task whose code lives elsewhere: it can be enqueued here. Its arguments are checked where it runs."""
-        return remote_task(name, enqueuer=self._client, queue=queue)
+        """Return a task whose code is in another application. Its arguments are checked where it runs."""
+        return remote_task(name, enqueuer=self._client.creator, queue=queue)
 
     # Schedules and triggers
 
@@ -238,20 +305,49 @@ class Holdfast:
         overlap: Overlap = "allow",
     ) -> None: ...
     def schedule(self, name: str, task: Any, /, **settings: Any) -> None:
-        """Make a run of a task, or of a request, at each slot of a cron expression in the time zone `tz`, or at each
-        `every`. Workers take it up when they start; docs/schedules.md tells what becomes of missed slots."""
+        """Declare a schedule, which creates a run at every slot. Workers store it when they start.
+
+        Args:
+            name: The schedule's name, unique in the app.
+            task: A task, or a request (`task.request(…)`) with arguments and options.
+            args: The arguments, if `task` is a task.
+            cron: A cron expression, like `"0 3 * * *"`. Give either `cron` or `every`.
+            every: An interval of at least one second.
+            tz: The time zone of the cron expression.
+            catch_up: What happens to slots missed while no worker ran: `"skip"`, `"latest"` or `"all"`.
+            start: No slot before this time.
+            end: No slot after this time.
+            jitter: Delay each run by a random time up to this duration.
+            overlap: `"skip"` creates no run while the previous one is unfinished.
+        """
         known = [
             option
             for option in inspect.signature(ScheduleRegistry.schedule).parameters
             if option not in ("self", "name")
         ]
         for unknown in settings.keys() - set(known):
-            raise ConfigError(f"a schedule has no setting {unknown!r}; the settings are {', '.join(known[1:])}")
+            raise ConfigError(f"app.schedule: unknown setting {unknown!r}; the settings are {', '.join(known[1:])}")
         self._schedule_registry.schedule(name, task, **settings)
 
     def trigger(self, name: str, *, every: Duration, timeout: Duration = TRIGGER_TIMEOUT_S) -> Callable[[F], F]:
-        """Poll this function for requests, by one worker at a time: what it yields is enqueued once per key. It may be
-        a generator, or return a list; `def` or `async def`."""
+        """Declare a trigger: a function that one worker at a time polls for requests to enqueue.
+
+        The function yields or returns requests; it may be a `def` or an `async def`. Give each request a `key` so that
+        repeated polls enqueue it once.
+
+        Args:
+            name: The trigger's name, unique in the app.
+            every: The interval between polls.
+            timeout: The limit for one poll.
+
+        Example:
+            ```python
+            @app.trigger("inbox", every=60)
+            def new_files() -> Iterator[Request[None]]:
+                for path in Path("inbox").iterdir():
+                    yield load.options(key=path.name).request(str(path))
+            ```
+        """
 
         def declare(fn: F) -> F:
             self._schedule_registry.trigger(name, fn, every, timeout)
@@ -262,48 +358,64 @@ class Holdfast:
     # Runs
 
     def enqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
-        """Make a run of each request, all or none, in one transaction."""
-        return self._client.enqueue(_checked_requests(requests), "enqueue_many")
+        """Enqueue requests of any tasks in one transaction.
+
+        Example:
+            ```python
+            app.enqueue_many([send.request("ada@example.org"), charge.options(key="42").request(42)])
+            ```
+        """
+        return self._client.creator.enqueue(_checked_requests(requests), "enqueue_many")
 
     async def aenqueue_many(self, requests: Iterable[Request[R]]) -> list[Run[R]]:
-        """Make a run of each request, all or none, in one transaction."""
-        return await self._client.aenqueue(_checked_requests(requests))
+        """Enqueue requests in one transaction. The awaitable form of `enqueue_many`."""
+        return await self._client.creator.aenqueue(_checked_requests(requests))
 
     @overload
     def submit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
     @overload
     def submit(self, graph: Graph, *, result: None = None, connection: object = None) -> Run[dict[str, Any]]: ...
     def submit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
-        """Make a run of a graph and of each of its nodes, all or none. Its result is `{name: output}`, or the output of
-        the node given as `result`. `connection`: inside a transaction of yours, as with `options(connection=…)`."""
+        """Create a run of a graph and of each of its nodes, in one transaction.
+
+        Args:
+            graph: The graph to run.
+            result: The node whose output is the run's result. Defaults to a dict of all outputs by node name.
+            connection: A PostgreSQL connection of yours, to submit inside its transaction.
+        """
         reject_in_event_loop("submit")
-        return self._client.submit(graph, result, connection)
+        return self._client.graphs.submit(graph, result, connection)
 
     @overload
     async def asubmit(self, graph: Graph, *, result: Node[R], connection: object = None) -> Run[R]: ...
     @overload
     async def asubmit(self, graph: Graph, *, result: None = None, connection: object = None) -> Run[dict[str, Any]]: ...
     async def asubmit(self, graph: Graph, *, result: Node[Any] | None = None, connection: object = None) -> Run[Any]:
-        """Make a run of a graph and of each of its nodes, all or none."""
-        return await self._client.asubmit(graph, result, connection)
+        """Create a run of a graph. The awaitable form of `submit`."""
+        return await self._client.graphs.asubmit(graph, result, connection)
 
     def emit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
-        """Let an event happen, for all who wait for it now or later. The first one of a name wins and is remembered;
-        True when it was this one."""
+        """Emit an event, for every durable function that waits for it now or later.
+
+        An event is immutable: the first emit of a name wins, and later ones have no effect.
+
+        Returns:
+            True if this call was the first.
+        """
         reject_in_event_loop("emit")
         return self._client.emit(event, payload, tenant)
 
     async def aemit(self, event: str, payload: Any = None, tenant: str | None = None) -> bool:
-        """Let an event happen; True when it was the first one of its name."""
+        """Emit an event. The awaitable form of `emit`."""
         return await run_in_thread(self._client.emit, event, payload, tenant)
 
     def get_run(self, run_id: UUID | str) -> Run[Any]:
-        """The handle of a run; RunNotFound when there is none."""
+        """Return the handle of a run. Raises RunNotFound if it does not exist."""
         reject_in_event_loop("get_run")
         return self._client.find(run_id)
 
     async def aget_run(self, run_id: UUID | str) -> Run[Any]:
-        """The handle of a run; RunNotFound when there is none."""
+        """Return the handle of a run. The awaitable form of `get_run`."""
         return await run_in_thread(self._client.find, run_id)
 
     def runs(
@@ -317,7 +429,17 @@ class Holdfast:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """Runs, newest first, a page at a time: give the page's `after` for the next one."""
+        """List runs, newest first, one page at a time.
+
+        Args:
+            state: Only runs in this state.
+            task: Only runs of this task.
+            queue: Only runs of this queue.
+            tenant: Only runs of this tenant.
+            tag: Only runs with this tag.
+            limit: The page size.
+            after: The `after` of the previous page.
+        """
         reject_in_event_loop("runs")
         return self._client.runs(
             state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
@@ -334,20 +456,30 @@ class Holdfast:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """Runs, newest first, a page at a time: give the page's `after` for the next one."""
+        """List runs, newest first. The awaitable form of `runs`."""
         return await run_in_thread(
             self._client.runs, state=state, task=task, queue=queue, tenant=tenant, tag=tag, limit=limit, after=after
         )
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """On SQLite: `with app.transaction() as connection:` is one transaction for your tables in the same file
-        (`connection.execute`) and for the verbs called inside it on the same thread. It holds the only writer of all
-        processes: after 5 s it is interrupted. On PostgreSQL give your own connection: `options(connection=…)`."""
-        reject_in_event_loop("transaction", "call what needs it with asyncio.to_thread(…)")
+        """Open a transaction on the SQLite file, shared by your tables and Holdfast's.
+
+        Enqueues and other calls inside the `with` block, on the same thread, are part of the transaction. It holds the
+        file's only write lock and is interrupted after 5 seconds. On PostgreSQL, pass your own connection instead:
+        `task.options(connection=…)`.
+
+        Example:
+            ```python
+            with app.transaction() as connection:
+                connection.execute("insert into orders values (?)", (42,))
+                charge.enqueue(42)
+            ```
+        """
+        reject_in_event_loop("transaction", "call it in a thread with asyncio.to_thread(…)")
         self.store.prepare()
         return self.store.database.transaction()
 
-    # Working
+    # Workers
 
     def worker(
         self,
@@ -357,15 +489,18 @@ class Holdfast:
         grace: Duration = 30,
         wait_for_database: bool = False,
     ) -> Worker:
-        """Create a worker, for use in a `with` block, or with `run()` or `drain()`.
+        """Create a worker. Use it in a `with` block, or call its `run()` or `drain()`.
 
-        `wait_for_database`: at the start, retry until the database can be reached. By default the worker raises
-        StoreUnavailable at once.
+        Args:
+            queues: The queues to serve. None serves all.
+            concurrency: How many runs execute at the same time.
+            lease: After this time without a heartbeat other workers take over the runs.
+            grace: How long running tasks may continue after a stop is requested.
+            wait_for_database: Whether to retry at the start until the database is available. By default the worker
+                raises StoreUnavailable at once.
         """
-        from holdfast.engine.components import (  # those who only enqueue need none of it
-            WorkerComponents,
-            WorkerSettings,
-        )
+        # Imported here because processes that only enqueue don't need the engine.
+        from holdfast.engine.components import WorkerComponents, WorkerSettings
         from holdfast.engine.worker import Worker
 
         settings = WorkerSettings(
@@ -377,41 +512,41 @@ class Holdfast:
             wait_for_database=wait_for_database,
         )
         client = self._client
-        crew = WorkerComponents(
+        components = WorkerComponents(
             self.store, self.registry, self._hooks, settings, lambda id: client.info(UUID(id)), client,
             self._schedule_registry, self.telemetry,
         )  # fmt: skip
-        return Worker(crew, self.registry)
+        return Worker(components, self.registry)
 
     @property
     def resources(self) -> dict[str, Any]:
-        """What start hooks made for tasks to use."""
+        """What `on_start` hooks yielded: the items of a mapping, any other value under the name of the hook."""
         return self._hooks.resources
 
     def on_start(self, hook: H) -> H:
-        """Run this function in each worker process before it works. What it yields is kept in `resources`."""
+        """Run this function when a worker process starts. What it yields is available in `resources`."""
         self._hooks.on_start.append(hook)
         return hook
 
     def on_stop(self, hook: H) -> H:
-        """Run this function in each worker process after its work."""
+        """Run this function when a worker process stops."""
         self._hooks.on_stop.append(hook)
         return hook
 
     def on_failure(self, hook: Callable[[RunInfo[Any]], Any]) -> Callable[[RunInfo[Any]], Any]:
-        """Call this function with a RunInfo whenever a worker ends a run as failed."""
+        """Call this function with the `RunInfo` of every run that fails for good."""
         self._hooks.on_failure.append(hook)
         return hook
 
     # Closing
 
     def close(self) -> None:
-        """Close the connections. The app can be used again; it opens new ones then."""
+        """Close all connections. The next use opens new ones."""
         reject_in_event_loop("close")
         self._client.close()
 
     async def aclose(self) -> None:
-        """Close the connections. The app can be used again; it opens new ones then."""
+        """Close all connections. The awaitable form of `close`."""
         await run_in_thread(self._client.close)
 
     def __enter__(self) -> Self:
@@ -432,12 +567,12 @@ class Holdfast:
 
 def _checked_requests(requests: Iterable[Request[R]]) -> list[Request[R]]:
     if not isinstance(requests, Iterable):
-        raise ConfigError(f"enqueue_many takes a list of requests, not a {type(requests).__name__}")
+        raise ConfigError(f"enqueue_many takes a list of requests, not {type(requests).__name__}")
     checked = list(requests)
     for at, request in enumerate(checked):
         if not isinstance(request, Request):
             raise ConfigError(
-                f"enqueue_many takes requests: item {at} is a {type(request).__name__}; write task.request(…)"
+                f"enqueue_many: item {at} must be a request, not {type(request).__name__}; use task.request(…)"
             )
     return checked
 
@@ -446,18 +581,18 @@ def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     if queues is None:
         return None
     if isinstance(queues, str) or not queues:
-        raise ConfigError(f"queues must be a list of names, or None for all, but is {queues!r}")
+        raise ConfigError(f"queues must be a list of names, or None for all queues, not {queues!r}")
     return tuple(check_queue(queue, "a queue") for queue in queues)
 
 
 def _checked_concurrency(concurrency: int) -> int:
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise ConfigError(f"concurrency must be a number from 1 to {MAX_CONCURRENCY:,}, but is {concurrency!r}")
+        raise ConfigError(f"concurrency must be an integer from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}")
     return concurrency
 
 
 def _checked_lease(lease: Duration) -> float:
     seconds = to_micros(lease, "lease") / MICROS_PER_SECOND
     if seconds < MIN_LEASE_S:
-        raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, but is {seconds:g}")
+        raise ConfigError(f"lease must be at least {MIN_LEASE_S} s, not {seconds:g} s")
     return seconds

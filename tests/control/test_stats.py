@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.engine.loops.maintenance import CATCHING_UP, EVERY, StatsAggregator
+from holdfast.engine.loops.maintenance import CATCH_UP_INTERVAL_S, INTERVAL_S, StatsAggregator
 from holdfast.errors import ConfigError
 from holdfast.policy.histogram import bucket_midpoint_s, bucket_of, merge_histograms, percentile
 from holdfast.store.stats import HOUR_US, MAX_MINUTES_PER_PASS, MINUTE_US
@@ -77,10 +77,10 @@ def test_counting_twice_changes_nothing_and_minutes_are_counted_once(world, cloc
 def test_one_tick_counts_no_more_than_a_portion_and_the_next_one_comes_soon(world, clock, session):
     ended(world, clock)
     clock.advance(3600)
-    tallier = StatsAggregator(world.store)
-    ticks = [tallier.tick() for _ in range(60 // MAX_MINUTES_PER_PASS + 1)]
-    assert ticks[:-1] == [CATCHING_UP] * (60 // MAX_MINUTES_PER_PASS)
-    assert ticks[-1] >= EVERY / 2
+    aggregator = StatsAggregator(world.store)
+    ticks = [aggregator.tick() for _ in range(60 // MAX_MINUTES_PER_PASS + 1)]
+    assert ticks[:-1] == [CATCH_UP_INTERVAL_S] * (60 // MAX_MINUTES_PER_PASS)
+    assert ticks[-1] >= INTERVAL_S / 2
     assert world.sql("select sum(runs) from {schema}tallies where span = :span", span=MINUTE_US) == [(1,)]
 
 
@@ -117,7 +117,7 @@ def test_hours_are_made_of_minutes_and_outlive_them(control, world, clock, sessi
     for _ in range(3):
         ended(world, clock)
         clock.advance(600)
-        while StatsAggregator(world.store).tick() == CATCHING_UP:
+        while StatsAggregator(world.store).tick() == CATCH_UP_INTERVAL_S:
             pass
     clock.advance(3600)
     count_all(world)

@@ -105,11 +105,11 @@ def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
     with Holdfast(database_url) as app:
         wait_for_ever = app.task(name="wait_for_ever", run_in="process")(tasks.wait_for_ever)
         worker = app.worker(grace=0)
-        worker._components.runner._most_processes = 1
+        worker._components.runner.process_slots = 1
         runs = [wait_for_ever.enqueue(str(tmp_path / "mark")) for _ in range(2)]
         control = Control(app.store)
         with worker:
-            wait_until(lambda: worker._components.runner.taken == 1)
+            wait_until(lambda: worker._components.runner.busy_slots == 1)
             [waiting] = [run for run in runs if run.info().state == "ready"]
             reason = why(control, waiting.id)
     assert reason.code == "busy"

@@ -402,7 +402,7 @@ def test_a_database_that_is_away_when_a_childs_end_is_read_is_waited_for(app, ch
         return ctx.call(child, "one")
 
     parent = app.task(name="parent", retry=ONCE)(in_a_thread if plain else on_the_loop)
-    monkeypatch.setattr(services, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(services, "FIRST_RETRY_PAUSE_S", 0.01)
     troubles = iter([StoreUnavailable("away")] * 3)
     for name in ("child_results", "spawned_results"):
         real = getattr(app.store.journal, name)

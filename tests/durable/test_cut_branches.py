@@ -170,7 +170,7 @@ def test_a_step_in_a_thread_that_was_under_way_at_the_cancel_is_undone(app, ledg
         run = work.enqueue()
         assert entered.wait(30)
         assert run.cancel()
-        wait_until(lambda: all(a.order == "lost" for a in worker._components.state.in_hand().values()))
+        wait_until(lambda: all(a.stop_reason == "lost" for a in worker._components.state.claimed().values()))
         leave.set()
         with pytest.raises(RunCancelled):
             run.result(timeout=30)

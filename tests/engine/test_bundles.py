@@ -19,6 +19,7 @@ from holdfast.engine.write_queue import (
     AttemptEnd,
     CheckpointBatch,
     PendingWrite,
+    WriteQueue,
     batch_checkpoints,
     take_batch,
 )
@@ -54,15 +55,15 @@ def bundles(app, ledger):
         committer = worker._components.committer
         committer.stop()
         worker._components.runner.loop.call_soon_threadsafe(go.set)
-        wait_until(lambda: committer.queue.backlog == RUNS)
-        wait_until(lambda: committer.queue._ready)
-        assert [(type(task), task.count) for task in committer.queue._ready] == [(CheckpointBatch, RUNS)]
+        wait_until(lambda: committer._queue.backlog == RUNS)
+        wait_until(lambda: committer._queue._ready)
+        assert [(type(task), task.count) for task in committer._queue._ready] == [(CheckpointBatch, RUNS)]
         yield worker._components, runs
 
 
 def finish(components, runs):
     """Write all there is, until no run is in hand."""
-    queue, state = components.committer.queue, components.state
+    queue, state = components.queue, components.state
     wait_until(lambda: components.committer.tick() and not queue.backlog and not len(state))
     return [run.info().state for run in runs]
 
@@ -94,7 +95,7 @@ def test_where_the_answer_was_lost_they_are_recognised(app, bundles, monkeypatch
     monkeypatch.setattr(components.store.journal, "record_steps", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
-    assert components.committer.queue.backlog == RUNS
+    assert components.queue.backlog == RUNS
     assert finish(components, runs) == ["done"] * RUNS
     assert losing.answers == [True], "all were written, and then they went the long way"
     assert kept(app) == sorted(str(n) for n in range(RUNS))
@@ -135,16 +136,14 @@ def test_what_was_told_of_one_that_broke_later_isnt_written_again(bundles, monke
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert sizes == [RUNS, RUNS // 2, RUNS // 2]
-    left = [task for task in components.committer.queue._ready if isinstance(task, PendingWrite)]
+    left = [task for task in components.queue._ready if isinstance(task, PendingWrite)]
     assert [task.command.run for task in left] == [str(run.id) for run in runs[RUNS // 2 :]]
     assert finish(components, runs) == ["done"] * RUNS
 
 
 def write(session: str = "s", size: int = 1) -> PendingWrite:
     attempt = SimpleNamespace(session=session)
-    return PendingWrite(
-        attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True, None, size, is_checkpoint=True
-    )
+    return PendingWrite(attempt, NewStepCheckpoint("id", 1, 1, 1, "key", "x" * size, 1), print, True)
 
 
 def test_only_small_ones_of_one_session_are_bundled():
@@ -170,20 +169,20 @@ def alone():
         return True
 
     store = SimpleNamespace(
-        journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, let_go=end)
+        journal=SimpleNamespace(record_steps=record_steps), attempts=SimpleNamespace(end=end, release=end)
     )
     session = Session("worker", "{}")
     duty.begin(session)
-    committer = Committer(store, duty, print, lambda: None, print)  # type: ignore[arg-type]
+    committer = Committer(store, duty, WriteQueue(), print, lambda: None, print)  # type: ignore[arg-type]
     return committer, session.id, asked
 
 
 def test_those_of_a_session_that_is_over_are_dropped(alone):
     committer, _, asked = alone
-    committer.queue._ready.extend(batch_checkpoints([write("an earlier one"), write("an earlier one")]))
-    assert committer.queue.backlog == 2
+    committer._queue._ready.extend(batch_checkpoints([write("an earlier one"), write("an earlier one")]))
+    assert committer._queue.backlog == 2
     committer.tick()
-    assert committer.queue.backlog == 0
+    assert committer._queue.backlog == 0
     assert asked == []
 
 
@@ -193,8 +192,8 @@ def over(session, *, durable):
 
 
 def on_loop(committer):
-    committer.queue._loop_thread = get_ident()
-    committer._loop = committer.queue._loop = SimpleNamespace(
+    committer._queue._loop_thread = get_ident()
+    committer._loop = committer._queue._loop = SimpleNamespace(
         call_soon=lambda *_: None, call_soon_threadsafe=lambda *_: None
     )
 
@@ -203,14 +202,14 @@ def test_a_step_comes_behind_what_was_said_before_it(alone):
     """Of a wait that author code gave up before it, a replay would not know otherwise."""
     committer, session, _ = alone
     on_loop(committer)
-    withdraw = PendingWrite.of(
+    withdraw = PendingWrite(
         SimpleNamespace(session=session), WithdrawCommand(RunToken("id", 1, 1, 0), 1, "wait"), print, True
     )
-    committer.queue.submit(write(session))
-    committer.queue.submit(withdraw)
-    committer.queue.submit(write(session))
-    committer.queue._end_turn()
-    first, bundle = committer.queue._ready
+    committer._queue.submit(write(session))
+    committer._queue.submit(withdraw)
+    committer._queue.submit(write(session))
+    committer._queue._end_turn()
+    first, bundle = committer._queue._ready
     assert (first, bundle.count) == (withdraw, 2)
 
 
@@ -218,11 +217,11 @@ def test_in_a_turn_that_does_not_end_only_steps_and_the_ends_behind_them_are_kep
     committer, session, _ = alone
     on_loop(committer)
     job, first, second = over(session, durable=False), over(session, durable=True), over(session, durable=True)
-    committer.queue.submit(first)
-    committer.queue.submit(write(session))
-    committer.queue.submit(job)
-    committer.queue.submit(second)
-    assert (list(committer.queue._ready), committer.queue.available, committer.queue.backlog) == ([first, job], 2, 4)
+    committer._queue.submit(first)
+    committer._queue.submit(write(session))
+    committer._queue.submit(job)
+    committer._queue.submit(second)
+    assert (list(committer._queue._ready), committer._queue.available, committer._queue.backlog) == ([first, job], 2, 4)
 
 
 def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
@@ -233,7 +232,7 @@ def test_what_is_being_taken_out_counts_as_not_written(alone, monkeypatch):
     def take(waiting):
         waiting.append(over(session, durable=False))
         group = take_batch(waiting)
-        seen.append(committer.queue.backlog)
+        seen.append(committer._queue.backlog)
         return group
 
     monkeypatch.setattr("holdfast.engine.write_queue.take_batch", take)
@@ -246,15 +245,15 @@ def test_an_end_comes_behind_what_was_asked_for_before_it(alone):
     committer, session, asked = alone
     on_loop(committer)
     end = over(session, durable=True)
-    committer.queue.submit(write(session))
-    committer.queue.submit(end)
-    committer.queue.submit(write(session))
-    assert committer.queue.backlog == 3
-    committer.queue._end_turn()
-    assert [task.count for task in committer.queue._ready] == [2, 1]
+    committer._queue.submit(write(session))
+    committer._queue.submit(end)
+    committer._queue.submit(write(session))
+    assert committer._queue.backlog == 3
+    committer._queue._end_turn()
+    assert [task.count for task in committer._queue._ready] == [2, 1]
     with pytest.raises(StoreUnavailable):
         committer.tick()
-    assert (asked, list(committer.queue._ready)) == ([session], [end]), "what is written isn't written again"
+    assert (asked, list(committer._queue._ready)) == ([session], [end]), "what is written isn't written again"
 
 
 def test_a_group_counts_what_its_bundles_hold():

@@ -83,7 +83,7 @@ def test_renewals_keep_their_pace_while_a_long_run_is_polled_for(app, beating):
         release.wait(60)
 
     run = long.enqueue()
-    wait_until(lambda: beating.components.runner.taken == 1)
+    wait_until(lambda: beating.components.runner.busy_slots == 1)
     beating.run_for(61)
     renewals = [at for name, at in beating.asked if name == "renew"]
     polls = [at for name, at in beating.asked if name == "poll"]
@@ -108,16 +108,16 @@ def test_a_cancelled_run_is_told_within_two_intervals(app, beating, hand_clock, 
 
     beating.components.heartbeat.renew()
     run = long.enqueue()
-    wait_until(lambda: any(attempt.begun for attempt in beating.components.unfinished()))
+    wait_until(lambda: any(attempt.started for attempt in beating.components.state.unfinished()))
     for _ in range(ticks_before):
         hand_clock.seconds += beating.components.heartbeat.tick()
     cancelled_at = hand_clock.seconds
     assert run.cancel()
-    [attempt] = beating.components.unfinished()
-    while attempt.order is None:
+    [attempt] = beating.components.state.unfinished()
+    while attempt.stop_reason is None:
         assert hand_clock.seconds - cancelled_at < 1.0
         hand_clock.seconds += beating.components.heartbeat.tick()
-    assert attempt.order == "lost"
+    assert attempt.stop_reason == "lost"
     assert told.wait(30)
 
 
@@ -130,11 +130,11 @@ def test_a_run_that_was_told_is_not_polled_for_again(app, beating):
         return stop_requested()
 
     run = long.enqueue()
-    wait_until(lambda: beating.components.runner.taken == 1)
-    [attempt] = beating.components.unfinished()
+    wait_until(lambda: beating.components.runner.busy_slots == 1)
+    [attempt] = beating.components.state.unfinished()
     assert run.cancel()
     beating.run_for(2)
-    assert attempt.order == "lost"
+    assert attempt.stop_reason == "lost"
     beating.asked.clear()
     beating.run_for(5)
     assert "poll" not in [name for name, _ in beating.asked]
@@ -153,7 +153,7 @@ def test_a_poll_that_fails_does_not_delay_the_renewal(app, beating, monkeypatch)
 
     monkeypatch.setattr(app.store.claims, "find_running", refuse)
     run = long.enqueue()
-    wait_until(lambda: beating.components.runner.taken == 1)
+    wait_until(lambda: beating.components.runner.busy_slots == 1)
     beating.run_for(61)
     assert [name for name, _ in beating.asked] == ["renew"] * 3
     release.set()

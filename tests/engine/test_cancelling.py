@@ -159,14 +159,14 @@ def test_a_cancelled_thread_past_its_timeout_too_is_not_let_go_before_it_ends(ap
         run = long.enqueue()
         wait_until(ledger.lines)
         run.cancel()
-        [attempt] = components.unfinished()
-        wait_until(lambda: attempt.ended and not components.committer.queue.backlog)
-        assert attempt.order == "timeout", "the heartbeat was first"
+        [attempt] = components.state.unfinished()
+        wait_until(lambda: attempt.reported and not components.queue.backlog)
+        assert attempt.stop_reason == "timeout", "the heartbeat was first"
         run.retry()
         for _ in range(4):
             components.heartbeat.renew()
         assert row(app, run).held == "quiescing"
-        assert components.unfinished() == [attempt]
+        assert components.state.unfinished() == [attempt]
         assert ledger.lines() == ["began"]
         release.set()
         run.result(timeout=30)

@@ -102,7 +102,7 @@ def test_a_worker_that_works_without_a_pause_asks_to_be_told_of_nothing(app, mon
             idle.set()
 
     monkeypatch.setattr(app.store.sessions, "mark_idle", noting)
-    monkeypatch.setattr(claimer, "POLL", 0.001)  # what counts as working without a pause
+    monkeypatch.setattr(claimer, "POLL_INTERVAL_S", 0.001)  # what counts as working without a pause
     with app.worker(concurrency=1):
         assert idle.wait(30)
         idle.clear()

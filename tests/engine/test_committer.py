@@ -39,7 +39,7 @@ def end_all(components, runs, go):
     """Let all attempts return while the committer is held up, so that their ends stand in one group."""
     components.committer.stop()
     go.set()
-    wait_until(lambda: components.committer.queue.backlog == len(runs))
+    wait_until(lambda: components.queue.backlog == len(runs))
 
 
 def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
@@ -47,7 +47,7 @@ def test_a_command_that_lost_its_fence_fails_alone(gathered, caplog):
     end_all(components, runs, go)
     runs[7].cancel()
     runs[21].cancel()
-    while components.committer.queue.backlog:
+    while components.queue.backlog:
         components.committer.tick()
     states = [run.info().state for run in runs]
     assert [at for at, state in enumerate(states) if state == "cancelled"] == [7, 21]
@@ -71,7 +71,7 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
         return real(session, ends)
 
     monkeypatch.setattr(components.store.attempts, "end", refusing)
-    while components.committer.queue.backlog:
+    while components.queue.backlog:
         components.committer.tick()
     assert sizes[0] == 40
     assert sizes.count(20) == 2, "written in halves"
@@ -89,9 +89,9 @@ def test_a_poisonous_command_does_not_hurt_its_neighbours(gathered, monkeypatch,
 def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatch):
     components, runs, go = gathered
     end_all(components, runs, go)
-    attempts = [over.attempt for over in _all(components.committer.queue._ready)]
+    attempts = [over.attempt for over in _all(components.queue._ready)]
     for attempt in attempts:
-        components.submit(AttemptEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
+        components.queue.submit(AttemptEnd(attempt, attempt.crashed(ErrorInfo("crashed", "Crashed", "died"))))
     real = components.store.attempts.crash
 
     def refusing(session, ends):
@@ -102,7 +102,7 @@ def test_a_crash_that_cannot_be_written_fails_its_run_alone(gathered, monkeypatc
     monkeypatch.setattr(components.store.attempts, "crash", refusing)
     components.claimer.stop()
     components.committer.tick()
-    assert components.committer.queue.backlog == 0
+    assert components.queue.backlog == 0
     assert [run.info().state for run in runs] == [("failed" if at == 13 else "ready") for at in range(40)]
     assert (runs[13].info().error.message, runs[7].info().crashes) == ("poison", 1)
     assert len(components.state) == 0
@@ -145,8 +145,8 @@ def test_what_was_written_of_a_group_that_then_broke_is_not_told_twice(gathered,
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
     assert halves == [20, 20]
-    assert components.committer.queue.backlog == 20
-    while components.committer.queue.backlog:
+    assert components.queue.backlog == 20
+    while components.queue.backlog:
         components.committer.tick()
     assert components.committer.ended_attempts == 40
     assert [run.info().state for run in runs] == ["done"] * 40
@@ -159,7 +159,7 @@ def test_a_group_whose_answer_was_lost_is_repeated_and_counts(gathered, monkeypa
     monkeypatch.setattr(components.store.attempts, "end", losing)
     with pytest.raises(StoreUnavailable):
         components.committer.tick()
-    assert components.committer.queue.backlog == 40
+    assert components.queue.backlog == 40
     components.committer.tick()
     assert len(losing.answers) == 2
     assert components.committer.ended_attempts == 40
@@ -182,7 +182,7 @@ def test_while_ends_are_being_written_fewer_begin_than_there_are_slots(app, ledg
     with worker:
         components = worker._components
         runs = quick.enqueue_many([(n,) for n in range(30)])
-        wait_until(lambda: components.committer.queue.backlog == 2 * slots - 1)
+        wait_until(lambda: components.queue.backlog == 2 * slots - 1)
         for _ in range(3):
             assert components.claimer.tick() > 0, "it found a free slot"
         assert len(ledger.lines()) == 2 * slots - 1

@@ -41,13 +41,13 @@ def rare_looks(monkeypatch):
 def told(monkeypatch):
     """Those who have heard something and looked, once for each time."""
     calls: list[ResultWaiter] = []
-    real = ResultWaiter.heard
+    real = ResultWaiter.on_completion
 
     def heard(self: ResultWaiter) -> None:
         real(self)
         calls.append(self)
 
-    monkeypatch.setattr(ResultWaiter, "heard", heard)
+    monkeypatch.setattr(ResultWaiter, "on_completion", heard)
     return calls
 
 
@@ -81,7 +81,7 @@ def before():
 
 
 def ends_of(app: Holdfast) -> ResultWaiter:
-    return app._client._results
+    return app._client.results.waiter
 
 
 def hears(app: Holdfast) -> CompletionListener:
@@ -89,7 +89,9 @@ def hears(app: Holdfast) -> CompletionListener:
 
 
 def listening_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "holdfast-ends" and thread not in BEFORE]
+    return [
+        thread for thread in threading.enumerate() if thread.name == "holdfast-completions" and thread not in BEFORE
+    ]
 
 
 def connections(app: Holdfast) -> int:
@@ -97,7 +99,7 @@ def connections(app: Holdfast) -> int:
     if app.url.startswith("sqlite"):
         return 0
     count = "select count(*) from pg_stat_activity where datname = current_database()"
-    return ask(app, f"{count} and application_name = 'holdfast ends'")[0][0]
+    return ask(app, f"{count} and application_name = 'holdfast completions'")[0][0]
 
 
 def rows(app: Holdfast) -> int:
@@ -137,14 +139,14 @@ def test_an_end_in_another_process_is_heard_of(app, work, database_url, rare_loo
 @pytest.mark.parametrize("awaited", [False, True])
 def test_what_ends_before_it_is_listened_for_is_found_then(app, work, other, rare_looks, threads, monkeypatch, awaited):
     """It has been looked at by then, and was unfinished."""
-    run, real = work.enqueue(2), CompletionListener.want
+    run, real = work.enqueue(2), CompletionListener.request
 
     def want(self, seconds: float, heard: Callable[[], None]) -> None:
         threading.Thread(target=lambda: other.get_run(run.id).cancel()).start()
         wait_until(lambda: ask(other, "select 1 from {}runs where state = 'cancelled'"))
         real(self, seconds, heard)
 
-    monkeypatch.setattr(CompletionListener, "want", want)
+    monkeypatch.setattr(CompletionListener, "request", want)
     with pytest.raises(RunCancelled):
         result = threads.submit((lambda: asyncio.run(run.aresult(FOREVER))) if awaited else lambda: run.result(FOREVER))
         result.result(60)
@@ -158,7 +160,7 @@ def test_all_who_wait_share_one_listener(app, work, other, rare_looks, told, thr
 
     results = [threads.submit(run.result, FOREVER) for run in runs[:6]]
     results += [threads.submit(asyncio.run, wait_for_two(n)) for n in (6, 8, 10)]
-    wait_until(lambda: ends_of(app) in told and (len(ends_of(app)._watches), len(ends_of(app)._sleepers)) == (3, 6))
+    wait_until(lambda: ends_of(app) in told and (len(ends_of(app)._pollers), len(ends_of(app)._threads)) == (3, 6))
     assert len(listening_threads()) == 1
     assert (connections(app), rows(app)) == (is_postgres(app),) * 2
     other.worker().drain(60)
@@ -171,7 +173,7 @@ def test_only_threads_that_are_concerned_are_woken(app, work, other, rare_looks,
     monkeypatch.setattr(result_waiter.WaitingThread, "wake", lambda self: (woken.append(self.id), real(self)))
     runs = work.enqueue_many([(1,), (2,)])
     results = [threads.submit(run.result, FOREVER) for run in runs]
-    wait_until(lambda: ends_of(app) in told and len(ends_of(app)._sleepers) == 2)
+    wait_until(lambda: ends_of(app) in told and len(ends_of(app)._threads) == 2)
     other.get_run(runs[1].id).cancel()
     with pytest.raises(RunCancelled):
         results[1].result(60)
@@ -202,12 +204,12 @@ def test_when_nobody_waits_any_more_the_listener_leaves_and_comes_again_when_it_
         assert rows(app) == is_postgres(app)
         other.worker().drain(60)
         assert result.result(60) == 2 * n
-        assert hears(app).listens, "it lingers"
+        assert hears(app).is_listening, "it lingers"
         hears(app)._wanted_until = 0.0  # and now that is over
         wait_until(lambda: not listening_threads())
         assert rows(app) == 0
         wait_until(lambda: connections(app) == 0)
-        assert not hears(app).listens
+        assert not hears(app).is_listening
 
 
 def test_a_wait_that_is_short_is_worth_no_listener(app, work, monkeypatch):
@@ -293,7 +295,7 @@ def test_an_interrupt_ends_a_wait_at_once(app, work, rare_looks, told):
     with pytest.raises(KeyboardInterrupt):
         work.enqueue(1).result(60)
     interrupting.join()
-    assert not ends_of(app)._sleepers
+    assert not ends_of(app)._threads
 
 
 def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other, threads, monkeypatch):
@@ -308,8 +310,8 @@ def test_a_listener_that_fails_is_no_error_and_looking_goes_on(app, work, other,
     monkeypatch.setattr(completion_listener.CompletionListenerLoop, "_listen", fail)
     result = threads.submit(work.enqueue(2).result, FOREVER)
     wait_until(lambda: len(tried) > 2)
-    assert not hears(app).listens
-    assert ends_of(app).longest() == result_waiter.MAX_POLL_INTERVAL_S
+    assert not hears(app).is_listening
+    assert ends_of(app).max_interval() == result_waiter.MAX_POLL_INTERVAL_S
     other.worker().drain(60)
     assert result.result(60) == 4
 
@@ -327,7 +329,7 @@ def test_a_listener_whose_connection_is_lost_comes_back_and_looks(postgres_url, 
         )
         server.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'holdfast ends'"
+            " where datname = current_database() and application_name = 'holdfast completions'"
         )
         with pytest.raises(RunCancelled):
             result.result(60)

@@ -82,9 +82,9 @@ def test_a_full_queue_keeps_the_worker_from_claiming_until_there_is_room(app, fa
     with worker:
         components = worker._components
         wait_until(lambda: not components.failures.has_room())
-        wait_until(lambda: not components.state.in_hand())
+        wait_until(lambda: not components.state.claimed())
         assert components.claimer.tick() > 0.0
-        assert not components.state.in_hand(), "it doesn't claim"
+        assert not components.state.claimed(), "it doesn't claim"
         failed = list(app.runs(state="failed", limit=200))
         assert len(failed) < 50, "what was claimed before is queued too"
         assert components.failures.pending == len(failed)
@@ -115,7 +115,7 @@ class Setup:
         hooks.on_failure.append(hook)
         self.now = 0.0
         self.threads, self.alarms, self.room = [], [], []
-        alarms = SimpleNamespace(set=lambda seconds, call: self.alarms.append((seconds, call)))
+        alarms = SimpleNamespace(call_later=lambda seconds, call: self.alarms.append((seconds, call)))
         self.notifier = FailureNotifier(
             hooks,
             read_info,

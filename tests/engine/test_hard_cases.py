@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, Retry, RetryAfter, RunFailed
 from holdfast.database import Statement
-from holdfast.engine.threads import aside
+from holdfast.engine.threads import run_in_own_thread
 from holdfast.errors import ConfigError
 from tests.processes import tasks
 from tests.support.waiting import wait_until
@@ -193,9 +193,9 @@ async def test_a_full_pool_of_the_loop_does_not_hold_up_the_grace(app):
         return {run.info().state for run in runs}
 
     async with app.worker(grace=0.1):
-        await aside(wait_until, lambda: states() == {"running"})
+        await run_in_own_thread(wait_until, lambda: states() == {"running"})
     released.set()
-    assert await aside(states) == {"ready"}
+    assert await run_in_own_thread(states) == {"ready"}
 
 
 def test_a_blocked_loop_does_not_stop_the_clocks_of_threads_and_processes(app, tmp_path):

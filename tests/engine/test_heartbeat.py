@@ -128,7 +128,7 @@ def test_the_result_of_an_old_session_is_dropped(timed_app, clock, ledger):
         components.recovery.wake()
         assert run.result(timeout=30) == "new"
         release.set()
-        wait_until(lambda: components.runner.taken == 0 and components.committer.queue.backlog == 0)
+        wait_until(lambda: components.runner.busy_slots == 0 and components.queue.backlog == 0)
         assert run.result(timeout=5) == "new"
     assert ledger.lines() == ["began", "began", "ended"]
     lost = kinds(run)[2]  # its own heartbeat excuses it, unless its recoverer was first
@@ -150,7 +150,7 @@ def test_a_claim_that_comes_back_after_its_session_was_lost_does_not_begin(app, 
         claims = real(session, lanes, wanted)
         if claims and not lost:
             lost.append(components.state.session)
-            components.lose(components.state.session, "for the test")
+            components.lose_session(components.state.session, "for the test")
         return claims
 
     monkeypatch.setattr(app.store.claims, "claim", claim)
@@ -170,26 +170,26 @@ def test_a_coroutine_that_was_stopped_before_its_first_step_frees_its_slot(app, 
 
     worker = app.worker(concurrency=1, lease=1)
     components = worker._components
-    real, stopped = components.runner.begin, []
+    real, stopped = components.runner.start, []
 
-    def begin(attempts):
+    def start(attempts):
         def both():
-            components.runner._begin_on_loop(attempts)
-            components.runner._cancel([attempt for attempt in attempts if attempt.tell("lost")])
+            components.runner._start_on_loop(attempts)
+            components.runner._cancel([attempt for attempt in attempts if attempt.request_stop("lost")])
 
         if stopped:
             real(attempts)
         else:
             stopped.append(True)
             with components.runner._lock:
-                components.runner._taken += len(attempts)
+                components.runner.busy_slots += len(attempts)
             components.runner.loop.call_soon_threadsafe(both)
 
-    monkeypatch.setattr(components.runner, "begin", begin)
+    monkeypatch.setattr(components.runner, "start", start)
     with worker:
         work.enqueue()
         wait_until(lambda: stopped)
-        wait_until(lambda: components.runner.taken == 0)
+        wait_until(lambda: components.runner.busy_slots == 0)
     assert ledger.lines() == []
 
 

@@ -207,7 +207,7 @@ def test_what_belongs_to_a_thread_is_looked_after_around_each_call_and_may_fail(
         ledger.write("between")
         raise ValueError("out of order")
 
-    app._hooks.between.append(look_after)
+    app._hooks.around_calls.append(look_after)
 
     @app.task(name="work")
     def work() -> str:

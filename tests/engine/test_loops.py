@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.engine.loops.base import FIRST_PAUSE, Loop
+from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
 from holdfast.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def test_a_tick_that_raises_does_not_end_its_loop(run, caplog):
 def test_a_loop_waits_at_least_a_second_before_it_asks_a_database_in_trouble_again(run, caplog):
     loop = run(Counting(*[StoreUnavailable("gone")] * 3, 0.0))
     wait_until(lambda: len(loop.times) == 5)
-    assert all(gap >= FIRST_PAUSE for gap in loop.gaps()[:3])
+    assert all(gap >= FIRST_RETRY_PAUSE_S for gap in loop.gaps()[:3])
     assert caplog.text.count("database error, retrying") == 1, "told once, not with every try"
 
 
@@ -68,7 +68,7 @@ def test_being_woken_does_not_shorten_the_pause_after_trouble(run):
         return len(loop.times) >= 4
 
     wait_until(woken_often)
-    assert all(gap >= FIRST_PAUSE for gap in loop.gaps()[:2])
+    assert all(gap >= FIRST_RETRY_PAUSE_S for gap in loop.gaps()[:2])
 
 
 def test_a_wake_during_a_tick_is_not_lost(run):
@@ -103,7 +103,7 @@ def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger
     worker = app.worker()
     components = worker._components
     for loop in (
-        *components.housekeepers,
+        *components.background_loops,
         components.claimer,
         components.committer,
         components.heartbeat,
@@ -121,6 +121,6 @@ def test_every_loop_of_a_worker_outlives_a_failing_tick(app, monkeypatch, ledger
         run = work.enqueue(1)
         assert run.result(timeout=30) is None
         wait_until(lambda: len(failed) == 10)
-        assert all(loop.running for loop in (*components.housekeepers, components.claimer, components.committer))
+        assert all(loop.running for loop in (*components.background_loops, components.claimer, components.committer))
         assert work.enqueue(2).result(timeout=30) is None
     assert ledger.lines() == ["1", "2"]

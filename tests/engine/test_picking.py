@@ -182,7 +182,7 @@ def test_a_limit_that_isnt_declared_is_refused_by_name(app, noting):
 
 @pytest.mark.parametrize("soon", [0, 3600])
 def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkeypatch, soon):
-    monkeypatch.setattr(claimer, "SOON", soon)
+    monkeypatch.setattr(claimer, "SATURATED_PAUSE_S", soon)
     started, released = set(), set()
 
     @app.task(name="work")
@@ -192,13 +192,13 @@ def test_a_busy_worker_waits_a_moment_for_more_than_a_few_free_slots(app, monkey
             await asyncio.sleep(0.01)
 
     runs = work.enqueue_many([(n,) for n in range(40)])
-    worker = app.worker(concurrency=2 * claimer.FEW)
+    worker = app.worker(concurrency=2 * claimer.SMALL_CLAIM_DIVISOR)
     with worker:
         wait_until(lambda: len(started) == 32)
         released.add(0)
         runs[0].result(timeout=30)
         if soon:
-            wait_until(lambda: worker._components.runner.free() == 1)
+            wait_until(lambda: worker._components.runner.free_slots() == 1)
             assert worker._components.claimer.tick() > soon / 2
             assert len(started) == 32
         else:

@@ -148,9 +148,9 @@ async def test_arun_leaves_the_threads_of_the_loop_to_author_code(app):
 def test_a_worker_cannot_be_started_twice(app, add):
     worker = app.worker()
     worker.drain(timeout=60)
-    with pytest.raises(ConfigError, match="make a new one"):
+    with pytest.raises(ConfigError, match="create a new one"):
         worker.drain(timeout=60)
-    with pytest.raises(ConfigError, match="make a new one"), worker:
+    with pytest.raises(ConfigError, match="create a new one"), worker:
         pass
 
 
@@ -312,7 +312,7 @@ def test_what_got_done_after_it_was_told_to_be_handed_back_is_done(app, ledger):
 def test_what_was_said_in_the_turn_in_which_the_loop_is_blocked(app, ledger, monkeypatch, kind):
     """The end of a job is written while the loop is blocked. What a durable function said comes later, and the worker
     doesn't wait for it when it stops."""
-    monkeypatch.setattr("holdfast.engine.worker.FLUSH", 3600.0)
+    monkeypatch.setattr("holdfast.engine.worker.FLUSH_TIMEOUT_S", 3600.0)
     release = threading.Event()
 
     async def nothing() -> None:

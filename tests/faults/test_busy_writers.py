@@ -14,7 +14,7 @@ from tests.support.ledger import Ledger
 from tests.support.processes import Process, Processes
 from tests.support.waiting import wait_until
 
-LOST = ("lease ran out", "lost", "didn't answer in time", "database is locked", "Traceback")
+LOST = ("lease ran out", "lost", "did not answer in time", "database is locked", "Traceback")
 
 
 @pytest.fixture

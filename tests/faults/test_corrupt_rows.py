@@ -311,7 +311,7 @@ def test_a_run_with_unreadable_limits_fails_and_says_so(scene, limits):
             run = scene.runs[kind, "broken"]
             wait_until(lambda run=run: run.info().finished_at, WAIT_S, kind)
             assert run.info().state == "failed", kind
-            assert "limits in its row can't be read" in run.info().error.message
+            assert "stored limits are corrupt" in run.info().error.message
 
 
 def test_a_run_in_a_missing_lane_is_reported(scene):

@@ -107,8 +107,8 @@ def test_polling_picks_work_up_when_the_listener_is_dead_and_the_listener_comes_
             ledger.write(n)
 
         worker = app.worker(lease=LEASE)
-        real = worker._components.listener._heard
-        monkeypatch.setattr(worker._components.listener, "_heard", lambda: (heard.append(1), real()))
+        real = worker._components.listener._on_commit
+        monkeypatch.setattr(worker._components.listener, "_on_commit", lambda: (heard.append(1), real()))
         other = connect(url).remote("note")
         with worker:
             [victim] = wait_until(lambda: listeners(url))

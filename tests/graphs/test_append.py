@@ -123,7 +123,7 @@ def test_names_that_dont_fit_are_refused(app, tasks, grown):
     with refused(f"graph run {grown.id} has no node 'nobody', which appended nodes need"):
         grown.append(more(tasks, "x", after=["nobody"]), key="1")
     foreign = Graph("foreign").add(tasks.give, name="x")
-    with refused("node x is both a node of the run and one that is appended to it"):
+    with refused("node x exists in the run and is also appended to it"):
         grown.append(more(tasks, "x", after=[foreign]), key="1")
 
 
@@ -131,7 +131,7 @@ def test_names_that_dont_fit_are_refused(app, tasks, grown):
 def test_an_appended_graph_has_no_key_and_no_tenant(app, tasks, grown, what):
     g = Graph("more", **{what: "mine"})
     g.add(tasks.give)
-    with refused(f"graph more is appended to a run, which has its own {what}: leave it out"):
+    with refused(f"append: graph more has a {what}; remove it, the run has its own"):
         grown.append(g, key="1")
 
 
@@ -141,7 +141,7 @@ def test_what_cant_be_submitted_cant_be_appended(app, tasks, grown):
     g = Graph("more")
     g.add(tasks.give, name="a", after=["b"])
     g.add(tasks.give, name="b", after=["a"])
-    with refused("wait for each other in a circle"):
+    with refused("depend on each other in a cycle"):
         grown.append(g, key="1")
     with pytest.raises(ConfigError, match="the key of append"):
         grown.append(more(tasks, "x"), key="")

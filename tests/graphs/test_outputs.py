@@ -199,7 +199,7 @@ def test_an_output_of_the_wrong_type_fails_the_task_that_gets_it(app, tasks):
     g.add(strict, a.output, name="b")
     run = submitted(app, g)
     assert codes(run) == {"b": "bad_arguments"}
-    assert "the kept arguments don't fit" in run.nodes()["b"].error.message
+    assert "the stored arguments don't match" in run.nodes()["b"].error.message
 
 
 def test_outputs_of_gates_and_of_graphs_within(app, tasks, show):

@@ -75,7 +75,7 @@ async def test_connections_of_the_other_kind_are_refused(pg_app, note, postgres_
         with pytest.raises(BlockingCall, match="asubmit"):
             pg_app.submit(noted(note), connection=connection)
     with BLOCKING[0](postgres_url).transaction() as connection:
-        with pytest.raises(ConfigError, match=r"blocks: use submit\(\)"):
+        with pytest.raises(ConfigError, match=r"blocking connection: use submit\(\)"):
             await pg_app.asubmit(noted(note), connection=connection)
 
 

@@ -151,12 +151,12 @@ def test_connections_are_looked_after_in_threads_and_django_is_there_in_processe
 
 
 WRONG = {
-    'HOLDFAST = {"URI": "x"}': "has no 'URI'; it takes APP, URL",
+    'HOLDFAST = {"URI": "x"}': "unknown key 'URI'; the keys are APP, URL",
     "HOLDFAST = []": "must be a dict",
-    'HOLDFAST = {"APP": "shop.own:app", "SCHEMA": "x"}': "says for itself: SCHEMA",
+    'HOLDFAST = {"APP": "shop.own:app", "SCHEMA": "x"}': "set SCHEMA on your own app",
     'HOLDFAST = {"APP": "shop.none:app"}': "there is no module 'shop.none'",
-    'HOLDFAST = {"DATABASE": "other"}': "'other', which isn't in DATABASES",
-    "HOLDFAST = {}": "'default' is sqlite, in which no runs can be kept: write HOLDFAST",
+    'HOLDFAST = {"DATABASE": "other"}': "'other' is not in DATABASES",
+    "HOLDFAST = {}": "'default' is sqlite, which can't store runs: set HOLDFAST",
     "HOLDFAST = {'URL': f'sqlite:///{BASE_DIR}/django.db'}": "file of Django's database 'default'",
 }
 
@@ -166,14 +166,14 @@ def test_a_wrong_setting_is_refused_with_words(sqlite_project):
         from pathlib import Path
         from django.test import override_settings
         from holdfast.errors import ConfigError
-        from holdfast.integrations.django.conf import given, make_app
+        from holdfast.integrations.django.conf import make_app, read_setting
         BASE_DIR = Path.cwd()
         for code in {list(WRONG)!r}:
             names = {{"BASE_DIR": BASE_DIR}}
             exec(code, names)
             with override_settings(HOLDFAST=names["HOLDFAST"]):
                 try:
-                    make_app(given())
+                    make_app(read_setting())
                 except ConfigError as error:
                     print(error)
     """)
@@ -185,7 +185,7 @@ def test_check_tells_of_a_wrong_setting(sqlite_project):
     sqlite_project.add("shop/empty.py", "urlpatterns = []\n")
     sqlite_project.add("shop/settings.py", "\nHOLDFAST = {}\nTASKS = {}\nROOT_URLCONF = 'shop.empty'\n")
     said = " ".join(sqlite_project.manage("check", ok=False).split())
-    assert "?: (holdfast.E001) Django's database 'default' is sqlite, in which no runs can be kept" in said
+    assert "?: (holdfast.E001) Django's database 'default' is sqlite, which can't store runs" in said
 
 
 def test_an_app_of_ones_own_is_used(sqlite_project):

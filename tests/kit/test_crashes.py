@@ -94,13 +94,13 @@ def test_an_effect_outside_a_step_is_found_and_its_place_is_told(run_pytest, tas
     assert outcome.returncode == 1
     assert "2 failed" in outcome.stdout
     told = (
-        "The test passes without a crash. It fails with a crash when step pack of"
-        f" shop.{task} was done, but not on record, at shop.py:{behind}.\n"
-        f"It passed with a crash when step reserve of shop.{task} was on record, at shop.py:{before}.\n"
+        "The test passes without a crash. It fails with a crash after step pack of"
+        f" shop.{task} was done but not recorded, at shop.py:{behind}.\n"
+        f"It passed with a crash after step reserve of shop.{task} was recorded, at shop.py:{before}.\n"
     )
     assert outcome.stdout.count(told) == 2, outcome.stdout
     assert outcome.stdout.count("assert ['mail', 'mail'] == ['mail']") >= 2
-    summary = rf"FAILED test_shop.py::test_order\[\w+\] - with a crash when step pack of shop.{task} was done, but"
+    summary = rf"FAILED test_shop.py::test_order\[\w+\] - with a crash after step pack of shop.{task} was done but"
     assert len(re.findall(summary, outcome.stdout)) == 2
 
 
@@ -108,11 +108,11 @@ def test_an_effect_that_cannot_be_repeated_is_found_in_a_step_too(run_pytest):
     text = TESTS.format(task="order_with_step")
     outcome = run_pytest("-k", "sqlite", shop=SHOP, conftest=CONFTEST, test_shop=text)
     assert outcome.returncode == 1
-    assert "a crash when step mail of shop.order_with_step was done, but not on record, at shop.py:36" in outcome.stdout
+    assert "a crash after step mail of shop.order_with_step was done but not recorded, at shop.py:36" in outcome.stdout
     text = text.replace("@crash_at_every_step", "@crash_at_every_step(unrecorded=False)")
     outcome = run_pytest("-k", "sqlite", "-rP", shop=SHOP, conftest=CONFTEST, test_shop=text)
     assert outcome.returncode == 0, outcome.stdout
-    assert "4 crashes, at 4 points where a worker wrote something" in outcome.stdout
+    assert "4 crashes, at 4 points where a worker wrote" in outcome.stdout
 
 
 ASYNC = """\
@@ -177,7 +177,7 @@ def test_a_test_in_which_nothing_is_worked_on_says_so(run_pytest):
     text = "from holdfast.testing import crash_at_every_step\n\n@crash_at_every_step\ndef test_it(kit):\n    pass\n"
     outcome = run_pytest(test_it=text)
     assert outcome.returncode == 1
-    assert "no worker wrote anything in this test: drain with the fixture kit" in outcome.stdout
+    assert "no worker wrote anything in this test: call drain() of the kit" in outcome.stdout
 
 
 def test_a_skipped_test_and_several_processes_are_as_ever(run_pytest):
@@ -335,6 +335,6 @@ def test_a_job_is_done_again_when_its_end_was_not_on_record():
         finally:
             active_injectors.remove(crashes)
         (unrecorded, _) = crashes.points[:2]
-        assert str(unrecorded) == "a crash when the end of job was done, but not on record"
+        assert str(unrecorded) == "a crash after the end of job was done but not recorded"
         crashes = CrashInjector(unrecorded)
     assert len(effects) == 3

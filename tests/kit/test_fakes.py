@@ -105,7 +105,7 @@ def test_a_step_on_record_is_not_asked_again(kit):
 
 
 def test_a_fake_says_what_it_takes():
-    with pytest.raises(ConfigError, match="takes one of returns=, raises= and does="):
+    with pytest.raises(ConfigError, match="takes only one of returns=, raises= and does="):
         with fake_step(ship, returns=1, raises=ValueError):
             pass
     with pytest.raises(ConfigError, match="the function of a step, or its name, not a int"):

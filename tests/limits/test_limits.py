@@ -179,7 +179,7 @@ def test_a_key_that_isnt_known_yet_is_refused(app):
     first = graph.add(work, "a", name="first")
     graph.add(work, "b", first.output, name="fine")
     graph.add(work, first.output, name="second")
-    with pytest.raises(BadArguments, match="limit one of task work: by= looks at an argument"):
+    with pytest.raises(BadArguments, match="limit one of task work: by= depends on the output"):
         app.submit(graph)
 
 
@@ -191,7 +191,7 @@ def test_mistakes_are_refused_by_name(app):
 
     with pytest.raises(BadArguments, match="finds nothing at 'customer'"):
         work.enqueue({})
-    with pytest.raises(ConfigError, match=r"limit 'gone', which isn't declared.*declared are fine"):
+    with pytest.raises(ConfigError, match=r"limit 'gone' is not declared.*declared limits: fine"):
         work.options(limits=["gone"]).enqueue({"customer": "a"})
     for wrong, message in [
         ({}, "limits nothing"),

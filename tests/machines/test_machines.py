@@ -165,7 +165,7 @@ def test_a_state_that_cant_be_read_fails_and_keeps_what_was_stored(make_app):
     drain(new)
     info = run.info()
     assert (info.state, info.error.code) == ("failed", "bad_state")
-    assert "has no state 'Ask'" in info.error.message
+    assert "stored state 'Ask' does not exist" in info.error.message
     assert old.store.queries.details(str(run.id)).args == kept
     run.retry()
     drain(old)
@@ -256,7 +256,7 @@ def test_declarations_are_checked(app):
 
     with pytest.raises(ConfigError, match="no states"):
         app.machine("none")
-    with pytest.raises(ConfigError, match="is no class of a State"):
+    with pytest.raises(ConfigError, match="is not a subclass of State"):
         app.machine("int", int)
     with pytest.raises(ConfigError, match="two states named Ask"):
         app.machine("twice", Ask, Ask)
@@ -266,13 +266,13 @@ def test_declarations_are_checked(app):
         app.machine("wrong", Wrong)
     with pytest.raises(TaskError, match="self and a context"):
         app.machine("crowded", Crowded)
-    with pytest.raises(ConfigError, match="history is how many"):
+    with pytest.raises(ConfigError, match="history must be a number"):
         app.machine("short", Ask, history=0)
     app.machine("same", Ask)
     app.machine("same", Ask)
     with pytest.raises(DuplicateTask):
         app.machine("same", Greet)
-    with pytest.raises(TaskError, match="retry is a setting of states, not a field"):
+    with pytest.raises(TaskError, match="retry is a setting of states"):
         type(State)("Odd", (State,), {"__annotations__": {"retry": int}})
 
 

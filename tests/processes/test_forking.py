@@ -69,7 +69,7 @@ from holdfast.client import result_waiter
 for name in ('FIRST_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_S', 'MAX_POLL_INTERVAL_LISTENING_S'):
     setattr(result_waiter, name, 3600.0)
 def listens():
-    while not app._client._results._listener.listens:
+    while not app._client.results.waiter._listener.is_listening:
         time.sleep(0.001)
 def is_cancelled(run):
     try:

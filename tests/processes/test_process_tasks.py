@@ -242,10 +242,10 @@ def test_memory_is_for_processes_and_a_number_of_bytes(app):
 
 def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
     """Else an attempt whose author code had begun would be begun again, and nobody would know of the first."""
-    monkeypatch.setattr(pool, "LOOK_SECONDS", 0)
-    child = object.__new__(pool.Child)
+    monkeypatch.setattr(pool, "POLL_INTERVAL_S", 0)
+    child = object.__new__(pool.TaskProcess)
     child._answers, said = os.pipe()
-    child._mark = b""
+    child._tag = b""
 
     class Dying:
         def poll(self):
@@ -262,9 +262,9 @@ def test_what_a_process_said_right_before_it_died_counts(monkeypatch):
 
 def test_half_an_answer_of_a_process_that_died_is_not_waited_for():
     """Something that it started holds its end of the pipe."""
-    child = object.__new__(pool.Child)
+    child = object.__new__(pool.TaskProcess)
     child._answers, said = os.pipe()
-    child._mark = b""
+    child._tag = b""
     child._process = SimpleNamespace(poll=lambda: -9)
     os.write(said, (1000).to_bytes(4) + b"half")
     assert child._answer() is None
@@ -281,9 +281,9 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
     class Answering:
         """A child that answers while it is being killed."""
 
-        alive = usable = True
+        is_alive = is_usable = True
 
-        def begin(self, _request):
+        def send(self, _request):
             return True
 
         def finish(self):
@@ -295,9 +295,9 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
             put_back.wait(0.2)
 
         def close(self):
-            self.alive = False
+            self.is_alive = False
 
-    ours = pool.Processes()
+    ours = pool.ProcessPool()
     ours._idle.append(Answering())
 
     def run():
@@ -306,8 +306,8 @@ def test_a_process_that_is_killed_as_it_answers_serves_nobody_else(app):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: attempt.child)
-    app.worker()._components.runner.stop([attempt], "hand back")
+    wait_until(lambda: attempt.process)
+    app.worker()._components.runner.stop([attempt], "release")
     thread.join(30)
     assert ours._idle == []
 
@@ -323,7 +323,7 @@ def test_a_process_for_which_there_are_no_pipes_leaves_none_open(monkeypatch):
 
     monkeypatch.setattr(os, "pipe", one_pipe)
     with pytest.raises(OSError, match="Too many"):
-        pool.Child()
+        pool.TaskProcess()
     for end in made:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(end)

@@ -110,7 +110,7 @@ class LoopActor(Blocking):
     def wake(self) -> None:
         """Being woken ends a pause, but not one after trouble; what comes during a tick counts after it."""
         self._woken = True
-        if self._under_way is None and not self.loop._troubles:
+        if self._under_way is None and not self.loop._failed_ticks:
             self.go_on_at(self._clock.micros)
 
     def step(self, sim: Simulation) -> None:
@@ -121,7 +121,7 @@ class LoopActor(Blocking):
             self._woken = False
             self.began_at = self._clock.micros
         if self._go_on(sim, self._tick):
-            pause = 0.0 if self._woken and not self.loop._troubles else self._pause
+            pause = 0.0 if self._woken and not self.loop._failed_ticks else self._pause
             self.go_on_at(self._clock.micros + int(pause * SECOND))
 
     def _tick(self) -> None:

@@ -125,7 +125,7 @@ _tick = Claimer.tick
 
 
 def _claim_anyway(claimer: Claimer) -> float:
-    with mock.patch.object(claimer, "_monitor", SimpleNamespace(stalled=False)):
+    with mock.patch.object(claimer, "_monitor", SimpleNamespace(is_stalled=False)):
         return _tick(claimer)
 
 
@@ -136,9 +136,9 @@ def _as_long_as_it_takes(policy: ScanPolicy, head_scan_s: float, *, crowded: boo
     return _resume_s(replace(policy, max_head_interval_s=math.inf), head_scan_s, crowded=crowded)
 
 
-def _any_answer(file: int, more: Callable[[], bool], mark: bytes) -> bytes | None:
-    header = framing._read(file, len(mark) + 4, more)
-    return None if header is None else framing._read(file, int.from_bytes(header[len(mark) :]), more)
+def _any_answer(file: int, more: Callable[[], bool], tag: bytes) -> bytes | None:
+    header = framing._read(file, len(tag) + 4, more)
+    return None if header is None else framing._read(file, int.from_bytes(header[len(tag) :]), more)
 
 
 ALIVE = "lease_until > {clock}"
@@ -231,7 +231,7 @@ BUGS = (
         "pending - each.ended", "pending - 1",
     ),
     sql(
-        "cancel-mark", "a cancelled run forgets who is at it", "end_runs",
+        "cancel-tag", "a cancelled run forgets who is at it", "end_runs",
         "error = :error, due_at", "session = null, error = :error, due_at",
     ),
     sql(
@@ -251,7 +251,7 @@ BUGS = (
     code("group-dropped", "a group isn't repeated after a loss", Committer, "_is_durable", lambda *_: True),
     code(
         "claim-forgotten", "claims whose answer was lost aren't handed back", Heartbeat,
-        "_hand_back", lambda *_: None,
+        "_release", lambda *_: None,
     ),
     Bug(
         "charge-everybody", "a death is charged to all runs of the process",

@@ -240,11 +240,11 @@ def virtual(clock: Clock, seed: int, sleep: Callable[[float], None], failed: Cal
         stack.enter_context(mock.patch.object(event_loop, "asyncio", blocker_of))
         stack.enter_context(mock.patch.object(SteppedFuture, "look", sleep, create=True))
         stack.enter_context(mock.patch.object(sync_executor, "Future", SteppedFuture))
-        stack.enter_context(mock.patch.object(sync_executor, "wait", wait_for))
+        stack.enter_context(mock.patch.object(sync_executor, "wait_for_futures", wait_for))
         stack.enter_context(mock.patch.object(log, "loop_failed", failed))
         try:
             yield
         finally:
             logger.disabled = disabled
-            ids._begin_anew()
+            ids._reset_after_fork()
             ids._last = 0

@@ -111,7 +111,7 @@ class SimulatedWorker:
                     self.worker._startup.load()
                     self.worker._startup.connect()
                     begin = False
-                self.components.use(self.loop)
+                self.components.set_event_loop(self.loop)
                 self.components.lanes.refresh()
                 self.components.heartbeat.tick()
                 break
@@ -120,7 +120,9 @@ class SimulatedWorker:
                 self.sim.pause(1.0)
         self.started = True
         components = self.components
-        housekeepers = [loop for loop in components.housekeepers if loop not in (components.listener, components.stats)]
+        housekeepers = [
+            loop for loop in components.background_loops if loop not in (components.listener, components.stats)
+        ]
         loops = [
             components.heartbeat,
             components.timer_thread,
@@ -137,7 +139,7 @@ class SimulatedWorker:
     def stop(self) -> None:
         """As for SIGTERM: finish within the grace, hand the rest back; then the process ends."""
         self.worker._finish_or_cancel()
-        self.worker._write_and_tell()
+        self.worker._flush_and_notify()
         self.worker._close(exiting=True)
         self.sim.kill(self, "when it was done")
 
@@ -149,7 +151,9 @@ class SimulatedWorker:
 
     def tasks_on_loop(self) -> list[asyncio.Task[Any]]:
         """Those that carry out attempts, which may block the loop."""
-        handles = [attempt.handle for attempt in self.components.state.in_hand().values() if attempt.place == "loop"]
+        handles = [
+            attempt.loop_task for attempt in self.components.state.claimed().values() if attempt.run_in == "loop"
+        ]
         return [handle for handle in handles if handle is not None and not handle.done()]
 
     def watch_blocked_loop(self) -> None:

@@ -67,8 +67,8 @@ class FaultyConnection(SqliteConnection):
     def __init__(self, shared: Shared, host: Host, now: Callable[[], int]) -> None:
         self._now = now  # a statement's time is that of the database when it is carried out, not of the asking
         self._what = "the simulated database"
-        self._over = None
-        self._longest = None
+        self._ended_early = None
+        self._read_timeout_s = None
         self._apsw = shared.apsw
         self._host = host
         self._names: list[str] = []

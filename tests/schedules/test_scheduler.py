@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, SyncContext
-from holdfast.engine.loops.scheduler import POLL
+from holdfast.engine.loops.scheduler import POLL_INTERVAL_S
 from holdfast.model.clock import to_datetime
 from tests.support.waiting import wait_until
 
@@ -137,23 +137,23 @@ def test_the_code_of_the_worker_that_starts_counts(make_app, clock, ledger):
 
 def test_an_app_without_schedules_has_no_scheduler(timed_app, noting):
     worker = timed_app.worker()
-    assert worker._components.scheduler not in worker._components.housekeepers
+    assert worker._components.scheduler not in worker._components.background_loops
     timed_app.schedule("tick", noting, every=60)
     worker = timed_app.worker()
-    assert worker._components.scheduler in worker._components.housekeepers
+    assert worker._components.scheduler in worker._components.background_loops
 
 
 def test_the_scheduler_sleeps_until_the_next_slot(timed_app, clock, noting):
     timed_app.schedule("tick", noting, every=60)
     scheduler = timed_app.worker()._components.scheduler
-    assert scheduler.tick() == POLL
+    assert scheduler.tick() == POLL_INTERVAL_S
     scheduler.declare()
-    assert scheduler.tick() == POLL
+    assert scheduler.tick() == POLL_INTERVAL_S
     clock.forward(59.25)
     assert scheduler.tick() == 0.75
     clock.forward(0.75)
     assert scheduler.tick() == 0.0
-    assert scheduler.tick() == POLL
+    assert scheduler.tick() == POLL_INTERVAL_S
 
 
 def test_a_worker_whose_own_clock_is_wrong_keeps_to_the_slots(timed_app, clock, noting, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_worker_whose_own_clock_is_wrong_keeps_to_the_slots(timed_app, clock, 
         timed_app.schedule("tick", noting, every=60)
         scheduler = timed_app.worker()._components.scheduler
         scheduler.declare()
-        assert scheduler.tick() == POLL
+        assert scheduler.tick() == POLL_INTERVAL_S
         clock.forward(60)
         assert scheduler.tick() == 0.0
     assert [run.scheduled_for for run in timed_app.runs()] == [slot(2), slot(1)]

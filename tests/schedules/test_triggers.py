@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast
-from holdfast.engine.loops.trigger_poller import CHUNK
+from holdfast.engine.loops.trigger_poller import MAX_BATCH_REQUESTS
 from tests.support.waiting import wait_until
 
 
@@ -103,14 +103,14 @@ def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ing
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-@pytest.mark.parametrize("before", [5, CHUNK, CHUNK + 5])
+@pytest.mark.parametrize("before", [5, MAX_BATCH_REQUESTS, MAX_BATCH_REQUESTS + 5])
 def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
     timed_app, clock, ingest, ledger, before, kind
 ):
     broken = [True]
 
     def files():
-        for n in range(2 * CHUNK):
+        for n in range(2 * MAX_BATCH_REQUESTS):
             if n == before and broken.pop():
                 raise OSError("the disk is gone")
             yield ingest.options(key=str(n)).request(str(n))
@@ -123,9 +123,12 @@ def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
     assert drain(timed_app) == before
     broken.append(False)
     clock.forward(30)
-    assert drain(timed_app) == 2 * CHUNK - before
-    assert len(set(ledger.lines())) == len(ledger.lines()) == 2 * CHUNK
-    assert polls(timed_app) == [(before, before, "the disk is gone"), (2 * CHUNK, 2 * CHUNK - before, None)]
+    assert drain(timed_app) == 2 * MAX_BATCH_REQUESTS - before
+    assert len(set(ledger.lines())) == len(ledger.lines()) == 2 * MAX_BATCH_REQUESTS
+    assert polls(timed_app) == [
+        (before, before, "the disk is gone"),
+        (2 * MAX_BATCH_REQUESTS, 2 * MAX_BATCH_REQUESTS - before, None),
+    ]
 
 
 def test_what_can_not_be_enqueued_holds_up_nobody(timed_app, ingest, ledger):
@@ -178,12 +181,14 @@ def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(tim
 
     @timed_app.trigger("files", every=30)
     def files():
-        return [ingest.options(key=path).request(path) for path in ("a", "b", "c", *map(str, range(CHUNK)))]
+        return [
+            ingest.options(key=path).request(path) for path in ("a", "b", "c", *map(str, range(MAX_BATCH_REQUESTS)))
+        ]
 
     drain(timed_app)
-    assert sorted(ledger.lines())[CHUNK:] == ["a", "c", "something else"]
+    assert sorted(ledger.lines())[MAX_BATCH_REQUESTS:] == ["a", "c", "something else"]
     ((found, made, error),) = polls(timed_app)
-    assert (found, made) == (CHUNK + 3, CHUNK + 2), "also of what came after it"
+    assert (found, made) == (MAX_BATCH_REQUESTS + 3, MAX_BATCH_REQUESTS + 2), "also of what came after it"
     assert "key 'b' of task ingest was used for another request" in error
 
 

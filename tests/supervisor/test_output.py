@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from holdfast.engine.processes.supervisor import LONGEST_LINE, Output, Pace, Slot, how_it_ended
+from holdfast.engine.processes.supervisor import MAX_LINE_BYTES, OutputReader, RestartPolicy, Slot, describe_exit
 from tests.support.waiting import wait_until
 
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 def pipe():
     shown = []
     readable, writable = os.pipe()
-    output = Output(7, readable, lambda number, lines: shown.append((number, lines)))
+    output = OutputReader(7, readable, lambda number, lines: shown.append((number, lines)))
     yield output, writable, shown
     output.close()
     os.close(writable)
@@ -40,7 +40,7 @@ def test_nothing_to_read_is_not_the_end(pipe):
 def test_a_last_line_without_its_end_is_shown_at_the_end():
     shown = []
     readable, writable = os.pipe()
-    output = Output(1, readable, lambda _, lines: shown.extend(lines))
+    output = OutputReader(1, readable, lambda _, lines: shown.extend(lines))
     os.write(writable, b"and then")
     os.close(writable)
     output.close()
@@ -51,9 +51,9 @@ def test_a_last_line_without_its_end_is_shown_at_the_end():
 def test_a_line_without_end_does_not_fill_the_memory(pipe):
     output, writable, shown = pipe
     for _ in range(4):
-        os.write(writable, b"x" * (LONGEST_LINE // 2))
+        os.write(writable, b"x" * (MAX_LINE_BYTES // 2))
         output.read_all()
-    assert [len(line) for _, lines in shown for line in lines] == [LONGEST_LINE] * 2
+    assert [len(line) for _, lines in shown for line in lines] == [MAX_LINE_BYTES] * 2
 
 
 def test_pauses_double_up_to_the_longest():
@@ -61,26 +61,26 @@ def test_pauses_double_up_to_the_longest():
     slot.failed_starts = 1
     pauses = []
     for slot.deaths in range(1, 9):
-        pauses.append(slot.pause(Pace()))
+        pauses.append(slot.pause(RestartPolicy()))
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     slot.deaths = 100_000
-    assert slot.pause(Pace()) == 30
+    assert slot.pause(RestartPolicy()) == 30
 
 
 def test_a_worker_that_died_of_its_work_is_replaced_soon():
     slot = Slot(1)
     pauses = []
     for slot.deaths in range(1, 9):
-        pauses.append(slot.pause(Pace()))
+        pauses.append(slot.pause(RestartPolicy()))
     assert pauses == [0.5, 1, 2, 2, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(0, "ended with exit code 0"), (-9, "was killed by SIGKILL"), (-63, "was killed by signal 63")],
+    [(0, "exited with code 0"), (-9, "was killed by SIGKILL"), (-63, "was killed by signal 63")],
 )
 def test_an_end_is_told_in_words(code, words):
-    assert how_it_ended(code) == words
+    assert describe_exit(code) == words
 
 
 def test_lines_of_workers_are_whole_and_numbered(app, supervise):

@@ -68,14 +68,14 @@ def test_a_worker_that_ends_unasked_is_started_again(supervise):
     supervisor = supervise(1)
     os.kill(at_work(supervisor)["1"], signal.SIGTERM)
     wait_until(lambda: supervisor.log.count("worker started") == 2, what="another worker")
-    assert 'reason="ended with exit code 0" restart_in=' in supervisor.log
+    assert 'reason="exited with code 0" restart_in=' in supervisor.log
 
 
 def test_an_app_that_cannot_be_imported_is_given_up_with_its_exit_code(start):
     supervisor = start("-m", "holdfast.cli", "worker", "--app", "nothing_here:app", "--processes", "2")
     assert supervisor.wait(60) == 2, supervisor.log
     (line,) = [line for line in supervisor.log.splitlines() if "supervisor gave up" in line]
-    assert re.search(r"worker=\d attempts=3 last=.* exit code 2", line)
+    assert re.search(r'worker=\d attempts=3 last="exited with code 2"', line), line
     assert "there is no module 'nothing_here'" in supervisor.log
     assert session_processes(supervisor.pid) == []
 

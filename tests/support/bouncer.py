@@ -44,7 +44,7 @@ def program() -> str | None:
 def bouncer(url: str, more: str = "") -> Iterator[str]:
     """Start pgbouncer in front of a server and yield the URL of the same database through it."""
     given = conninfo_to_dict(url)
-    owner = ServerUser.fitting()
+    owner = ServerUser.default()
     with tempfile.TemporaryDirectory(prefix="holdfast-bouncer-") as name, socket.socket() as probe:
         folder = Path(name)
         probe.bind(("127.0.0.1", 0))

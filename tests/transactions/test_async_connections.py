@@ -70,7 +70,10 @@ async def test_sixteen_transactions_of_which_half_roll_back_make_one_run(app, no
 
 
 async def test_a_blocking_connection_is_refused_by_an_awaited_verb(note, postgres_url):
-    with psycopg.connect(postgres_url) as connection, pytest.raises(ConfigError, match=r"blocks: use enqueue\(\)"):
+    with (
+        psycopg.connect(postgres_url) as connection,
+        pytest.raises(ConfigError, match=r"blocking connection: use enqueue\(\)"),
+    ):
         await note.options(connection=connection).aenqueue("a")
 
 

@@ -17,7 +17,7 @@ FULL = {"sqlite": apsw.FullError("database or disk is full"), "postgres": psycop
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def full(request, monkeypatch):
-    monkeypatch.setattr(services, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(services, "FIRST_RETRY_PAUSE_S", 0.01)
     return request.param, request.getfixturevalue(f"{request.param}_url")
 
 

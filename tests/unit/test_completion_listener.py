@@ -67,7 +67,7 @@ def listener(database, wanted):
 def test_it_listens_says_so_and_looks_in_this_order(listener, database):
     assert listener.tick() >= completion_listener.MIN_REST_S
     assert database.log == ["wait", "add", "heard"]
-    assert listener.listens
+    assert listener.is_listening
 
 
 def test_it_tells_of_what_it_hears_and_of_nothing_else(listener, database):
@@ -96,7 +96,7 @@ def test_it_leaves_when_it_isnt_wanted_any_more(listener, database, wanted):
     wanted[0] = False
     listener.tick()
     assert database.log == ["wait", "add", "heard", "close", "drop"]
-    assert not listener.listens
+    assert not listener.is_listening
     assert listener._stopping.is_set()
 
 
@@ -124,12 +124,12 @@ def test_a_database_in_trouble_is_left_in_peace_and_told_of_us_anew(listener, da
     listener.tick()
     database.fault = StoreUnavailable("away")
     assert completion_listener.MIN_RETRY_S <= listener.tick() <= completion_listener.MAX_RETRY_S
-    assert not listener.listens
+    assert not listener.is_listening
     database.fault, database.hears = None, False
     database.log.clear()
     listener.tick()
     assert database.log == ["wait", "add", "heard"], "what ended meanwhile is looked for"
-    assert listener.listens
+    assert listener.is_listening
 
 
 def test_in_trouble_it_leaves_without_a_word(listener, database, wanted):
@@ -144,7 +144,7 @@ def test_a_deaf_one_says_nothing_and_is_never_taken_for_listening(listener, data
     database.polling_only, database.hears = True, False
     listener.tick()
     assert database.log == ["wait"]
-    assert not listener.listens
+    assert not listener.is_listening
 
 
 def test_a_look_that_takes_long_is_followed_by_a_long_rest():
@@ -161,7 +161,7 @@ async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_
         looks.append(set(ids))
         if len(looks) == 1:
             for _ in range(100):
-                all_ends.heard()
+                all_ends.on_completion()
             heard.set()
         return {str(run): ("running" if len(looks) < 2 else "done", "1", None, None, None)}
 
@@ -175,21 +175,21 @@ async def test_news_that_comes_during_a_look_or_the_rest_behind_it_leads_to_one_
 async def test_a_watch_doesnt_look_while_it_rests():
     watch = LoopPoller(ResultWaiter(lambda ids: {}))
     watch._resting = True
-    watch.hear()
-    assert not watch.soon.is_set()
+    watch.notify()
+    assert not watch.wake.is_set()
     watch._rested()
-    assert watch.soon.is_set()
-    watch.soon.clear()
-    watch._heard = False
-    watch.hear()
-    assert watch.soon.is_set(), "rested, it looks at once"
+    assert watch.wake.is_set()
+    watch.wake.clear()
+    watch._notified = False
+    watch.notify()
+    assert watch.wake.is_set(), "rested, it looks at once"
 
 
 @pytest.mark.parametrize("listens", [False, True])
 def test_who_hears_looks_less_often_by_itself(listens):
-    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(listens=listens))
+    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(is_listening=listens))
     looks = PollBackoff(UUID(int=1), None)
-    pauses = [looks.pause("running", waits.longest()) for _ in range(40)]
+    pauses = [looks.pause("running", waits.max_interval()) for _ in range(40)]
     assert pauses[0] == result_waiter.FIRST_POLL_INTERVAL_S
     longest = "MAX_POLL_INTERVAL_LISTENING_S" if listens else "MAX_POLL_INTERVAL_S"
     assert max(pauses) == pauses[-1] == getattr(result_waiter, longest)
@@ -197,17 +197,17 @@ def test_who_hears_looks_less_often_by_itself(listens):
 
 def test_a_listener_is_wanted_only_for_waits_that_are_long(monkeypatch):
     wants: list[float] = []
-    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(want=lambda seconds, heard: wants.append(seconds)))
-    waits.will_wait(result_waiter.FIRST_POLL_INTERVAL_S)
-    waits.will_wait(0.5)
+    waits = ResultWaiter(lambda ids: {}, SimpleNamespace(request=lambda seconds, heard: wants.append(seconds)))
+    waits.request_listener(result_waiter.FIRST_POLL_INTERVAL_S)
+    waits.request_listener(0.5)
     assert wants == [0.5]
 
 
 def test_a_loop_that_is_closed_doesnt_keep_the_others_from_hearing():
     loop = asyncio.new_event_loop()
     waits = ResultWaiter(lambda ids: {})
-    waits._watches[loop] = LoopPoller(waits)
+    waits._pollers[loop] = LoopPoller(waits)
     loop.close()
-    with waits.sleeping(UUID(int=1), None) as sleeper:
-        waits.heard()
-        assert sleeper._soon.is_set(), "there is no such run"
+    with waits.thread(UUID(int=1), None) as sleeper:
+        waits.on_completion()
+        assert sleeper._wake.is_set(), "there is no such run"

@@ -108,7 +108,7 @@ def test_calling_a_durable_function_takes_the_context_first(task):
 
 @pytest.mark.parametrize("fn", [by_name, by_sync_name])
 def test_calling_a_durable_function_without_a_context_says_what_to_write(task, fn):
-    with pytest.raises(TaskError, match=r"needs a context: write ctx\.call\(task"):
+    with pytest.raises(TaskError, match=r"needs a context: use ctx\.call\(task"):
         task(fn)(5)
     with pytest.raises(TaskError, match=r"needs a context"):
         task(fn)()
@@ -123,7 +123,7 @@ def test_the_function_of_the_signature_takes_the_context_and_the_kept_arguments(
 def test_a_plain_def_with_a_context_is_refused(task):
     def fn(ctx: Context) -> None: ...
 
-    with pytest.raises(TaskError, match=r"fn is a plain def.*write async def, or annotate ctx as SyncContext"):
+    with pytest.raises(TaskError, match=r"fn is a plain def.*use async def, or annotate ctx as SyncContext"):
         task(fn)
 
 
@@ -148,7 +148,7 @@ def test_a_context_that_is_not_the_first_parameter_is_refused(task, fn):
 
 @pytest.mark.parametrize("fn", [by_name, by_sync_name])
 def test_a_durable_function_in_a_process_of_its_own_is_refused(task, fn):
-    with pytest.raises(ConfigError, match=r'context lives in the worker.*job with run_in="process".*ctx\.call'):
+    with pytest.raises(ConfigError, match=r'durable function and.*job with run_in="process".*ctx\.call'):
         task(fn, run_in="process")
 
 
@@ -182,16 +182,16 @@ def client(tmp_path):
 @pytest.mark.usefixtures("in_body")
 def test_enqueue_in_the_body_of_a_durable_function_is_refused(client):
     with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue.*ctx\.spawn.*inside a step"):
-        client.enqueue([])
+        client.creator.enqueue([])
 
 
 @pytest.mark.usefixtures("in_body")
 def test_both_verbs_name_the_context_rather_than_each_other_in_an_event_loop(client):
     async def body():
         with pytest.raises(TaskError, match=r"^enqueue\(\) in the body.*ctx\.enqueue") as blocking:
-            client.enqueue([])
+            client.creator.enqueue([])
         with pytest.raises(TaskError, match=r"^aenqueue\(\) in the body.*ctx\.enqueue"):
-            await client.aenqueue([])
+            await client.creator.aenqueue([])
         return blocking.value
 
     assert not isinstance(asyncio.run(body()), BlockingCall)

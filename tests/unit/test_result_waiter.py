@@ -58,11 +58,11 @@ async def test_all_who_wait_are_looked_for_at_once_and_hear_when_something_ended
     await runs.look()
     assert runs.looks == [{str(id) for id in RUNS}]
     runs.states[str(RUNS[1])] = "done"
-    waits.hurry()
+    waits.poll_now()
     assert (await tasks[1])[0] == "done"
     assert not tasks[0].done()
     runs.states.update(dict.fromkeys(runs.states, "failed"))
-    waits.hurry()
+    waits.poll_now()
     assert [(await task)[0] for task in tasks] == ["failed", "done", "failed"]
     assert runs.looks[-1] == {str(RUNS[0]), str(RUNS[2])}
     assert (await waits.wait(RUNS[0], None))[0] == "failed"
@@ -113,6 +113,6 @@ def test_a_loop_that_ends_meanwhile_leaves_nothing_behind(runs):
         await runs.look()
 
     asyncio.run(leave())
-    waits.hurry()
+    waits.poll_now()
     runs.states[str(RUNS[0])] = "done"
     assert asyncio.run(waits.wait(RUNS[0], None))[0] == "done"

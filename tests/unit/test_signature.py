@@ -190,7 +190,7 @@ def test_a_gap_before_positional_only_or_var_arguments_is_filled_with_the_defaul
 def test_kept_arguments_that_do_not_fit_the_code_raise_bad_arguments(text):
     def fn(a: int, *, b: int = 0): ...
 
-    with pytest.raises(BadArguments, match="the kept arguments don't fit"):
+    with pytest.raises(BadArguments, match="the stored arguments don't match"):
         Signature(fn, "t").decode(text)
 
 

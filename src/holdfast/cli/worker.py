@@ -102,7 +102,7 @@ def worker(
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what tasks print is shown when it is printed
         app.on_start(link.ready)
-        link.hold(ours.stop, ours.session_ended)
+        link.connect(ours.stop, ours.session_ended)
         ours.on_session(link.report_session)
         ours.restart_if_unhealthy()
     ours.run()

@@ -1,20 +1,20 @@
-"""GraphClient for applications: made of what authors added, read by the names of their nodes, their gates concluded."""
+"""Graphs for applications: submit them, append nodes, read nodes by name, complete gates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
-from holdfast.database.caller_connection import AsyncCallerConnection, CallerConnection
+from holdfast.client.handle import Run
+from holdfast.database.caller_connection import AsyncCallerConnection
 from holdfast.errors import ConfigError, GraphError
 from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
 from holdfast.model.ids import new_id
 from holdfast.model.names import MAX_KEY_CHARS, check_name
 from holdfast.model.run import GRAPH_QUEUE, RunInfo
-from holdfast.store import NewRun, Store
+from holdfast.store import NewRun
 from holdfast.store.graphs import gate_completed, gate_failed
 from holdfast.store.rows import NewGraph, NewNode
 from holdfast.store.run_reader import RunReader
@@ -22,14 +22,22 @@ from holdfast.task.conditions import Node
 from holdfast.task.graph import Graph
 from holdfast.task.graph_compiler import CompiledGraph, CompiledNode, compile_graph, graph_digests, result_name
 from holdfast.task.scope import refuse_in_body
-from holdfast.task.task import Request
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
 
 GATE = "gate"
-INSTEAD_OF_SUBMIT = "write `await ctx.submit(graph)` for a child, or call it inside a step"
+INSTEAD_OF_SUBMIT = "use `await ctx.submit(graph)` for a child, or call it inside a step"
 
 
 class Gate:
-    """A gate of a graph's run, by its name."""
+    """A gate of a submitted graph, from `run.gate(name)`: complete it or fail it from outside.
+
+    Example:
+        ```python
+        run.gate("approve").complete(Decision(ok=True), by="ada")
+        ```
+    """
 
     __slots__ = ("_graphs", "_run", "name")
 
@@ -39,22 +47,39 @@ class Gate:
         self._graphs = graphs
 
     def complete(self, output: Any = None, *, by: str | None = None) -> bool:
-        """Finish the gate with an output of its type; `by` says who did it. False when it was complete with the same
-        output before; KeyConflict when with another. One that isn't open yet keeps it until it is."""
+        """Complete the gate. Nodes that depend on it then run.
+
+        A gate that isn't open yet stores the output and completes as soon as it opens.
+
+        Args:
+            output: The gate's output. Must match the gate's `type`.
+            by: Who completed it. Recorded in the history.
+
+        Returns:
+            False if the gate was already complete with the same output.
+
+        Raises:
+            KeyConflict: The gate was completed with a different output.
+        """
         reject_in_event_loop("complete")
         return self._graphs.complete(self._run, self.name, output, by)
 
     async def acomplete(self, output: Any = None, *, by: str | None = None) -> bool:
-        """Finish the gate with an output of its type."""
+        """Complete the gate. The awaitable form of `complete`."""
         return await run_in_thread(self._graphs.complete, self._run, self.name, output, by)
 
     def fail(self, error: str, *, by: str | None = None) -> bool:
-        """Let the gate fail, with a message; `by` says who did it."""
+        """Fail the gate.
+
+        Args:
+            error: The error message of the gate's run.
+            by: Who failed it. Recorded in the history.
+        """
         reject_in_event_loop("fail")
         return self._graphs.fail(self._run, self.name, error, by)
 
     async def afail(self, error: str, *, by: str | None = None) -> bool:
-        """Let the gate fail, with a message."""
+        """Fail the gate. The awaitable form of `fail`."""
         return await run_in_thread(self._graphs.fail, self._run, self.name, error, by)
 
     def __repr__(self) -> str:
@@ -62,95 +87,96 @@ class Gate:
 
 
 class GraphClient:
-    """The durable side of graphs. Blocking; the awaited verbs call it in a thread."""
+    """Submits, appends to and reads graphs. Blocking."""
 
-    def __init__(
-        self, store: Store, reader: RunReader, keep: int, new_run: Callable[[Request[Any], Iterable[str]], NewRun]
-    ) -> None:
-        self._store = store
+    def __init__(self, client: Client, reader: RunReader, keep: int) -> None:
+        self._client = client
+        self._creator = client.creator
+        self._store = client.store
         self._reader = reader
         self._keep = keep
-        self._new_run = new_run
 
-    # Making them
+    # Submit and append
 
-    def submit(
-        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
-    ) -> UUID:
-        run, new = self.checked(graph, result)
-        if isinstance(connection, AsyncCallerConnection):
-            raise ConfigError("the connection given as connection= is asynchronous: use `await app.asubmit(…)` with it")
-        graphs = self._store.graphs
-        return UUID(graphs.submit(run, new) if connection is None else graphs.submit_on(connection, run, new))
+    def submit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
+        """Create the run of a graph and its nodes in one transaction, ours or the caller's."""
+        self._creator.declare_limits()
+        with self._creator.span(graph.name, 1):
+            borrowed = self._creator.borrow(connection)
+            run, nodes = self._rows(graph, result)
+            if isinstance(borrowed, AsyncCallerConnection):
+                raise ConfigError("connection= is an async connection: use `await app.asubmit(…)` with it")
+            graphs = self._store.graphs
+            id = graphs.submit(run, nodes) if borrowed is None else graphs.submit_on(borrowed, run, nodes)
+            return Run(id, graph.name, self._client)
 
-    async def asubmit(
-        self, graph: Graph, result: Node[Any] | None, connection: CallerConnection | AsyncCallerConnection | None
-    ) -> UUID:
+    async def asubmit(self, graph: Graph, result: Node[Any] | None, connection: object) -> Run[Any]:
         if connection is None:
             return await run_in_thread(self.submit, graph, result, None)
-        if isinstance(connection, CallerConnection):
-            raise ConfigError(
-                "the connection given as connection= blocks: use submit() with it, or an async connection"
-            )
-        return UUID(await self._store.graphs.submit_on_async(connection, *self.checked(graph, result)))
+        await run_in_thread(self._creator.declare_limits)
+        with self._creator.span(graph.name, 1):
+            borrowed = self._creator.borrow(connection)
+            if not isinstance(borrowed, AsyncCallerConnection):
+                raise ConfigError("connection= is a blocking connection: use submit() with it, or pass an async one")
+            id = await self._store.graphs.submit_on_async(borrowed, *self._rows(graph, result))
+            return Run(id, graph.name, self._client)
 
-    def checked(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
-        """The rows of a graph that a caller submits."""
+    def _rows(self, graph: Graph, result: Node[Any] | None) -> tuple[NewRun, NewGraph]:
         refuse_in_body("submit", INSTEAD_OF_SUBMIT)
-        plan = compile_graph(graph)
-        named = result_name(plan, result)
-        run = self.graph_run(plan, named)
+        compiled = compile_graph(graph)
+        named = result_name(compiled, result)
+        run = self.graph_run(compiled, named)
         if graph.key is not None:
             run.key = graph.key
-            run.digest, run.old_digest = graph_digests(plan, named)
-        return run, self.new_graph(plan)
+            run.digest, run.old_digest = graph_digests(compiled, named)
+        return run, self.new_graph(compiled)
 
-    def graph_run(self, plan: CompiledGraph, result: str | None = None) -> NewRun:
-        """The row of a graph itself."""
-        run = self._row(plan.graph.name)
-        run.tenant = plan.graph.tenant
+    def graph_run(self, graph: CompiledGraph, result: str | None = None) -> NewRun:
+        """Build the row of the graph itself."""
+        run = self._row(graph.graph.name)
+        run.tenant = graph.graph.tenant
         if result is not None:
-            request = plan.graph.added[result].request
+            request = graph.graph.added[result].request
             kept = {"result": result, "task": None if request is None else request.task}
             run.options = msgspec.json.encode(kept).decode()
         return run
 
-    def new_graph(self, plan: CompiledGraph) -> NewGraph:
-        """The rows of its nodes."""
-        return NewGraph([self._node(node) for node in plan.nodes])
+    def new_graph(self, graph: CompiledGraph) -> NewGraph:
+        """Build the rows of the graph's nodes."""
+        return NewGraph([self._node(node) for node in graph.nodes])
 
     def append(self, id: UUID, graph: Graph, key: str) -> None:
         refuse_in_body("append", "call it inside a step")
         check_name(key, "the key of append", MAX_KEY_CHARS)
-        plan = compile_graph(graph, appended=True)
+        compiled = compile_graph(graph, appended=True)
         for what, value in (("key", graph.key), ("tenant", graph.tenant)):
             if value is not None:
-                raise GraphError(f"graph {graph.name} is appended to a run, which has its own {what}: leave it out")
-        new = self.new_graph(plan)
-        self._store.graphs.append(str(id), key, graph_digests(plan, None), new, sorted(plan.outside))
+                raise GraphError(f"append: graph {graph.name} has a {what}; remove it, the run has its own")
+        nodes = self.new_graph(compiled)
+        self._store.graphs.append(str(id), key, graph_digests(compiled, None), nodes, sorted(compiled.outside))
 
     def _node(self, node: CompiledNode) -> NewNode:
-        added = node.added
-        if added.request is not None:
-            run = self._new_run(added.request, {str(fill.at[0]) for fill in added.fills})
+        spec = node.spec
+        if spec.request is not None:
+            run = self._creator.new_run(spec.request, {str(fill.at[0]) for fill in spec.fills})
             if node.needs:
-                run.delay = None  # counted from its release: see the plan
-            return NewNode(run, added.name, node.needs, _packed(node.kept()))
+                run.delay = None  # The delay starts when the node is released; see `CompiledNode.stored`.
+            return NewNode(run, spec.name, node.needs, _packed(node.stored()))
         if node.graph is not None:
             run = self._row(node.graph.graph.name)
-            return NewNode(run, added.name, node.needs, _packed(node.kept()), "graph", self.new_graph(node.graph))
-        assert added.gate is not None
+            return NewNode(run, spec.name, node.needs, _packed(node.stored()), "graph", self.new_graph(node.graph))
+        assert spec.gate is not None
         run = self._row(GATE)
-        run.deadline_in = added.gate.timeout
-        return NewNode(run, added.name, node.needs, _packed(node.kept()), "gate")
+        run.deadline_in = spec.gate.timeout
+        return NewNode(run, spec.name, node.needs, _packed(node.stored()), "gate")
 
     def _row(self, task: str) -> NewRun:
         return NewRun(id=str(new_id()), queue=GRAPH_QUEUE, task=task, args="{}", keep=self._keep)
 
-    # Reading and concluding
+    # Nodes and gates
 
     def nodes(self, id: UUID) -> dict[str, RunInfo[Any]]:
-        """The nodes of a graph by their names."""
+        """Return the nodes of a graph by name."""
         self._reader.graph_row(id)
         return {str(row.node): self._reader.info_of(row) for row in self._store.queries.nodes(str(id))}
 
@@ -166,6 +192,6 @@ class GraphClient:
         return self._store.graphs.conclude_gate(str(id), name, gate_failed(name, error, by))
 
 
-def _packed(plan: dict[str, Any] | None) -> msgspec.Raw | None:
-    """As JSON at once: thousands of nodes would have many times that in objects."""
-    return None if plan is None else msgspec.Raw(msgspec.json.encode(plan))
+def _packed(rule: dict[str, Any] | None) -> msgspec.Raw | None:
+    """Encode at once: as Python objects, the rules of thousands of nodes would take many times the memory."""
+    return None if rule is None else msgspec.Raw(msgspec.json.encode(rule))

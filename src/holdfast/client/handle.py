@@ -1,4 +1,4 @@
-"""The handle of a run: its id, and the verbs on it. Holds no state of the run; every verb asks the database."""
+"""`Run`: the handle of a run. It holds the run's id and no state; every method queries the database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,26 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Run(Generic[R_co]):
-    """One durable execution. Two handles of the same run are equal."""
+    """A handle of one run, returned by `enqueue`, `submit` and `app.get_run`.
+
+    A handle is cheap and holds no state: every method reads or writes the database. Two handles of the same run are
+    equal. Methods that start with `a` are awaitable; the others block and raise `BlockingCall` inside an event loop.
+
+    Example:
+        ```python
+        run = charge.enqueue(order_id)
+        print(run.info().state)
+        receipt = run.result(timeout=30)
+        ```
+
+    Attributes:
+        task: The name of the run's task.
+    """
 
     __slots__ = ("_client", "_id", "task")
 
     def __init__(self, id: UUID | str, task: str, client: Client) -> None:
-        self._id = id  # as text where many are made: few of those are looked at
+        self._id = id  # Text after a bulk enqueue: parsing is postponed, because few of those ids are ever read.
         self.task = task
         self._client = client
 
@@ -37,101 +51,148 @@ class Run(Generic[R_co]):
         return self._id
 
     def info(self) -> RunInfo[R_co]:
-        """The run as it is now."""
+        """Return the current state of the run."""
         reject_in_event_loop("info")
         return self._client.info(self.id)
 
     async def ainfo(self) -> RunInfo[R_co]:
-        """The run as it is now."""
+        """Return the current state of the run. The awaitable form of `info`."""
         return await run_in_thread(self._client.info, self.id)
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
+        """Wait for the run to finish and return its result.
+
+        Args:
+            timeout: How long to wait, in seconds or as a `timedelta`. None waits forever. The run itself continues
+                after a timeout.
+
+        Raises:
+            RunFailed: The run failed.
+            RunCancelled: The run was cancelled.
+            ResultTimeout: The run did not finish within `timeout`.
+        """
         reject_in_event_loop("result")
-        return cast(R_co, self._client.result(self.id, self.task, timeout))
+        return cast(R_co, self._client.results.result(self.id, self.task, timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
-        """Wait for the end: the result, or RunFailed, RunCancelled, or ResultTimeout after `timeout`."""
-        return cast(R_co, await self._client.aresult(self.id, self.task, timeout))
+        """Wait for the run to finish and return its result. The awaitable form of `result`."""
+        return cast(R_co, await self._client.results.aresult(self.id, self.task, timeout))
 
     def cancel(self, reason: str | None = None) -> bool:
-        """End the run now; True when this call ended it, False when it had ended before. A worker that is at it can
-        write nothing more about it from this moment on, and is stopped at its next heartbeat."""
+        """Cancel the run.
+
+        From this moment on a worker that is running it can't record anything more, and it stops the task's code soon
+        after. Child runs are cancelled too, and registered compensations run.
+
+        Returns:
+            True if this call cancelled the run, False if it had already finished.
+        """
         reject_in_event_loop("cancel")
         return self._client.cancel(self.id, reason)
 
     async def acancel(self, reason: str | None = None) -> bool:
-        """End the run now; True when this call ended it, False when it had ended before."""
+        """Cancel the run. The awaitable form of `cancel`."""
         return await run_in_thread(self._client.cancel, self.id, reason)
 
     def retry(self) -> None:
-        """Send a failed or cancelled run back to ready, with new budgets. An unfinished run is left as it is; a done
-        one raises RunFinished."""
+        """Return a failed or cancelled run to `ready`, with its retry and crash counts reset.
+
+        An unfinished run is left unchanged.
+
+        Raises:
+            RunFinished: The run succeeded.
+        """
         reject_in_event_loop("retry")
         self._client.retry(self.id)
 
     async def aretry(self) -> None:
-        """Send a failed or cancelled run back to ready, with new budgets."""
+        """Return a failed or cancelled run to `ready`. The awaitable form of `retry`."""
         await run_in_thread(self._client.retry, self.id)
 
     def fork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
-        """A new run with the checkpoints that this one made before a step, which is named as in the code or by its key;
-        without one it begins at the beginning. `args`: other arguments."""
+        """Create a new run that reuses this run's checkpoints up to a step.
+
+        Args:
+            from_step: The first step to run again, by its name in the code or by its key. None starts from the
+                beginning.
+            args: Other arguments for the new run.
+        """
         reject_in_event_loop("fork")
         return self._client.fork(self.id, self.task, from_step, args)
 
     async def afork(self, from_step: str | None = None, args: tuple[Any, ...] | None = None) -> Run[R_co]:
-        """A new run with the checkpoints that this one made before a step."""
+        """Create a new run that reuses this run's checkpoints. The awaitable form of `fork`."""
         return await run_in_thread(self._client.fork, self.id, self.task, from_step, args)
 
     def send(self, topic: str, payload: Any = None) -> None:
-        """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
+        """Send a message to the run, which receives it with `ctx.receive(topic)`: once, in order.
+
+        Raises:
+            RunFinished: The run has finished.
+        """
         reject_in_event_loop("send")
         self._client.send(self.id, topic, payload)
 
     async def asend(self, topic: str, payload: Any = None) -> None:
-        """Send the run a message, which `ctx.receive` gets: in order, once. RunFinished when it has ended."""
+        """Send a message to the run. The awaitable form of `send`."""
         await run_in_thread(self._client.send, self.id, topic, payload)
 
     def stream(self, after: int = 0) -> Iterator[Chunk]:
-        """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
+        """Yield the chunks that the run writes with `ctx.write`, until it finishes.
+
+        Args:
+            after: Skip the chunks up to this sequence number, to resume a stream.
+        """
         reject_in_event_loop("stream")
-        return self._client.stream(self.id, after)
+        return self._client.results.stream(self.id, after)
 
     def astream(self, after: int = 0) -> AsyncIterator[Chunk]:
-        """Follow what the run writes with `ctx.write`, from behind the piece `after`, until it ends."""
-        return self._client.astream(self.id, after)
+        """Yield the chunks that the run writes. The async form of `stream`."""
+        return self._client.results.astream(self.id, after)
 
     def nodes(self) -> dict[str, RunInfo[Any]]:
-        """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
+        """Return the nodes of a graph by name. Each node is a run.
+
+        Raises:
+            GraphError: The run is not a graph.
+        """
         reject_in_event_loop("nodes")
         return self._client.graphs.nodes(self.id)
 
     async def anodes(self) -> dict[str, RunInfo[Any]]:
-        """The nodes of a graph, each a run of its own, by their names. GraphError on other runs."""
+        """Return the nodes of a graph by name. The awaitable form of `nodes`."""
         return await run_in_thread(self._client.graphs.nodes, self.id)
 
     def gate(self, name: str) -> Gate:
-        """A gate of a graph, to complete it or let it fail."""
+        """Return a gate of a graph, to complete or fail it."""
         return self._client.graphs.gate(self.id, name)
 
     def append(self, graph: Graph, *, key: str) -> None:
-        """Add nodes to an unfinished graph, once: the same nodes with the same key again change nothing, others raise
-        KeyConflict. They may need nodes of the run: `graph.node(name)`."""
+        """Add nodes to an unfinished graph.
+
+        The new nodes may depend on nodes of the run: `graph.node(name)`.
+
+        Args:
+            graph: The nodes to add.
+            key: Makes the call idempotent: repeating it with the same nodes changes nothing.
+
+        Raises:
+            KeyConflict: The key was used with different nodes.
+        """
         reject_in_event_loop("append")
         self._client.graphs.append(self.id, graph, key)
 
     async def aappend(self, graph: Graph, *, key: str) -> None:
-        """Add nodes to an unfinished graph, once."""
+        """Add nodes to an unfinished graph. The awaitable form of `append`."""
         await run_in_thread(self._client.graphs.append, self.id, graph, key)
 
     def history(self) -> list[Entry]:
-        """The durable record, complete from enqueue to end."""
+        """Return the history of the run, from its creation to its end."""
         reject_in_event_loop("history")
         return self._client.history(self.id)
 
     async def ahistory(self) -> list[Entry]:
-        """The durable record, complete from enqueue to end."""
+        """Return the history of the run. The awaitable form of `history`."""
         return await run_in_thread(self._client.history, self.id)
 
     def __eq__(self, other: object) -> bool:

@@ -1,11 +1,10 @@
-"""Waits for the ends of runs on behalf of coroutines, one look at the database for all of a loop that wait, and of
-threads, which look for themselves.
+"""Wait for runs to finish, for the coroutines and threads of this process.
 
-Polls come at ever longer intervals; those of coroutines at once when a worker of this process has written something.
-Who has waited for a moment also hears of ends in other processes (`listener.py`), and then looks less often by itself.
-But a hint may get lost, so that never stops.
+The coroutines of one event loop share one poll of the database; each thread polls for itself. Polling backs off
+exponentially, and a commit of a local worker triggers a poll at once. After `LISTEN_FROM_S` a `CompletionListener`
+reports completions in other processes, and polling slows down. It never stops: a notification may be lost.
 
-Who has seen the run once waits through an outage of the database: a look that fails is repeated.
+A caller that has seen its run once waits through an outage of the database.
 """
 
 from __future__ import annotations
@@ -33,262 +32,265 @@ if TYPE_CHECKING:
 FIRST_POLL_INTERVAL_S = 0.002
 MAX_POLL_INTERVAL_S = 0.25
 MAX_POLL_INTERVAL_LISTENING_S = 1.0
+BACKOFF_FACTOR = 1.5
 LISTEN_FROM_S = 0.02
-"""Who waits for so many seconds before the next look wants to hear of ends: shorter waits aren't worth a connection."""
+"""Poll intervals from this length on start a listener. Shorter waits aren't worth a connection."""
 
 MAX_OUTAGE_S = 300.0
-"""How long the database may be away before those who wait are told, if their own timeout isn't sooner."""
+"""After an outage of this length waiting callers get the error, unless their own timeout is sooner."""
 
-Look: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
-"""States and what follows them, by id, of those runs that exist. Blocking."""
+Poll: TypeAlias = Callable[[Iterable[str]], dict[str, Row]]
+"""Read state, result, error, kind and options of the runs that exist, by id. Blocking."""
 
 
 class PollBackoff:
-    """Ever longer pauses between looks at a run, until the time is over."""
+    """Growing intervals between polls for one run, until its timeout."""
 
     def __init__(self, id: UUID, timeout: Duration | None) -> None:
         self._id = id
-        self._seconds = None if timeout is None else to_micros(timeout, "timeout") / MICROS_PER_SECOND
-        self._deadline = None if self._seconds is None else time.monotonic() + self._seconds
+        self._timeout_s = None if timeout is None else to_micros(timeout, "timeout") / MICROS_PER_SECOND
+        self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         self._pause = FIRST_POLL_INTERVAL_S
         self._seen = False
-        self._away_since: float | None = None
-
-    def pause_after_failure(self, error: StoreUnavailable, longest: float) -> float:
-        """How long to wait before the next look after one that failed. Raises the error when the run was never seen,
-        only somebody can help, or the outage takes too long; ResultTimeout when there is no time left."""
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        if not self._seen or isinstance(error, AccessDenied) or now - self._away_since > MAX_OUTAGE_S:
-            raise error
-        if self._deadline is not None and self._deadline <= now:
-            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s: {error}") from error
-        return self._next(longest)
+        self._outage_since: float | None = None
 
     def pause(self, state: str, longest: float) -> float:
-        """How long to wait before the next look at a run in that state; ResultTimeout when there is no time left."""
-        self._seen, self._away_since = True, None
+        """Return the seconds to the next poll of a run in this state. Raises ResultTimeout after the deadline."""
+        self._seen, self._outage_since = True, None
         if self._deadline is not None and self._deadline <= time.monotonic():
-            hint = ": is a worker alive that knows its task and works on its queue?" if state == "ready" else ""
-            raise ResultTimeout(f"run {self._id} had no result within {self._seconds:g} s; it is still {state}{hint}")
+            hint = "; is a worker running that has this task and serves its queue?" if state == "ready" else ""
+            raise ResultTimeout(
+                f"run {self._id} did not finish within {self._timeout_s:g} s: it is still {state}{hint}"
+            )
+        return self._next(longest)
+
+    def pause_after_failure(self, error: StoreUnavailable, longest: float) -> float:
+        """Return the seconds to the next poll after one that failed.
+
+        Raises the error if the run was never seen, if retrying can't help, or if the outage lasts too long; raises
+        ResultTimeout after the deadline.
+        """
+        now = time.monotonic()
+        self._outage_since = self._outage_since or now
+        if not self._seen or isinstance(error, AccessDenied) or now - self._outage_since > MAX_OUTAGE_S:
+            raise error
+        if self._deadline is not None and self._deadline <= now:
+            raise ResultTimeout(f"run {self._id} did not finish within {self._timeout_s:g} s: {error}") from error
         return self._next(longest)
 
     def _next(self, longest: float) -> float:
-        pause, self._pause = self._pause, min(self._pause * 1.5, longest)
+        pause, self._pause = self._pause, min(self._pause * BACKOFF_FACTOR, longest)
         return pause if self._deadline is None else max(min(pause, self._deadline - time.monotonic()), 0.0)
 
 
 class PendingResult:
-    """One who waits for an end."""
+    """A coroutine that waits for a run."""
 
-    __slots__ = ("end", "id", "looks")
+    __slots__ = ("backoff", "future", "id")
 
-    def __init__(self, id: UUID, looks: PollBackoff, end: asyncio.Future[Row | None]) -> None:
+    def __init__(self, id: UUID, backoff: PollBackoff, future: asyncio.Future[Row | None]) -> None:
         self.id = str(id)
-        self.looks = looks
-        self.end = end
+        self.backoff = backoff
+        self.future = future
 
-    def see(self, row: Row | None, longest: float) -> float | None:
-        """Look at what is there: the seconds until the next look, at most `longest`; None when there is none."""
-        if self.end.done():  # cancelled
+    def update(self, row: Row | None, longest: float) -> float | None:
+        """Take the row of a poll. Returns the seconds to the next poll, or None if the wait is over."""
+        if self.future.done():  # The caller was cancelled.
             return None
         if row is None or row[0] in FINAL_STATES:
-            self.end.set_result(row)
+            self.future.set_result(row)
             return None
         try:
-            return self.looks.pause(row[0], longest)
+            return self.backoff.pause(row[0], longest)
         except ResultTimeout as error:
-            self.end.set_exception(error)
+            self.future.set_exception(error)
             return None
 
-    def miss(self, error: Exception, longest: float) -> float | None:
-        """A look failed: the seconds until the next one; None when there is none."""
-        if self.end.done():  # cancelled
+    def poll_failed(self, error: Exception, longest: float) -> float | None:
+        """Take the error of a poll. Returns the seconds to the next poll, or None if the wait is over."""
+        if self.future.done():
             return None
         try:
             if not isinstance(error, StoreUnavailable):
                 raise error
-            return self.looks.pause_after_failure(error, longest)
+            return self.backoff.pause_after_failure(error, longest)
         except Exception as final:
-            self.end.set_exception(final)
+            self.future.set_exception(final)
             return None
 
 
 class LoopPoller:
-    """Those who wait on one event loop."""
+    """Polls for all coroutines of one event loop that wait."""
 
-    def __init__(self, ends: ResultWaiter) -> None:
+    def __init__(self, waiter: ResultWaiter) -> None:
         import asyncio
 
-        self._ends = ends
-        self.waiters: list[PendingResult] = []
-        self.soon = asyncio.Event()
-        self._heard = self._resting = False
-        self.told = False
-        """Its loop will hear of something: one that stands still must not be told again and again."""
+        self._waiter = waiter
+        self.pending: list[PendingResult] = []
+        self.wake = asyncio.Event()
+        self._notified = self._resting = False
+        self.notification_sent = False
+        """A notification is on its way to the loop. A blocked loop must not collect more of them."""
 
     async def run(self) -> None:
-        """Look until nobody waits any more."""
+        """Poll until no coroutine waits."""
         import asyncio
 
         try:
-            while self.waiters:
-                self.soon.clear()
-                self._heard, self._resting = False, True
+            while self.pending:
+                self.wake.clear()
+                self._notified, self._resting = False, True
                 began = time.monotonic()
-                pause = await self._look_once()
-                rested = asyncio.get_running_loop().call_later(rest_after(time.monotonic() - began), self._rested)
+                pause = await self._poll_once()
+                rest = asyncio.get_running_loop().call_later(rest_after(time.monotonic() - began), self._rested)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await self.soon.wait()
-                rested.cancel()
+                        await self.wake.wait()
+                rest.cancel()
         finally:
-            for waiter in self.waiters:  # the loop is ending
-                waiter.end.cancel()
+            for pending in self.pending:  # The loop is shutting down.
+                pending.future.cancel()
 
-    def hear(self) -> None:
-        """Something has ended in another process: look, now or when the watch has rested from its last look."""
-        self.told, self._heard = False, True
+    def notify(self) -> None:
+        """Poll because a run has finished in another process, now or after the rest that follows a poll."""
+        self.notification_sent, self._notified = False, True
         if not self._resting:
-            self.soon.set()
+            self.wake.set()
 
     def _rested(self) -> None:
         self._resting = False
-        if self._heard:
-            self.soon.set()
+        if self._notified:
+            self.wake.set()
 
-    async def _look_once(self) -> float:
-        looked, self.waiters = self.waiters, []
-        longest = self._ends.longest()
+    async def _poll_once(self) -> float:
+        polled, self.pending = self.pending, []
+        longest = self._waiter.max_interval()
         try:
-            rows = await run_in_thread(self._ends.look, {waiter.id for waiter in looked})
+            rows = await run_in_thread(self._waiter.poll, {pending.id for pending in polled})
         except Exception as error:
-            seen = [(waiter, waiter.miss(error, longest)) for waiter in looked]
+            updated = [(pending, pending.poll_failed(error, longest)) for pending in polled]
         except BaseException:
-            self.waiters += looked
+            self.pending += polled
             raise
         else:
-            seen = [(waiter, waiter.see(rows.get(waiter.id), longest)) for waiter in looked]
-        pauses = {waiter: pause for waiter, pause in seen if pause is not None}
-        self.waiters += pauses
+            updated = [(pending, pending.update(rows.get(pending.id), longest)) for pending in polled]
+        pauses = {pending: pause for pending, pause in updated if pause is not None}
+        self.pending += pauses
         pause = min(pauses.values(), default=0.0)
-        self._ends.will_wait(pause)
+        self._waiter.request_listener(pause)
         return pause
 
 
 class WaitingThread:
-    """A thread that waits for an end."""
+    """A thread that waits for a run. It polls itself and pauses in between."""
 
-    __slots__ = ("_ends", "_looks", "_soon", "id")
+    __slots__ = ("_backoff", "_waiter", "_wake", "id")
 
-    def __init__(self, id: UUID, looks: PollBackoff, ends: ResultWaiter) -> None:
+    def __init__(self, id: UUID, backoff: PollBackoff, waiter: ResultWaiter) -> None:
         self.id = str(id)
-        self._looks = looks
-        self._ends = ends
-        self._soon = threading.Event()
+        self._backoff = backoff
+        self._waiter = waiter
+        self._wake = threading.Event()
 
-    def sleep(self, state: str) -> None:
-        """Until the next look at the run, which was in that state at the last one."""
-        self._sleep(self._looks.pause(state, self._ends.longest()))
+    def pause(self, state: str) -> None:
+        """Sleep until the next poll of the run, which was last seen in this state."""
+        self._sleep(self._backoff.pause(state, self._waiter.max_interval()))
 
-    def sleep_after_failure(self, error: StoreUnavailable) -> None:
-        """The same after a look that failed; raises where it makes no sense to look again."""
-        self._sleep(self._looks.pause_after_failure(error, self._ends.longest()))
+    def pause_after_failure(self, error: StoreUnavailable) -> None:
+        """Sleep until the next poll after one that failed, or raise."""
+        self._sleep(self._backoff.pause_after_failure(error, self._waiter.max_interval()))
 
     def _sleep(self, pause: float) -> None:
-        self._ends.will_wait(pause)
-        self._soon.wait(pause)
-        self._soon.clear()
+        self._waiter.request_listener(pause)
+        self._wake.wait(pause)
+        self._wake.clear()
 
     def wake(self) -> None:
-        self._soon.set()
+        self._wake.set()
 
 
 class ResultWaiter:
-    """All who wait, each loop and each thread for itself."""
+    """All coroutines and threads of this process that wait for runs of one store."""
 
-    def __init__(self, look: Look, listener: CompletionListener | None = None) -> None:
-        self.look = look
+    def __init__(self, poll: Poll, listener: CompletionListener | None = None) -> None:
+        self.poll = poll
         self._listener = listener
-        self._sleepers: set[WaitingThread] = set()
-        self._watches: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+        self._threads: set[WaitingThread] = set()
+        self._pollers: dict[asyncio.AbstractEventLoop, LoopPoller] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # A loop keeps only weak references to its tasks.
         register_fork_hooks(self)
 
     async def wait(self, id: UUID, timeout: Duration | None) -> Row | None:
-        """How a run ended; None when there is no such run."""
+        """Wait for a run to finish and return its row, or None if it doesn't exist."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        waiter = PendingResult(id, PollBackoff(id, timeout), loop.create_future())
-        watch = self._watches.get(loop)
-        if watch is None:
-            self._watches[loop] = watch = LoopPoller(self)
-            task = loop.create_task(self._run(loop, watch), context=contextvars.Context())
+        pending = PendingResult(id, PollBackoff(id, timeout), loop.create_future())
+        poller = self._pollers.get(loop)
+        if poller is None:
+            self._pollers[loop] = poller = LoopPoller(self)
+            task = loop.create_task(self._run(loop, poller), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        watch.waiters.append(waiter)
-        watch.soon.set()
-        return await waiter.end
+        poller.pending.append(pending)
+        poller.wake.set()
+        return await pending.future
 
-    async def _run(self, loop: asyncio.AbstractEventLoop, watch: LoopPoller) -> None:
+    async def _run(self, loop: asyncio.AbstractEventLoop, poller: LoopPoller) -> None:
         try:
-            await watch.run()
-        finally:  # in the same turn as nobody waited any more
-            self._watches.pop(loop, None)
+            await poller.run()
+        finally:  # No await since `pending` was empty, so no waiter can be lost.
+            self._pollers.pop(loop, None)
 
     @contextmanager
-    def sleeping(self, id: UUID, timeout: Duration | None) -> Iterator[WaitingThread]:
-        """While this thread waits for a run: between its looks it sleeps by what this gives."""
-        sleeper = WaitingThread(id, PollBackoff(id, timeout), self)
-        self._sleepers.add(sleeper)  # before its first look: what ends after that is told to it
+    def thread(self, id: UUID, timeout: Duration | None) -> Iterator[WaitingThread]:
+        """Register the calling thread as waiting. Registered before its first poll, so it misses no notification."""
+        thread = WaitingThread(id, PollBackoff(id, timeout), self)
+        self._threads.add(thread)
         try:
-            yield sleeper
+            yield thread
         finally:
-            self._sleepers.discard(sleeper)
+            self._threads.discard(thread)
 
-    def longest(self) -> float:
-        """The longest pause between two looks, for now."""
-        return (
-            MAX_POLL_INTERVAL_LISTENING_S
-            if self._listener is not None and self._listener.listens
-            else MAX_POLL_INTERVAL_S
-        )
+    def max_interval(self) -> float:
+        """Return the longest interval between two polls, given whether a listener is active."""
+        is_listening = self._listener is not None and self._listener.is_listening
+        return MAX_POLL_INTERVAL_LISTENING_S if is_listening else MAX_POLL_INTERVAL_S
 
-    def will_wait(self, pause: float) -> None:
-        """Somebody looks again after so many seconds, or when something is heard."""
+    def request_listener(self, pause: float) -> None:
+        """Listen for completions if a caller pauses for this many seconds."""
         if self._listener is not None and pause >= LISTEN_FROM_S:
-            self._listener.want(pause, self.heard)
+            self._listener.request(pause, self.on_completion)
 
-    def heard(self) -> None:
-        """Something has ended in another process, perhaps. Threads are woken only if it concerns them. Blocking."""
-        for loop, watch in list(self._watches.items()):
-            if not watch.told:
-                watch.told = True
-                with suppress(RuntimeError):  # it is closed by now
-                    loop.call_soon_threadsafe(watch.hear)
-        sleepers = list(self._sleepers)
-        if sleepers:
-            rows = self.look({sleeper.id for sleeper in sleepers})
-            for sleeper in sleepers:
-                row = rows.get(sleeper.id)
+    def on_completion(self) -> None:
+        """Notify the loops, and wake the threads whose run has finished. Blocking."""
+        for loop, poller in list(self._pollers.items()):
+            if not poller.notification_sent:
+                poller.notification_sent = True
+                with suppress(RuntimeError):  # The loop was closed.
+                    loop.call_soon_threadsafe(poller.notify)
+        threads = list(self._threads)
+        if threads:
+            rows = self.poll({thread.id for thread in threads})
+            for thread in threads:
+                row = rows.get(thread.id)
                 if row is None or row[0] in FINAL_STATES:
-                    sleeper.wake()
+                    thread.wake()
 
-    def before_fork(self) -> None:
-        """Nothing."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # where those who wait aren't
-            self._sleepers, self._watches = set(), {}
+    def poll_now(self) -> None:
+        """Let all loops poll at once, because a local worker may have finished a run. Callable from any thread."""
+        for loop, poller in list(self._pollers.items()):
+            with suppress(RuntimeError):  # The loop was closed.
+                loop.call_soon_threadsafe(poller.wake.set)
 
     def close(self) -> None:
-        """Hear nothing more; who still waits goes on."""
+        """Stop listening. Callers that still wait continue by polling."""
         if self._listener is not None:
             self._listener.close()
 
-    def hurry(self) -> None:
-        """Something has ended, perhaps: look now. From any thread."""
-        for loop, watch in list(self._watches.items()):
-            with suppress(RuntimeError):  # it is closed by now
-                loop.call_soon_threadsafe(watch.soon.set)
+    def before_fork(self) -> None:
+        """Do nothing."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # The waiting threads and loops exist only in the parent.
+            self._threads, self._pollers = set(), {}

@@ -18,7 +18,7 @@ from holdfast.engine.durable.plans import OperationPlans
 from holdfast.engine.durable.replay import Arguments, ReplayOutcome, missing_undos, replay_async, replay_sync
 from holdfast.engine.durable.sync_executor import SyncExecutor
 from holdfast.engine.services import ClientServices
-from holdfast.engine.threads import ThreadCall, Threads
+from holdfast.engine.threads import ThreadCall, ThreadPool
 from holdfast.errors import HoldfastError, TaskError
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.model.failure import describe_exception
@@ -128,7 +128,7 @@ class ReadOnlyServices:
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
         """Run a call that reads the ends of children. Its thread ends with the call."""
-        threads = Threads()
+        threads = ThreadPool()
         handle = threads.run(call)
         threads.close()
         return handle
@@ -202,7 +202,7 @@ class RunReplay:
 
     def _work(self, arguments: Arguments) -> None:
         try:
-            if self._attempt.place == "loop":
+            if self._attempt.run_in == "loop":
                 with asyncio.Runner() as runner:
                     runner.get_loop().set_exception_handler(lambda *_: None)
                     self._replayed = runner.run(asyncio.wait_for(self._on_loop(arguments), self._timeout))

@@ -6,7 +6,7 @@ write fails at once if another writer was first, regardless of the busy timeout.
 One connection writes for the whole process. The heartbeat has a connection of its own, so that it never waits for
 another thread. The other connections only read: for queries, for the claimer, for change detection, for statistics.
 
-Writers of all processes take turns (`write_queue.py`). `file_guard.py` detects that the file was replaced.
+Writers of all processes take turns (`sqlite_write_queue.py`). `file_guard.py` detects that the file was replaced.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from holdfast.database.sqlite_connection import (
     transaction_expired,
     translate_error,
 )
+from holdfast.database.sqlite_write_queue import Holder, SqliteWriteQueue
 from holdfast.database.statements import Statement
-from holdfast.database.write_queue import Holder, WriteQueue
 from holdfast.errors import ConfigError, StoreError, StoreUnavailable
 
 MIN_SQLITE_VERSION = (3, 51, 3)  # older ones can lose commits when a checkpoint races another process's commit
@@ -138,7 +138,7 @@ class SqliteDatabase(Database):
         self._path = path if self._in_memory else str(Path(path).absolute())
         self.display_url = f"sqlite:///{path}"
         self._guard = None if self._in_memory else FileGuard(self._path)
-        self._queues: dict[str, WriteQueue] = {}
+        self._queues: dict[str, SqliteWriteQueue] = {}
         self._paused: list[ManagedConnection] = []
         self._holder: int | None = None  # the thread that is inside `transaction()`
         register_fork_hooks(self)
@@ -223,13 +223,13 @@ class SqliteDatabase(Database):
         self._make_file(guard)
         return SqliteConnection(self._path, timeout_s, None, guard, self._queue(name))
 
-    def _queue(self, name: str) -> WriteQueue | None:
+    def _queue(self, name: str) -> SqliteWriteQueue | None:
         """Return the write queue for connections that write; None for those that only read."""
         if name != "write" and not name.startswith("heartbeat"):
             return None
         found = self._queues.get(name)
         if found is None:
-            found = WriteQueue(os.path.realpath(self._path), urgent=name != "write")
+            found = SqliteWriteQueue(os.path.realpath(self._path), urgent=name != "write")
             self._queues[name] = found
         return found
 
@@ -252,7 +252,7 @@ class SqliteDatabase(Database):
 
     def long_writer(self) -> Holder | None:
         """Return the process whose application code holds the write lock, if any."""
-        return None if self._in_memory else WriteQueue(os.path.realpath(self._path)).holder()
+        return None if self._in_memory else SqliteWriteQueue(os.path.realpath(self._path)).holder()
 
     def processes_on_deleted_files(self) -> list[int]:
         """Return the processes that still use a deleted or replaced file or log."""

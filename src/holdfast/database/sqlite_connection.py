@@ -14,8 +14,8 @@ import msgspec
 from holdfast.database.base import DatabaseConnection, Row
 from holdfast.database.faults import AccessDenied, Conflict, ConnectionLost, DataFault, Expired, transaction_ended
 from holdfast.database.file_guard import FileGuard
+from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.database.statements import Statement
-from holdfast.database.write_queue import WriteQueue
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 
 BUSY_TIMEOUT_S = 5.0
@@ -96,7 +96,7 @@ class SqliteConnection(DatabaseConnection):
     """One apsw connection."""
 
     _guard: FileGuard | None = None
-    _queue: WriteQueue | None = None
+    _queue: SqliteWriteQueue | None = None
     _next_check = 0.0
     _next_write_check = 0.0
 
@@ -106,7 +106,7 @@ class SqliteConnection(DatabaseConnection):
         read_timeout_s: float | None = None,
         memory: MemoryFile | None = None,
         guard: FileGuard | None = None,
-        queue: WriteQueue | None = None,
+        queue: SqliteWriteQueue | None = None,
     ) -> None:
         self._what = f"SQLite file {path}"
         self._ended_early: Callable[[], HoldfastError] | None = None  # why a lent transaction ended before its block

@@ -1,4 +1,4 @@
-"""One try of a run: what it is told to do, how it ended, and what that means for the run."""
+"""One attempt of a run: its state while it executes, and how each outcome translates into an end for the store."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 NO_RETRY = Retry(max_attempts=1)
 
-Order: TypeAlias = Literal["timeout", "deadline", "lost", "hand back", "suspend", "restart"]
-"""Why author code is told to stop. The last two it brought about itself: it waits, or asked to begin anew."""
+StopReason: TypeAlias = Literal["timeout", "deadline", "lost", "release", "suspend", "restart"]
+"""Why user code has to stop. It causes the last two itself: it waits, or asked for a restart."""
 
 
 class Cancellable(Protocol):
@@ -48,70 +48,74 @@ class Cancellable(Protocol):
 
 
 class Killable(Protocol):
-    """A process at work on an attempt."""
+    """A process that executes an attempt."""
 
     def kill(self) -> None: ...
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One try. Ends once: by its author code, its timeout, its deadline, or the loss of its run."""
+    """One attempt of a claimed run.
+
+    It ends once: when its user code returns or raises, at its timeout or deadline, or when the worker releases or
+    loses the run. `lock` guards the fields that decide which of these comes first.
+    """
 
     claim: Claim
     task: Task[..., Any]
     session: str
-    kept: LoadedHistory | None = None
+    loaded_history: LoadedHistory | None = None
     signature: Any = None
     retry: Retry = NO_RETRY
     timeout: int | None = None
-    place: RunIn | None = None
-    """Where its author code runs."""
+    """Microseconds that remain of the run's timeout."""
+    run_in: RunIn | None = None
     durable: bool = False
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
-    handle: asyncio.Task[None] | None = None
+    loop_task: asyncio.Task[None] | None = None
     timer: Cancellable | None = None
-    child: Killable | None = None
-    order: Order | None = None
+    process: Killable | None = None
+    stop_reason: StopReason | None = None
     stop_signal: StopSignal = msgspec.field(default_factory=StopSignal)
-    """The flag that `holdfast.stop_requested()` reads in author code."""
-    begun: bool = False
-    """Its coroutine runs: one that doesn't yet would be cancelled without a trace."""
-    ended: bool = False
-    """Its end was handed to the committer."""
-    over: bool = False
-    """Author code has stopped."""
+    """The flag that `holdfast.stop_requested()` reads in user code."""
+    started: bool = False
+    """Whether its coroutine runs. Cancelling an asyncio task before that would skip the coroutine entirely."""
+    reported: bool = False
+    """Whether its end was submitted to the write queue."""
+    stopped: bool = False
+    """Whether its user code has stopped."""
     abandoned: bool = False
-    """Author code ignored the order to stop: the run continues without it."""
+    """Whether the run continues without this attempt's code, because the code ignored the request to stop."""
     thread: ThreadCall | None = None
     """The thread that runs its code, or waits for its process; None on the event loop."""
     isolated: bool = False
-    """It runs without other runs in the process, because processes that ran it have died."""
+    """Whether it runs without other runs in the process, because processes that ran it have died."""
     plans: OperationPlans | None = None
-    """Of a durable function that has begun."""
+    """The plans of a durable function that has started."""
     waits_for: Sequence[str] = ()
     restart_args: str | None = None
-    threads_over: Callable[[], None] | None = None
-    """Called when the last thread of its steps has ended, or was abandoned."""
+    on_threads_done: Callable[[], None] | None = None
+    """Called when the last thread of its steps has ended or was abandoned."""
     scheduled_for: datetime | None = None
-    watched: AttemptTelemetry | None = None
-    """Where telemetry is on."""
+    telemetry: AttemptTelemetry | None = None
+    """None if telemetry is off."""
 
     def __post_init__(self) -> None:
         task, claim = self.task, self.claim
         self.durable = task.durable
-        self.signature, self.retry, self.timeout, self.place = task.execution_spec(claim.args)
+        self.signature, self.retry, self.timeout, self.run_in = task.execution_spec(claim.args)
         if self.timeout is not None:
             self.timeout = max(self.timeout - claim.spent, 0)
         if claim.options is not None:
             try:
-                self._apply(decode(claim.options))
-            except Exception as error:  # written by other code: then the declaration holds
+                self._apply_options(decode(claim.options))
+            except Exception as error:  # a foreign or corrupt row: the task's declaration applies
                 log.options_unreadable(claim.id, task.name, claim.attempt, error)
 
     def __repr__(self) -> str:
-        return f"<attempt {self.claim.attempt} of {self.label}>"  # without the arguments: they may be secret
+        return f"<attempt {self.claim.attempt} of {self.label}>"  # without the arguments, which may be secret
 
-    def _apply(self, options: dict[str, Any]) -> None:
-        """What was asked for at enqueue comes before the task's declaration."""
+    def _apply_options(self, options: dict[str, Any]) -> None:
+        """Apply the options given at enqueue, which override the task's declaration."""
         if "retry" in options:
             self.retry = Retry.from_json(options["retry"])
         if "timeout" in options:
@@ -119,46 +123,56 @@ class Attempt(msgspec.Struct, eq=False):
         if "scheduled_for" in options:
             self.scheduled_for = to_datetime(options["scheduled_for"])
 
-    def tell(self, order: Order) -> bool:
-        """Note that it shall stop, and why; False when that came too late. The first reason counts, but for a loss."""
-        with self.lock:
-            if self.over or self.ended or self.order == "lost" or (self.order is not None and order != "lost"):
-                return False
-            self.order = order
-            self.stop_signal.requested = True
-            return True
-
-    def kill(self) -> None:
-        """End the process that is at it, if there is one."""
-        with self.lock:
-            if self.child is not None:
-                self.child.kill()
-
-    def leave(self) -> None:
-        """Its process is done with it, and not to be killed on its account any more."""
-        with self.lock:
-            self.child = None
-
-    def enter(self) -> None:
-        """Author code begins in this thread or task: what it logs and traces is this attempt's."""
-        current_attempt.set(CurrentAttempt(self.claim.id, self.task.name, self.claim.attempt, self.session))
-        if self.watched is not None:
-            self.watched.begin()
-
     @property
     def label(self) -> str:
         return f"{self.task.name} {self.claim.id}"
 
+    # While it executes
+
+    def request_stop(self, reason: StopReason) -> bool:
+        """NewCheckpoint that the code has to stop, and why. Return False if that came too late.
+
+        The first reason counts; only the loss of the run overrides it.
+        """
+        with self.lock:
+            known = self.stop_reason
+            if self.stopped or self.reported or known == "lost" or (known is not None and reason != "lost"):
+                return False
+            self.stop_reason = reason
+            self.stop_signal.requested = True
+            return True
+
+    def kill_process(self) -> None:
+        """Kill the process that executes the attempt, if there is one."""
+        with self.lock:
+            if self.process is not None:
+                self.process.kill()
+
+    def detach_process(self) -> None:
+        """Forget the process: it has finished this attempt, and must not be killed because of it."""
+        with self.lock:
+            self.process = None
+
+    def enter_context(self) -> None:
+        """Attribute the logs and spans of the current thread or asyncio task to this attempt."""
+        current_attempt.set(CurrentAttempt(self.claim.id, self.task.name, self.claim.attempt, self.session))
+        if self.telemetry is not None:
+            self.telemetry.begin()
+
+    # How it ends
+
     def returned(self, value: Any) -> End:
-        """The author's code returned. A result that can't be kept fails the run: another try would return it again."""
+        """Return the end of an attempt whose code returned `value`.
+
+        A result that can't be encoded fails the run, because another attempt would return it again.
+        """
         try:
             if isinstance(self.task, Machine):
-                return self._moved(self.task, self.signature.next_transition(value))
+                return self._transitioned(self.task, self.signature.following(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
-            return self._end(
-                RetryDecision(payload_error_code(error)), describe_exception(error, payload_error_code(error))
-            )
+            code = payload_error_code(error)
+            return self._end(RetryDecision(code), describe_exception(error, code))
         except BadState as error:
             return self._end(RetryDecision("bad_state"), describe_exception(error, "bad_state"))
         return self._done(result)
@@ -166,96 +180,94 @@ class Attempt(msgspec.Struct, eq=False):
     def _done(self, result: str) -> End:
         return End(self.claim.id, self.claim.seq, self.claim.fence, "done", "done", result=result)
 
-    def _moved(self, machine: Machine[Any], following: Transition | str) -> End:
-        """A state of a machine returned: the next one begins with new budgets, now or later; or it is done."""
-        if isinstance(following, str):
-            return self._done(following)
-        told: dict[str, Any] = {"from": self.signature.name, "to": following.to}
-        if following.delay is not None:
-            told["after"] = following.delay / MICROS_PER_SECOND
-        end = self._plain("moved", "ready" if following.delay is None else "scheduled", lingers=False)
-        return replace(end, args=following.args, delay=following.delay, note=encode(told), keep_records=machine.history)
+    def _transitioned(self, machine: Machine[Any], transition: Transition | str) -> End:
+        """Return the end of a machine's state: the next state starts with fresh budgets, or the machine is done."""
+        if isinstance(transition, str):
+            return self._done(transition)
+        note: dict[str, Any] = {"from": self.signature.name, "to": transition.to}
+        delay = transition.delay
+        if delay is not None:
+            note["after"] = delay / MICROS_PER_SECOND
+        end = self._end_without_error("moved", "ready" if delay is None else "scheduled")
+        return replace(end, args=transition.args, delay=delay, note=encode(note), keep_records=machine.history)
 
     def failed(self, exception: BaseException, code: str | None = None) -> End:
-        """What follows from an exception of the author's code; `code` overrides the code of the exception's class."""
+        """Return the end after an exception of the user's code. `code` overrides the code of the exception."""
         try:
-            outcome = decide_after_failure(self.retry, self.claim.failures, exception, random.random)
-            return self._end(outcome, describe_exception(exception, code or outcome.code))
-        except BaseException as trouble:  # an exception that can't even be looked at
-            message = f"it can't be described: looking at it raised {type(trouble).__name__}"
+            decision = decide_after_failure(self.retry, self.claim.failures, exception, random.random)
+            return self._end(decision, describe_exception(exception, code or decision.code))
+        except BaseException as error:  # even the exception's own methods may raise
+            message = f"the exception can't be described: inspecting it raised {type(error).__name__}"
             return self._end(RetryDecision("error"), ErrorInfo("error", type(exception).__name__, message))
 
-    def misfit(self, exception: TaskError | PayloadError) -> End:
-        """The kept arguments don't fit the code of this worker; trying again can't help before either changes."""
+    def invalid_arguments(self, exception: TaskError | PayloadError) -> End:
+        """Return the end of an attempt whose stored arguments don't fit this worker's code. Retrying can't help."""
         code = "bad_state" if isinstance(exception, BadState) else "bad_arguments"
         return self._end(RetryDecision(code), describe_exception(exception, code))
 
     def crashed(self, error: ErrorInfo, together: int = 1, *, isolate: bool | None = None) -> End:
-        """The process of its author code died, or its code had to be abandoned. `together`: how many runs could have
-        caused that; only a run that is the sole suspect is charged."""
-        end = self._plain("crashed", "ready", lingers=False)
+        """Return the end of an attempt whose process died, or whose code had to be abandoned.
+
+        `together`: how many runs could have caused that; only a run that is the sole suspect is charged.
+        """
+        end = self._end_without_error("crashed", "ready")
         return replace(end, error=error_to_json(error), runs_in_process=together, isolate=isolate)
 
-    def timed_out(self, *, lingers: bool) -> End:
+    def timed_out(self, *, still_running: bool = False) -> End:
         seconds = ((self.timeout or 0) + self.claim.spent) / MICROS_PER_SECOND
         error = ErrorInfo("timeout", "TimeoutError", f"the attempt took longer than its timeout of {seconds:g} s")
-        return self._end(
-            decide_after_timeout(self.retry, self.claim.failures, random.random), error, "timed_out", lingers
-        )
+        decision = decide_after_timeout(self.retry, self.claim.failures, random.random)
+        return self._end(decision, error, "timed_out", still_running)
 
-    def overdue(self, *, lingers: bool) -> End:
-        return self._end(RetryDecision("deadline"), deadline_error(), lingers=lingers)
+    def deadline_exceeded(self, *, still_running: bool = False) -> End:
+        return self._end(RetryDecision("deadline"), deadline_error(), still_running=still_running)
 
-    def handed_back(self, *, lingers: bool) -> End:
-        return self._plain("handed_back", "ready", lingers)
+    def released(self, *, still_running: bool = False) -> End:
+        """Return the end of an attempt that the worker gives back to the queue, uncharged."""
+        return self._end_without_error("handed_back", "ready", still_running)
 
-    def stopped(self, order: Order, *, lingers: bool) -> End | None:
-        """The end of an attempt that was told to stop; None where the run isn't ours any more."""
-        if order == "lost":
+    def suspended(self, *, still_running: bool = False) -> End:
+        """Return the end of a durable function that waits: it frees its slot and keeps its attempt number."""
+        note = encode({"waits_for": self.waits_for})
+        return replace(self._end_without_error("waiting", "waiting", still_running), note=note)
+
+    def restarted(self, *, still_running: bool = False) -> End:
+        """Return the end of an attempt that asked to start over with other arguments."""
+        return replace(self._end_without_error("restarted", "ready", still_running), args=self.restart_args)
+
+    def end_when_stopped(self, reason: StopReason, *, still_running: bool = False) -> End | None:
+        """Return the end of an attempt that was asked to stop; None if its run was lost."""
+        if reason == "lost":
             return None
         ends = {
-            "timeout": self.timed_out, "deadline": self.overdue, "hand back": self.handed_back,
+            "timeout": self.timed_out, "deadline": self.deadline_exceeded, "release": self.released,
             "suspend": self.suspended, "restart": self.restarted,
         }  # fmt: skip
-        return ends[order](lingers=lingers)
-
-    def suspended(self, *, lingers: bool) -> End:
-        """It waits: it gives up its slot, and keeps its attempt."""
-        note = encode({"waits_for": self.waits_for})
-        return replace(self._plain("waiting", "waiting", lingers), note=note)
-
-    def restarted(self, *, lingers: bool) -> End:
-        """It asked to begin anew with other arguments."""
-        return replace(self._plain("restarted", "ready", lingers), args=self.restart_args)
+        return ends[reason](still_running=still_running)
 
     def undone(self) -> End:
-        """All compensations have run: it ends as it was to."""
-        return self._plain("undone", "cancelled" if self.claim.ending == "cancelled" else "failed", lingers=False)
+        """Return the end after all compensations have run: the run becomes failed or cancelled, as decided before."""
+        return self._end_without_error("undone", "cancelled" if self.claim.ending == "cancelled" else "failed")
 
     def undo_failed(self, key: str, error: ErrorInfo) -> End:
-        """A compensation can't be run: that is for people to see to."""
-        told = ErrorInfo(
-            "undo", error.type, f"the undo of {key_label(key)} failed ({error.code}): {error}", error.traceback
-        )
-        return self._end(RetryDecision("undo"), told)
+        """Return the end after a compensation failed for good: an operator has to decide."""
+        message = f"undo of {key_label(key)} failed ({error.code}): {error}"
+        return self._end(RetryDecision("undo"), ErrorInfo("undo", error.type, message, error.traceback))
 
     def undo_interrupted(self, exception: BaseException) -> End:
-        """Compensations stopped for another reason than their own failure, such as a rejected write: the task's retry
-        policy applies. The run keeps the error that it is undone for as its cause."""
+        """Return the end after compensations stopped for another reason than their own failure, like a rejected write.
+
+        The task's retry policy applies. The run keeps the error that caused the undo.
+        """
         return self.failed(exception, "undo")
 
-    def _plain(self, kind: EndKind, state: EndState, lingers: bool) -> End:
-        claim = self.claim
-        return End(claim.id, claim.seq, claim.fence, kind, state, still_running=int(lingers))
-
-    def complete(self, end: End, payloads: Payloads) -> End:
-        """What an end means for this run: whether it concerns its family, and whether it has to undo first. What it
-        brings along is as it is stored from now on."""
+    def finalize(self, end: End, payloads: Payloads) -> End:
+        """Complete an end for the store: pack its payloads, note whether relatives are concerned, start an undo."""
         try:
             self._pack(end, payloads)
         except PayloadError as error:
             code = payload_error_code(error)
-            end = self._end(RetryDecision(code), describe_exception(error, code), lingers=bool(end.still_running))
+            end = self._end(RetryDecision(code), describe_exception(error, code), still_running=bool(end.still_running))
         claim = self.claim
         end.limits = claim.limits
         alone = claim.parent is None and (self.plans is None or not self.plans.has_waited)
@@ -273,31 +285,34 @@ class Attempt(msgspec.Struct, eq=False):
         if end.args is not None:
             end.args = payloads.pack(end.args, "the arguments of task", self.task.name)
 
+    def _end_without_error(self, kind: EndKind, state: EndState, still_running: bool = False) -> End:
+        claim = self.claim
+        return End(claim.id, claim.seq, claim.fence, kind, state, still_running=int(still_running))
+
     def _end(
         self,
-        outcome: RetryDecision,
+        decision: RetryDecision,
         error: ErrorInfo,
         retry_kind: Literal["retrying", "timed_out"] = "retrying",
-        lingers: bool = False,
+        still_running: bool = False,
     ) -> End:
         claim = self.claim
-        text = error_to_json(error)
-        if outcome.retry_in is None:
-            return End(
-                claim.id, claim.seq, claim.fence, "failed", "failed", error=text, failed=1, still_running=int(lingers)
-            )
+        kind: EndKind = "failed" if decision.retry_in is None else retry_kind
+        state: EndState = "failed" if decision.retry_in is None else "scheduled"
         return End(
-            claim.id, claim.seq, claim.fence, retry_kind, "scheduled", error=text, delay=outcome.retry_in, failed=1,
-            still_running=int(lingers),
+            claim.id, claim.seq, claim.fence, kind, state, error=error_to_json(error), delay=decision.retry_in,
+            failed=1, still_running=int(still_running),
         )  # fmt: skip
 
 
 def deadline_error() -> ErrorInfo:
-    return ErrorInfo("deadline", "TimeoutError", "the run didn't end before its deadline")
+    return ErrorInfo("deadline", "TimeoutError", "the run did not finish before its deadline")
 
 
 def blocked_error(seconds: float) -> ErrorInfo:
-    message = f"it blocked the event loop for {seconds:.0f} s: use async I/O, or a `def` task, which runs in a thread"
+    message = (
+        f"the task blocked the event loop for {seconds:.0f} s: use async I/O, or a `def` task, which runs in a thread"
+    )
     return ErrorInfo("crashed", "Crashed", message)
 
 

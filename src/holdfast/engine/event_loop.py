@@ -1,4 +1,14 @@
-"""An event loop in a thread of its own, for workers that aren't started inside one."""
+"""The event loop for coroutines: its thread, a monitor of its responsiveness, and what happens when code blocks it.
+
+A coroutine that blocks (`time.sleep`, a synchronous HTTP call) stops every other coroutine of its worker, their
+timeouts included. The heartbeat has its own thread and would renew the lease forever. So another thread watches the
+loop:
+
+* While the loop lags, the worker claims nothing, and releases runs that it claimed but can't start.
+* After a stall as long as the lease, or as the timeout of the blocking task if that is longer, the worker logs the
+  blocking stack and ends the attempts on its loop: the run that blocks is timed out or charged with a crash, the others
+  are released uncharged and run elsewhere. Threads and processes continue.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +36,17 @@ if TYPE_CHECKING:
     from holdfast.engine.session import WorkerState
     from holdfast.store import End
 
-
 T = TypeVar("T")
+STALL_S = 0.25
+"""A loop that takes longer than this to run a callback is stalled."""
+REPORT_STALL_S = 1.0
+"""A stall that lasts longer than this is reported as a problem of the worker."""
+LOST_THREADS_SHARE = 0.25
+"""A worker that has lost more threads than this share of its concurrency is unhealthy."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where that is installed: a step on it costs a quarter less."""
+    """Create an event loop: uvloop's if that is installed, on which a step costs a quarter less."""
     try:
         import uvloop
     except ImportError:
@@ -41,7 +56,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class EventLoopThread:
-    """Runs an event loop in a thread that starts at once."""
+    """Runs an event loop in a thread, for workers that aren't started inside a loop."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
@@ -54,7 +69,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def stop(self, timeout: float) -> None:
-        """End the loop; one that author code blocks is left behind, a daemon."""
+        """End the loop. If user code blocks it, its daemon thread is left behind."""
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout)
@@ -64,7 +79,7 @@ class EventLoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self._stopping:
-            with suppress(SystemExit, KeyboardInterrupt):  # of a task of author code: it isn't its loop to end
+            with suppress(SystemExit, KeyboardInterrupt):  # raised by user code, which must not end the loop
                 self.loop.run_forever()
         pending = asyncio.all_tasks(self.loop)
         for task in pending:
@@ -73,24 +88,19 @@ class EventLoopThread:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
 
 
-# loop_monitor
-
-STALL_S = 0.25
-"""A loop that takes longer than this to run a callback is stalled."""
-
-
 class LoopMonitor:
     """Measures how long the event loop takes to run a callback that another thread schedules."""
 
-    def __init__(self, on_recovered: Callable[[], None]) -> None:
-        self._on_recovered = on_recovered
+    def __init__(self) -> None:
+        self.on_recovered: Callable[[], None] = lambda: None
+        """Called on the loop when it has answered after a stall."""
         self._sent_at: float | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int | None = None
         """The id of the loop's thread, known after its first answer."""
 
-    def use(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch this loop from now on."""
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Measure this loop from now on."""
         self.loop = loop
         self.ping()
 
@@ -113,7 +123,7 @@ class LoopMonitor:
         self.thread = threading.get_ident()
         sent_at, self._sent_at = self._sent_at, None
         if sent_at is not None and time.monotonic() - sent_at > STALL_S:
-            self._on_recovered()
+            self.on_recovered()
 
     @property
     def lag(self) -> float:
@@ -122,17 +132,10 @@ class LoopMonitor:
         return 0.0 if sent_at is None else time.monotonic() - sent_at
 
     @property
-    def stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether the loop lags so much that it must not be given more work."""
-        return self.lag > STALL_S
-
-
-# stall_handler
-
-REPORT_STALL_S = 1.0
-"""A stall that lasts longer than this is reported as a problem of the worker."""
-LOST_THREADS_SHARE = 0.25
-"""A worker that has lost more threads than this share of its concurrency is unhealthy."""
+        sent_at = self._sent_at
+        return sent_at is not None and time.monotonic() - sent_at > STALL_S
 
 
 class WorkerStatus(msgspec.Struct, omit_defaults=True):
@@ -148,8 +151,10 @@ class WorkerStatus(msgspec.Struct, omit_defaults=True):
 
 
 class StallHandler:
-    """Frees the runs of a stalled event loop, and says when the worker should be restarted. Called by a thread that
-    doesn't depend on the loop."""
+    """Frees the runs of a stalled event loop, and decides when the worker should be restarted.
+
+    The lease guard's thread calls it, which doesn't depend on the event loop.
+    """
 
     def __init__(
         self,
@@ -166,9 +171,9 @@ class StallHandler:
         self._lease = lease
         self._on_change = on_change
         self._on_unhealthy = on_unhealthy
-        self._stalled_for = 0.0
+        self._stalled_s = 0.0
         self._last_check: float | None = None
-        self._blocking: asyncio.Task[Any] | None = None
+        self._blocking_task: asyncio.Task[Any] | None = None
         self._gave_up = False
         self._blocker: Attempt | None = None
         self.status = WorkerStatus()
@@ -183,74 +188,74 @@ class StallHandler:
         progress: giving them up would repeat their work forever, and charge whichever happens to run.
         """
         now = time.monotonic()
-        passed = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
+        passed_s = 0.0 if self._last_check is None else min(now - self._last_check, 2 * interval)
         self._last_check = now
         self._monitor.ping()
-        if self._monitor.stalled:
+        if self._monitor.is_stalled:
             task = asyncio.current_task(self._monitor.loop)
-            if task is not self._blocking:
-                self._stalled_for, self._blocking, self._blocker = 0.0, task, None
+            if task is not self._blocking_task:
+                self._stalled_s, self._blocking_task, self._blocker = 0.0, task, None
             else:
-                self._stalled_for += passed
-            self._blocker = self._find_blocker() or self._blocker  # still named after its attempt was ended
+                self._stalled_s += passed_s
+            self._blocker = self._find_blocker() or self._blocker  # remembered after its attempt was ended
             self._free_runs(self._blocker)
         else:
-            self._stalled_for = 0.0
-            self._blocking = None
+            self._stalled_s = 0.0
+            self._blocking_task = None
             self._gave_up = False
             self._blocker = None
         self._report(self._blocker)
 
     def _free_runs(self, blocker: Attempt | None) -> None:
-        attempts = list(self._state.in_hand().values())
-        released = self._runner.take_off_loop(self._runner.unstarted(attempts), _handed_back)
+        attempts = list(self._state.claimed().values())
+        released = self._runner.end_on_blocked_loop(self._runner.unstarted(attempts), _release)
         if released:
             log.event_loop_stalled(self._monitor.lag, _label(blocker), len(released))
-        limit = self._lease
+        limit_s = self._lease
         if blocker is not None and blocker.timeout is not None:
-            limit = max(limit, blocker.timeout / MICROS_PER_SECOND)
-        if self._stalled_for < limit or self._gave_up:
+            limit_s = max(limit_s, blocker.timeout / MICROS_PER_SECOND)
+        if self._stalled_s < limit_s or self._gave_up:
             return
         self._gave_up = True
-        lag = self._stalled_for
-        on_loop = [attempt for attempt in attempts if attempt.place == "loop" and not attempt.ended]
-        log.event_loop_blocked(lag, _label(blocker), self._stack(), len(on_loop))
+        stalled_s = self._stalled_s
+        on_loop = [attempt for attempt in attempts if attempt.run_in == "loop" and not attempt.reported]
+        log.event_loop_blocked(stalled_s, _label(blocker), self._stack(), len(on_loop))
         if blocker is None and len(attempts) == 1 and attempts[0].isolated and not self.status.leftover:
-            blocker = attempts[0]  # it has been the only run here: what blocks is its callback, or a task that it made
-        self._runner.take_off_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), lag))
-        self._on_unhealthy(f"event loop blocked for {lag:.0f} s")
+            blocker = attempts[0]  # no other run was here: one of its callbacks or asyncio tasks blocks
+        self._runner.end_on_blocked_loop(on_loop, lambda attempt: _end_of(attempt, blocker, len(on_loop), stalled_s))
+        self._on_unhealthy(f"event loop blocked for {stalled_s:.0f} s")
 
     def _report(self, blocker: Attempt | None) -> None:
         """Update the worker's status, and report it at once if it has changed."""
-        lost, most = self._runner.lost_threads, self._runner.concurrency
+        lost, concurrency = self._runner.lost_threads, self._runner.concurrency
         lag = self._monitor.lag
         problem = None
         if lag > REPORT_STALL_S:
-            problem = f"its event loop has been blocked by {_label(blocker)}"
-        elif lost > most * LOST_THREADS_SHARE:
-            problem = f"{lost} of its {most} threads are lost to code that didn't stop"
+            problem = f"event loop blocked by {_label(blocker)}"
+        elif lost > concurrency * LOST_THREADS_SHARE:
+            problem = f"{lost} of {concurrency} threads lost to code that did not stop"
             if self.status.problem is None:
-                log.threads_lost(lost, most)
+                log.threads_lost(lost, concurrency)
                 self._on_unhealthy(problem)
         before = self.status
-        leftover = self._runner.leftover(self._state.in_hand())
+        leftover = self._runner.leftover_runs(self._state.claimed())
         self.status = WorkerStatus(lost_threads=lost, leftover=leftover, problem=problem)
         if lag > REPORT_STALL_S:
             self.status.loop_lag = round(lag, 1)
         changed = (before.problem, before.lost_threads, before.leftover) != (problem, lost, leftover)
-        if changed or self.status.loop_lag:  # the lag is reported as it grows
+        if changed or self.status.loop_lag:  # a growing lag is reported again
             self._on_change()
 
-    # The culprit
+    # Which attempt blocks
 
     def _find_blocker(self) -> Attempt | None:
         """Return the attempt whose code the loop is executing, if it can be identified."""
-        by_run = {id: attempt for id, attempt in self._state.in_hand().items() if attempt.place == "loop"}
+        by_run = {id: attempt for id, attempt in self._state.claimed().items() if attempt.run_in == "loop"}
         task = asyncio.current_task(self._monitor.loop)
         if task is None:
             return None
         for attempt in by_run.values():
-            if attempt.handle is task:
+            if attempt.loop_task is task:
                 return attempt
         context = getattr(task, "get_context", None)  # Python 3.12 and later
         if context is not None:
@@ -276,19 +281,22 @@ def _executes(frame: FrameType | None, attempt: Attempt) -> bool:
     return False
 
 
-def _handed_back(attempt: Attempt) -> End:
-    return attempt.handed_back(lingers=False)
+def _release(attempt: Attempt) -> End:
+    return attempt.released()
 
 
 def _end_of(attempt: Attempt, blocker: Attempt | None, together: int, seconds: float) -> End:
-    """Return how an attempt on a blocked loop ends. If the blocker isn't known, all attempts are suspects and none is
-    charged, because code of the application outside of runs may have blocked the loop."""
+    """Return how an attempt on a blocked loop ends.
+
+    If the blocker isn't known, all attempts are suspects and none is charged, because code of the application outside
+    of runs may have blocked the loop.
+    """
     if blocker is None:
         return attempt.crashed(blocked_error(seconds), max(together, 2))
     if attempt is not blocker:
-        return attempt.handed_back(lingers=False)
+        return attempt.released()
     if attempt.timeout is not None:
-        return attempt.timed_out(lingers=False)
+        return attempt.timed_out()
     return attempt.crashed(blocked_error(seconds), isolate=True)
 
 

@@ -1,4 +1,4 @@
-"""The author's functions around the work: at the start and the stop of a worker, and when a run has failed."""
+"""Hooks: functions of the application that run when a worker starts or stops, and when a run has failed."""
 
 from __future__ import annotations
 
@@ -11,96 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.engine.threads import TimerThread, aside
+from holdfast.engine.threads import TimerThread, run_in_own_thread
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.telemetry import log
 
-Hook: TypeAlias = Callable[..., Any]
-Between: TypeAlias = Callable[[], None]
-
-
-class Hooks:
-    """What `@app.on_start`, `@app.on_stop` and `@app.on_failure` registered, and what tasks get from it."""
-
-    def __init__(self) -> None:
-        self.on_start: list[Hook] = []
-        self.on_stop: list[Hook] = []
-        self.on_failure: list[Hook] = []
-        self.between: list[Between] = []
-        """Called before and after author code in each thread and process of ours, for what belongs to these: functions
-        of modules, since a process imports them."""
-        self.resources: dict[str, Any] = {}
-
-
-# lifespan
-
-NOTHING = object()
-
-
-class Lifespan:
-    """Runs the hooks of one worker: those at the start in order, those at the stop in reverse."""
-
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._open: list[Iterator[Any] | AsyncIterator[Any]] = []
-
-    async def start(self) -> None:
-        """What a start hook yields is kept in `resources`: a mapping as it is, anything else under the hook's name."""
-        for hook in self._hooks.on_start:
-            if inspect.isasyncgenfunction(hook):
-                stream = hook()
-                self._keep(hook, await anext(stream, NOTHING))
-                self._open.append(stream)
-            elif inspect.isgeneratorfunction(hook):
-                generator = hook()
-                self._keep(hook, await aside(next, generator, NOTHING))
-                self._open.append(generator)
-            else:
-                await _call(hook)
-
-    def _keep(self, hook: Hook, value: Any) -> None:
-        if value is NOTHING:
-            raise ConfigError(f"the on_start function {hook.__name__} ended without a yield")
-        if isinstance(value, Mapping):
-            self._hooks.resources.update(value)
-        elif value is not None:
-            self._hooks.resources[hook.__name__] = value
-
-    async def stop(self) -> None:
-        """Run the stop hooks, then what stands after the yield of start hooks. One that raises doesn't keep others."""
-        for hook in reversed(self._hooks.on_stop):
-            try:
-                await _call(hook)
-            except Exception:
-                log.hook_failed(f"on_stop {hook.__name__}")
-        await self.abort()
-
-    async def abort(self) -> None:
-        """Run what stands after the yield of the start hooks that got so far."""
-        while self._open:
-            opened = self._open.pop()
-            try:
-                if isinstance(opened, AsyncIterator):
-                    await anext(opened, None)
-                else:
-                    await aside(next, opened, None)
-            except Exception:
-                log.hook_failed("on_start, after its yield,")
-
-
-async def _call(hook: Hook) -> None:
-    """Coroutines on the loop, plain functions in a thread: they may block, and may use the blocking verbs."""
-    if inspect.iscoroutinefunction(hook):
-        await hook()
-    else:
-        await aside(hook)
-
-
-# failure_notifier
-
 MAX_CONCURRENT_HOOKS = 8
 MAX_QUEUED = 1000
-"""With this many queued, the worker stops claiming. Runs that fail meanwhile are still queued."""
+"""With this many failures queued, the worker stops claiming. Runs that fail meanwhile are still queued."""
 MAX_QUEUED_AT_ALL = 100_000
 """Beyond this, failures are logged as not delivered: recovery and deadlines can fail any number of runs at once."""
 SLOW_AFTER_S = 60.0
@@ -108,8 +25,84 @@ STALLED_AFTER_S = 60.0
 WARNING_INTERVAL_S = 60.0
 RETRY_PAUSE_S = 1.0
 
+Hook: TypeAlias = Callable[..., Any]
 
-class Delivery:
+_NOTHING = object()
+
+
+class Hooks:
+    """The functions registered with `@app.on_start`, `@app.on_stop` and `@app.on_failure`, and the app's resources."""
+
+    def __init__(self) -> None:
+        self.on_start: list[Hook] = []
+        self.on_stop: list[Hook] = []
+        self.on_failure: list[Hook] = []
+        self.around_calls: list[Callable[[], None]] = []
+        """Called before and after user code in each pool thread and process, for integrations that keep resources
+        per thread or process. They must be module-level functions, because processes import them."""
+        self.resources: dict[str, Any] = {}
+
+
+class Lifespan:
+    """Runs the start hooks of one worker in order, and its stop hooks in reverse order."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._open: list[Iterator[Any] | AsyncIterator[Any]] = []
+
+    async def start(self) -> None:
+        """Run the start hooks. Store what they yield in `resources`, by the hook's name or as a mapping."""
+        for hook in self._hooks.on_start:
+            if inspect.isasyncgenfunction(hook):
+                stream = hook()
+                self._store(hook, await anext(stream, _NOTHING))
+                self._open.append(stream)
+            elif inspect.isgeneratorfunction(hook):
+                generator = hook()
+                self._store(hook, await run_in_own_thread(next, generator, _NOTHING))
+                self._open.append(generator)
+            else:
+                await _call_hook(hook)
+
+    def _store(self, hook: Hook, value: Any) -> None:
+        if value is _NOTHING:
+            raise ConfigError(f"the on_start function {hook.__name__} ended without a yield")
+        if isinstance(value, Mapping):
+            self._hooks.resources.update(value)
+        elif value is not None:
+            self._hooks.resources[hook.__name__] = value
+
+    async def stop(self) -> None:
+        """Run the stop hooks, then the rest of the start hooks. If one raises, the others still run."""
+        for hook in reversed(self._hooks.on_stop):
+            try:
+                await _call_hook(hook)
+            except Exception:
+                log.hook_failed(f"on_stop {hook.__name__}")
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Run the code after the `yield` of all start hooks that reached it."""
+        while self._open:
+            opened = self._open.pop()
+            try:
+                if isinstance(opened, AsyncIterator):
+                    await anext(opened, None)
+                else:
+                    await run_in_own_thread(next, opened, None)
+            except Exception:
+                log.hook_failed("on_start, after its yield,")
+
+
+async def _call_hook(hook: Hook) -> None:
+    """Call a coroutine function on the event loop and a plain function in a thread, because it may block."""
+    if inspect.iscoroutinefunction(hook):
+        await hook()
+    else:
+        await run_in_own_thread(hook)
+
+
+class FailureDelivery:
     """One failed run whose hooks are being called."""
 
     __slots__ = ("hook", "run", "started_at", "warned")
@@ -122,7 +115,12 @@ class Delivery:
 
 
 class FailureNotifier:
-    """Queues failed runs and calls the hooks for each: `def` hooks in threads, `async def` ones on the event loop.
+    """Calls the `on_failure` hooks for failed runs: a bounded number at a time, the rest in a queue in memory.
+
+    `def` hooks run in threads, `async def` hooks on the event loop. Delivery is best effort. While the queue is full,
+    the worker claims no new runs, so that slow hooks slow the work down instead of filling the process with threads.
+    Runs matter more than notifications, though: hooks that all hang don't keep the worker from claiming for longer
+    than `STALLED_AFTER_S`.
 
     `notify` never blocks. `on_room` is called when the queue has room again.
     """
@@ -145,38 +143,39 @@ class FailureNotifier:
         self._on_room = on_room
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._queue: deque[str] = deque()
-        self._active: set[Delivery] = set()
+        self.queue: deque[str] = deque()
+        """The failed runs that wait for their hooks."""
+        self._active: set[FailureDelivery] = set()
         self._closed = threading.Event()
         self._last_progress = 0.0
         self._last_warning = float("-inf")
         self._dropped = 0  # since the last warning
-        self._alarm_is_set = False
+        self._check_is_scheduled = False
 
     @property
     def pending(self) -> int:
-        """Return how many failed runs are queued or being delivered."""
-        return len(self._queue) + len(self._active)
+        """The number of failed runs that are queued or being delivered."""
+        return len(self.queue) + len(self._active)
 
     def has_room(self) -> bool:
         """Return whether the worker may claim: the queue isn't full, or the hooks hang and waiting doesn't help."""
-        return len(self._queue) < MAX_QUEUED or self._is_stalled()
+        return len(self.queue) < MAX_QUEUED or self._is_stalled()
 
     def notify(self, run: str) -> None:
-        """Call the hooks for a run that has failed, as soon as there is room for it. From any thread."""
+        """Queue a failed run for its hooks. From any thread."""
         if not self._hooks:
             return
         with self._lock:
             closed = self._closed.is_set()
-            if not closed and len(self._queue) < MAX_QUEUED_AT_ALL:
-                self._queue.append(run)
+            if not closed and len(self.queue) < MAX_QUEUED_AT_ALL:
+                self.queue.append(run)
             else:
                 self._dropped += 1
         if closed:
             log.failures_not_delivered(1)
             return
         self._start_deliveries()
-        if self._dropped or len(self._queue) >= MAX_QUEUED:
+        if self._dropped or len(self.queue) >= MAX_QUEUED:
             self._warn()
 
     def close(self) -> None:
@@ -184,7 +183,7 @@ class FailureNotifier:
         with self._lock:
             self._closed.set()
             undelivered = self.pending
-            self._queue.clear()
+            self.queue.clear()
         if undelivered:
             log.failures_not_delivered(undelivered)
 
@@ -193,28 +192,28 @@ class FailureNotifier:
     def _start_deliveries(self) -> None:
         while True:
             with self._lock:
-                if not self._queue or len(self._active) >= MAX_CONCURRENT_HOOKS or self._closed.is_set():
+                if not self.queue or len(self._active) >= MAX_CONCURRENT_HOOKS or self._closed.is_set():
                     return
                 now = self._last_progress = self._monotonic()
-                delivery = Delivery(self._queue.popleft(), now)
+                delivery = FailureDelivery(self.queue.popleft(), now)
                 self._active.add(delivery)
-                has_room_again = len(self._queue) == MAX_QUEUED - 1
-                watch = not self._alarm_is_set
-                self._alarm_is_set = True
+                has_room_again = len(self.queue) == MAX_QUEUED - 1
+                watch = not self._check_is_scheduled
+                self._check_is_scheduled = True
             if has_room_again:
                 self._on_room()
             if watch:
-                self._timer_thread.set(SLOW_AFTER_S, self._warn_of_slow_hooks)
+                self._timer_thread.call_later(SLOW_AFTER_S, self._warn_of_slow_hooks)
             try:
                 self._run_in_thread(partial(self._deliver, delivery))
-            except RuntimeError:  # the system has no thread left just now
+            except RuntimeError:  # the system can't start another thread now
                 with self._lock:
                     self._active.discard(delivery)
-                    self._queue.appendleft(delivery.run)
-                self._timer_thread.set(RETRY_PAUSE_S, self._start_deliveries)
+                    self.queue.appendleft(delivery.run)
+                self._timer_thread.call_later(RETRY_PAUSE_S, self._start_deliveries)
                 return
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: FailureDelivery) -> None:
         try:
             info = self._read(delivery.run)
             for hook in self._hooks if info is not None else ():
@@ -260,7 +259,7 @@ class FailureNotifier:
             if now - self._last_warning < WARNING_INTERVAL_S:
                 return
             self._last_warning = now
-            queued, dropped, self._dropped = len(self._queue), self._dropped, 0
+            queued, dropped, self._dropped = len(self.queue), self._dropped, 0
         log.failure_hooks_behind(queued, MAX_CONCURRENT_HOOKS, dropped)
 
     def _warn_of_slow_hooks(self) -> None:
@@ -269,12 +268,12 @@ class FailureNotifier:
             slow = [each for each in self._active if not each.warned and now - each.started_at >= SLOW_AFTER_S]
             for each in slow:
                 each.warned = True
-            self._alarm_is_set = bool(self._active)
-            again = self._alarm_is_set
+            self._check_is_scheduled = bool(self._active)
+            again = self._check_is_scheduled
         for each in slow:
             log.failure_hook_slow(each.hook, each.run, now - each.started_at)
         if again:
-            self._timer_thread.set(SLOW_AFTER_S, self._warn_of_slow_hooks)
+            self._timer_thread.call_later(SLOW_AFTER_S, self._warn_of_slow_hooks)
 
 
 def _name_of(hook: Hook) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.database.faults import Expired
-from holdfast.engine.loops.base import FIRST_PAUSE
+from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S
 from holdfast.engine.threads import ThreadCall
 from holdfast.engine.write_queue import PendingWrite
 from holdfast.errors import StoreUnavailable
@@ -18,7 +18,7 @@ from holdfast.store.rows import NewGraph
 from holdfast.telemetry import log
 
 if TYPE_CHECKING:
-    from holdfast.engine.attempt import Attempt, Order
+    from holdfast.engine.attempt import Attempt, StopReason
 
 T = TypeVar("T")
 
@@ -80,8 +80,8 @@ class WorkerServices(Protocol):
     def watch(self, waiter: ResidentWaiter) -> None:
         """Poll the waits of an attempt until it stops."""
 
-    def stop(self, attempt: Attempt, order: Order) -> None:
-        """Order user code to stop."""
+    def stop(self, attempt: Attempt, reason: StopReason) -> None:
+        """StopReason user code to stop."""
 
     def has_free_slots(self) -> bool:
         """Return whether slots are free, so that a run that waits in memory takes none from others."""
@@ -97,7 +97,7 @@ class WorkerServices(Protocol):
 
 
 def retry_while_unavailable(attempt: Attempt, call: Callable[[], T]) -> T:
-    """Repeat an idempotent, blocking call while the database is unavailable, until the attempt is ordered to stop.
+    """Repeat an idempotent, blocking call while the database is unavailable, until the attempt is asked to stop.
 
     So a restart of the database only delays an attempt: its writes wait in the committer, its reads and transactions
     wait here.
@@ -109,11 +109,11 @@ def retry_while_unavailable(attempt: Attempt, call: Callable[[], T]) -> T:
         except Expired:
             raise  # The call itself was too slow, and would be again.
         except StoreUnavailable as error:
-            if attempt.order is not None:
+            if attempt.stop_reason is not None:
                 raise
             if not is_reported:
                 log.attempt_waiting_for_database(attempt.claim.id, attempt.task.name, attempt.claim.attempt, error)
                 is_reported = True
-        deadline = time.monotonic() + FIRST_PAUSE
-        while attempt.order is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + FIRST_RETRY_PAUSE_S
+        while attempt.stop_reason is None and time.monotonic() < deadline:
             time.sleep(STOP_POLL_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The session under which a worker process works, and what it has in hand."""
+"""The session under which a worker claims runs, and the runs that it has claimed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from holdfast.engine.attempt import Attempt
 
 
 class Session:
-    """One start of a worker, with an id of its own; a process that lost its lease goes on under a new one."""
+    """One lease period of a worker process. A process that lost its lease continues under a new session."""
 
     def __init__(self, name: str, info: str) -> None:
         self.id = f"{name}:{secrets.token_hex(6)}"
         self.name = name
         self.info = info
-        self.good_until = 0.0
-        """Until when (monotonic) the lease is certain: reckoned from before the heartbeat was sent."""
-
+        self.valid_until = 0.0
+        """Until when (monotonic) the lease is certainly valid: counted from before the heartbeat was sent."""
         self.excused = False
-        """It was lost because the database didn't answer, so its runs aren't charged."""
+        """Whether it was lost because the database didn't answer; then its runs are not charged with a crash."""
 
     def renewed(self, sent_at: float, lease: float) -> None:
-        self.good_until = sent_at + lease
+        self.valid_until = sent_at + lease
 
     def seconds_left(self) -> float:
-        return self.good_until - time.monotonic()
+        return self.valid_until - time.monotonic()
 
 
 def worker_name() -> str:
@@ -37,7 +36,7 @@ def worker_name() -> str:
 
 
 class WorkerState:
-    """The session of now, if any, and the attempts that it has in hand. Shared by all loops of a worker."""
+    """The current session, if any, and the attempts of its claimed runs. Shared by all loops of a worker."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
@@ -45,17 +44,21 @@ class WorkerState:
         self._attempts: dict[str, Attempt] = {}
         self._lock = threading.Lock()
 
-    def named(self) -> str | None:
-        """The session's id, for log lines."""
+    def session_id(self) -> str | None:
+        """Return the session's id, for log lines."""
         session = self.session
         return None if session is None else session.id
 
     def begin(self, session: Session) -> None:
+        """Make this the current session."""
         with self._lock:
             self.session = session
 
     def end(self, session: Session) -> list[Attempt] | None:
-        """The session is over: nobody works under it from now on. What it had in hand; None when that was known."""
+        """End a session, so that nothing is done under it any more.
+
+        Return its claimed attempts, or None if the session had already ended.
+        """
         with self._lock:
             if self.session is not session:
                 return None
@@ -63,7 +66,7 @@ class WorkerState:
             return [attempt for attempt in self._attempts.values() if attempt.session == session.id]
 
     def add(self, session: Session, attempts: Iterable[Attempt]) -> bool:
-        """Take attempts in hand; False when the session was lost while their claim was on its way."""
+        """Add claimed attempts. Return False if the session ended while the claim was under way."""
         with self._lock:
             if self.session is not session:
                 return False
@@ -76,9 +79,14 @@ class WorkerState:
                 if self._attempts.get(attempt.claim.id) is attempt:
                     del self._attempts[attempt.claim.id]
 
-    def in_hand(self) -> dict[str, Attempt]:
+    def claimed(self) -> dict[str, Attempt]:
+        """Return a copy of the claimed attempts, by run id."""
         with self._lock:
             return dict(self._attempts)
+
+    def unfinished(self) -> list[Attempt]:
+        """Return the claimed attempts whose user code is still running."""
+        return [attempt for attempt in self.claimed().values() if not attempt.stopped]
 
     def __len__(self) -> int:
         return len(self._attempts)

@@ -1,4 +1,4 @@
-"""How a worker starts: load its tasks, connect, open a session, start its loops.
+"""The start of a worker: load its tasks, connect, open a session, start its loops.
 
 `holdfast worker` waits for a database that is unavailable. A request to stop aborts the start, whatever it waits for.
 """
@@ -44,13 +44,13 @@ class Startup:
     def load(self) -> None:
         """Import the tasks."""
         if self._started:
-            raise ConfigError("this worker was started before; make a new one with app.worker()")
+            raise ConfigError("a worker can be started only once; create a new one with app.worker()")
         self._started = True
         self._registry.load()
         self._registry.resolve()
 
     def connect(self) -> None:
-        """Create or check the tables, and declare what the app's code declares."""
+        """Create or check the tables, and declare the limits and schedules of the app's code."""
         self._when_available(self._prepare)
 
     def _prepare(self) -> None:
@@ -61,7 +61,7 @@ class Startup:
         components.scheduler.declare()
 
     def start_loops(self, *, drain: bool) -> None:
-        """Open a session, so that a database that can't be used raises here, and start the loops."""
+        """Open a session, so that an unusable database raises here, and start the loops."""
         components = self._components
         self._when_available(self._open_session)
         session = components.state.session
@@ -69,16 +69,14 @@ class Startup:
         log.worker_started(
             session.id, components.store.database.display_url, len(self._registry), components.settings.concurrency
         )
-        token = current_worker.set(components.state.named)
+        token = current_worker.set(components.state.session_id)
         if components.telemetry is not None:
             components.telemetry.start()
         components.virtual_time.begin()
-        components.heartbeat.start()
-        components.timer_thread.start()
-        components.lease_guard.start()
-        components.committer.start()
-        for loop in components.housekeepers:
-            if not (drain and loop in components.clocks):
+        for loop in reversed(components.core_loops):
+            loop.start()
+        for loop in components.background_loops:
+            if not (drain and loop in components.clock_loops):
                 loop.start()
         components.claimer.start()
         current_worker.reset(token)
@@ -95,7 +93,7 @@ class Startup:
 
 
 def pause_after(tries: int, chance: float) -> float:
-    """Return the seconds to wait after this many failed tries: doubled each time, less up to a quarter by `chance`."""
+    """Return the seconds to wait after this many failed tries: exponential backoff minus up to a quarter of jitter."""
     longest = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 32), MAX_PAUSE_S)
     return longest * (1 - chance / 4)
 
@@ -158,25 +156,26 @@ async def await_or_abort(part: Coroutine[Any, Any, T], should_stop: Callable[[],
                 await asyncio.wait([task], timeout=1.0)
 
 
-# own_process
-
-YOUNG_OBJECTS = 50_000
-"""New objects between two looks for garbage. Runs are freed without: they leave no cycles."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread computes while another one wants to. Who has the only writer of SQLite waits so long behind every
-call (bench jobs)."""
+GC_THRESHOLD_OBJECTS = 50_000
+"""New objects between two garbage collections. Finished runs leave no cycles, so they don't need the collector."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may hold the GIL while another one waits. The thread that holds SQLite's only writer connection
+waits this long after each call (bench jobs)."""
 
 
 @contextmanager
-def own_process() -> Iterator[None]:
-    """What is there at the start need not be looked through for garbage again, and the rest less often: with hundreds
-    of runs at once that would take a fifth of the time. Threads that come back from the database get the interpreter
-    sooner than after 5 ms: a commit is waited for by hundreds."""
+def tuned_interpreter() -> Iterator[None]:
+    """Tune the interpreter of a process that does nothing but work.
+
+    Objects that exist now are excluded from garbage collection, which otherwise takes a fifth of the time with hundreds
+    of concurrent runs. Threads that return from the database get the GIL earlier than after the default 5 ms, because
+    hundreds of runs may wait for one commit.
+    """
     gc.collect()
     gc.freeze()
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
-    gc.set_threshold(max(threshold[0], YOUNG_OBJECTS) if threshold[0] else 0, *threshold[1:])
-    sys.setswitchinterval(min(interval, SWITCH_SECONDS))
+    gc.set_threshold(max(threshold[0], GC_THRESHOLD_OBJECTS) if threshold[0] else 0, *threshold[1:])
+    sys.setswitchinterval(min(interval, SWITCH_INTERVAL_S))
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Threads for author code that is a plain `def`.
+"""Threads: the pool for user code that is a plain `def`, single calls in threads of their own, and timers.
 
-Not the standard library's pool: that one is joined when the interpreter ends, so that a hung function would keep the
-process from ending. These are daemons, made when needed and kept.
+The pool isn't the standard library's, which is joined when the interpreter exits: a hung function would keep the
+process alive. All threads here are daemons.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.telemetry import log
 
+T = TypeVar("T")
 ABANDON_AFTER_S = 1.0
-"""How long code that was ordered to stop may continue before its run continues without it."""
+"""How long code that was asked to stop may continue before its run continues without it."""
 
 
 class ThreadCall:
-    """One call in a thread. A thread can't be killed: a call that doesn't return can only be abandoned."""
+    """One call in a pool thread. A thread can't be killed: a call that doesn't return can only be abandoned."""
 
     __slots__ = ("_lost", "_pool", "_returned", "_run")
 
-    def __init__(self, pool: Threads, run: Callable[[], None]) -> None:
+    def __init__(self, pool: ThreadPool, run: Callable[[], None]) -> None:
         self._pool = pool
         self._run: Callable[[], None] | None = run
         self._returned = False
@@ -57,24 +58,27 @@ class ThreadCall:
             self._pool.lost += self._lost - was_lost
 
 
-class Threads:
+class ThreadPool:
     """Runs each call in a thread of its own, reusing idle ones. The caller limits how many there are.
 
-    `lost` counts the threads whose calls were abandoned and have not returned.
+    `lost` counts the threads whose calls were abandoned and have not returned. `around_calls` are functions that each
+    thread calls before and after a call, for integrations that keep resources per thread.
     """
 
-    def __init__(self, between: Sequence[Callable[[], None]] = ()) -> None:
-        self._between = between
+    def __init__(self, around_calls: Sequence[Callable[[], None]] = ()) -> None:
+        self._around_calls = around_calls
         self._calls: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()
         self._idle = 0
         self._started = 0
-        self._owed = 0  # calls that wait for a thread that is busy now
+        self._owed = 0  # queued calls that wait for a busy thread
         self.lost = 0
         self.lock = threading.Lock()
 
     def run(self, call: Callable[[], None]) -> ThreadCall:
-        """Run the call soon. If the system gives no more threads, the call waits for one that becomes free;
-        RuntimeError if there is none at all."""
+        """Run the call soon.
+
+        If the system can't start more threads, the call waits for a busy one. Raises RuntimeError if there is none.
+        """
         with self.lock:
             if self._idle:
                 self._idle -= 1
@@ -95,41 +99,38 @@ class Threads:
             self._started += 1
 
     def close(self) -> None:
-        """Let the threads end when they are idle."""
+        """Let the threads end when they become idle."""
         for _ in range(self._started):
             self._calls.put(None)
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            self._prepare()
+            self._call_around()
             try:
                 contextvars.Context().run(call)
             except BaseException:
                 log.loop_failed("thread")
             del call
-            self._prepare()
+            self._call_around()
             with self.lock:
                 if self._owed:
                     self._owed -= 1
                 else:
                     self._idle += 1
 
-    def _prepare(self) -> None:
-        """The thread is about to be used, or was: what an integration keeps for it is looked after."""
-        for function in self._between:
+    def _call_around(self) -> None:
+        for function in self._around_calls:
             try:
                 function()
             except Exception:
                 log.hook_failed(function.__qualname__)
 
 
-# aside
-
-T = TypeVar("T")
+# Single calls. Not in the event loop's default pool, which user code may have filled.
 
 
-async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Run a blocking call beside the loop and wait for it."""
+async def run_in_own_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Run a blocking call in a new thread and await it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -141,55 +142,55 @@ async def aside(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         set_outcome: Callable[[Any], None] = future.set_result
         try:
             outcome: Any = call(*args, **kwargs)
-        except StopIteration as error:  # which no future can carry
+        except StopIteration as error:  # a future can't carry it
             set_outcome, outcome = future.set_exception, RuntimeError(f"{call} raised {error!r}")
         except BaseException as error:
             set_outcome, outcome = future.set_exception, error
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, set_outcome, outcome)
 
-    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
+    threading.Thread(target=run, name="holdfast-call", daemon=True).start()
     return await future
 
 
-def beside(call: Callable[[], T]) -> Future[T]:
-    """Start a blocking call in a thread and return its future. Cancelling the future doesn't stop the thread."""
-    ended: Future[T] = Future()
+def start_in_own_thread(call: Callable[[], T]) -> Future[T]:
+    """Start a blocking call in a new thread and return its future. Cancelling the future doesn't stop the thread."""
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
             outcome = call()
         except BaseException as error:
             with suppress(InvalidStateError):  # cancelled
-                ended.set_exception(error)
+                future.set_exception(error)
         else:
             with suppress(InvalidStateError):
-                ended.set_result(outcome)
+                future.set_result(outcome)
 
-    threading.Thread(target=run, name="holdfast-aside", daemon=True).start()
-    return ended
+    threading.Thread(target=run, name="holdfast-call", daemon=True).start()
+    return future
 
 
-def to_the_end(call: Callable[[], None], hurry: Callable[[], None]) -> None:
-    """Wait for a blocking call, also when a signal interrupts us: that hurries the call, and is raised after it."""
-    ended = beside(call)
+def run_uninterrupted(call: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
+    """Run a blocking call to its end. If a signal interrupts the wait, call `on_interrupt`, and raise afterwards."""
+    future = start_in_own_thread(call)
     interrupted: BaseException | None = None
-    while not ended.done():
+    while not future.done():
         try:
-            ended.exception()
+            future.exception()
         except BaseException as error:
             interrupted = error
-            hurry()
+            on_interrupt()
     if interrupted is not None:
         raise interrupted
-    ended.result()
+    future.result()
 
 
-# timer_thread
+# Timers
 
 
-class Alarm:
-    """A call to be made at a time, unless it is cancelled before."""
+class ScheduledCall:
+    """A call of the timer thread that can be cancelled."""
 
     __slots__ = ("call",)
 
@@ -197,40 +198,40 @@ class Alarm:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Forget the call, and what it holds, now."""
+        """Forget the call at once, with everything that it references."""
         self.call = None
 
 
 class TimerThread(Loop):
-    """Makes calls when their time has come."""
+    """Makes calls at given times, even while user code blocks the event loop."""
 
     name = "timer_thread"
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: list[tuple[float, int, Alarm]] = []
+        self._scheduled: list[tuple[float, int, ScheduledCall]] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def set(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        """Make the call in so many seconds, on the thread of the timer_thread."""
-        alarm = Alarm(call)
+    def call_later(self, seconds: float, call: Callable[[], None]) -> ScheduledCall:
+        """Make the call after `seconds`, on this thread."""
+        scheduled = ScheduledCall(call)
         with self._lock:
-            heapq.heappush(self._waiting, (time.monotonic() + seconds, next(self._numbers), alarm))
-            first = self._waiting[0][2] is alarm
-        if first:
+            heapq.heappush(self._scheduled, (time.monotonic() + seconds, next(self._numbers), scheduled))
+            is_first = self._scheduled[0][2] is scheduled
+        if is_first:
             self.wake()
-        return alarm
+        return scheduled
 
     def tick(self) -> float:
         while True:
             with self._lock:
-                if not self._waiting:
-                    return NOT_BEFORE_WOKEN
-                left = self._waiting[0][0] - time.monotonic()
+                if not self._scheduled:
+                    return UNTIL_WOKEN_S
+                left = self._scheduled[0][0] - time.monotonic()
                 if left > 0:
                     return left
-                _, _, alarm = heapq.heappop(self._waiting)
-            call = alarm.call
+                _, _, scheduled = heapq.heappop(self._scheduled)
+            call = scheduled.call
             if call is not None:
                 call()

@@ -1,4 +1,4 @@
-"""A worker that goes by a clock moved by hand, in tests: its lease moves along, its loops look, and it can die."""
+"""Let a worker follow a virtual clock in tests: move its lease with the clock, wake its loops, and simulate crashes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from holdfast.engine.attempt import Attempt
     from holdfast.engine.components import WorkerComponents
 
-LOOK = 0.002
+POLL_INTERVAL_S = 0.002
 
 
 class VirtualTimeFollower:
-    """What tests do to a worker by its clock. See `Follower`."""
+    """One worker as its virtual clock sees it: a `ClockFollower`."""
 
     def __init__(self, components: WorkerComponents) -> None:
         self._components = components
 
     def begin(self) -> None:
+        """Follow the store's clock, if that is a virtual one."""
         clock = self._components.store.clock
         if isinstance(clock, VirtualClock):
             clock.follow(self)
@@ -33,44 +34,46 @@ class VirtualTimeFollower:
 
     @property
     def session(self) -> str | None:
-        session = self._components.state.session
-        return None if session is None else session.id
+        return self._components.state.session_id()
 
     def attempt(self, run: str) -> Attempt | None:
-        return self._components.state.in_hand().get(run)
+        return self._components.state.claimed().get(run)
 
     def time_moves(self, by: int) -> None:
-        """The lease is counted from the new time on, as if the heartbeat had gone on all the while."""
+        """Extend the lease by the same time, as if the heartbeat had continued meanwhile."""
         if self.session is not None:
-            self._components.store.sessions.renew(
-                self.session, int(self._components.settings.lease * MICROS_PER_SECOND) + by
-            )
+            lease = int(self._components.settings.lease * MICROS_PER_SECOND)
+            self._components.store.sessions.renew(self.session, lease + by)
 
     def time_moved(self) -> None:
         components = self._components
-        for loop in (components.recovery, components.pruner, *components.clocks):
+        for loop in (components.recovery, components.pruner, *components.clock_loops):
             loop.wake()
 
     def die(self) -> None:
-        """As if killed: what is in hand is stopped, and nothing of it is written. A killed process takes its author
-        code with it; here it must have ended before another may take its runs, in a new session of this worker."""
+        """Stop all attempts without writing anything, as if the process had been killed.
+
+        A killed process takes its user code with it. Here the code must have stopped before another session of this
+        worker may take over its runs.
+        """
         session = self._components.state.session
         if session is not None:
-            attempts = self._components.unfinished()
-            self._components.lose(session, "the test lets this worker crash")
-            self._bury(session.id, attempts)
+            attempts = self._components.state.unfinished()
+            self._components.lose_session(session, "simulated crash")
+            self._expire_when_stopped(session.id, attempts)
 
-    def _bury(self, session: str, attempts: list[Attempt]) -> None:
+    def _expire_when_stopped(self, session: str, attempts: list[Attempt]) -> None:
         components = self._components
-        if all(attempt.over for attempt in attempts):
+        if all(attempt.stopped for attempt in attempts):
             components.store.sessions.renew(session, 0)
             components.recovery.wake()
-            self._go_on()
+            self._claim_in_new_session()
         else:
-            components.timer_thread.set(LOOK, partial(self._bury, session, attempts))
+            retry = partial(self._expire_when_stopped, session, attempts)
+            components.timer_thread.call_later(POLL_INTERVAL_S, retry)
 
-    def _go_on(self) -> None:
-        if self.session is None:  # the heartbeat is about to open a new one
-            self._components.timer_thread.set(LOOK, self._go_on)
+    def _claim_in_new_session(self) -> None:
+        if self.session is None:  # the heartbeat is about to open a new session
+            self._components.timer_thread.call_later(POLL_INTERVAL_S, self._claim_in_new_session)
         else:
             self._components.claimer.wake()

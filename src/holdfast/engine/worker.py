@@ -1,8 +1,11 @@
-"""The worker: starts and stops the loops of one process, in a block, until a signal, or until there is nothing to do.
+"""The worker: starts and stops the components of one process.
 
-Stopping: claim no more; let what runs finish within the grace; cancel the rest and hand it back, uncharged; write all
-that; run the stop hooks; close the session. Author code that can't be stopped (a thread, a blocked loop) is handed back
-as the very last act of a process that ends, and otherwise stays marked as ours until it is over.
+A worker runs for the duration of a `with` block, until a signal (`run`), or until there is nothing to do (`drain`).
+
+It stops in this order: claim nothing more; let running attempts finish within the grace period; cancel the others and
+release their runs, uncharged; write all ends; run the stop hooks; close the session. Code that can't be stopped (a
+thread, a blocked event loop) is released as the last act of a process that exits. If the process continues, such runs
+stay claimed until their code stops.
 """
 
 from __future__ import annotations
@@ -22,38 +25,41 @@ from typing import Any, Self
 
 from holdfast.engine.components import WorkerComponents
 from holdfast.engine.event_loop import EventLoopThread
-from holdfast.engine.loops.base import FIRST_PAUSE
-from holdfast.engine.runner import CLEAN_UP
-from holdfast.engine.startup import StartAborted, Startup, await_or_abort, own_process, wait_or_abort
-from holdfast.engine.threads import aside, beside, to_the_end
+from holdfast.engine.loops.base import FIRST_RETRY_PAUSE_S, Loop
+from holdfast.engine.runner import CLEANUP_GRACE_S
+from holdfast.engine.session import Session
+from holdfast.engine.startup import StartAborted, Startup, await_or_abort, tuned_interpreter, wait_or_abort
+from holdfast.engine.threads import run_in_own_thread, run_uninterrupted, start_in_own_thread
 from holdfast.engine.write_queue import AttemptEnd
 from holdfast.errors import BlockingCall, ResultTimeout, StoreUnavailable
 from holdfast.model.clock import MICROS_PER_SECOND, Duration, to_micros
 from holdfast.task.registry import Registry
 from holdfast.telemetry import log
 
-RESTART = 75
-"""The exit code of a worker that needs a new process: its supervisor starts it again."""
-FLUSH = 30.0
-LOOK = 0.02
-SIGNAL_LOOK = 0.5
-LAST_ACT = 5.0
+RESTART_EXIT_CODE = 75
+"""The exit code of a worker that needs a new process: its supervisor starts one."""
+FLUSH_TIMEOUT_S = 30.0
+EXIT_TIMEOUT_S = 5.0
+POLL_INTERVAL_S = 0.02
+FAST_POLL_INTERVAL_S = 0.005
+SIGNAL_POLL_INTERVAL_S = 0.5
 
 
 class Worker:
-    """Works in the background of a `with` block, or by itself with `run()` or `drain()`. Made by `app.worker(…)`."""
+    """Runs tasks, in the background of a `with` block or with `run()` or `drain()`. Created by `app.worker(…)`."""
 
     def __init__(self, components: WorkerComponents, registry: Registry) -> None:
         self._components = components
         self._own_loop: EventLoopThread | None = None
-        self._told: SimpleQueue[None] = SimpleQueue()  # no Event: its lock may be held by the code that a signal breaks
-        self._asked = 0
-        self._signalled = 0
+        # A signal handler puts into this queue. An Event won't do: the interrupted code may hold its lock.
+        self._stop_requested: SimpleQueue[None] = SimpleQueue()
+        self._stop_requests = 0
+        self._signals_received = 0
         self._unhealthy = False
         self._startup = Startup(components, registry, self._should_stop)
-        self._closing: threading.Thread
+        self._closing_thread: threading.Thread
 
-    # The blocking forms
+    # Blocking
 
     def __enter__(self) -> Self:
         self._refuse_in_loop("with app.worker()", "async with app.worker()")
@@ -61,44 +67,51 @@ class Worker:
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        to_the_end(self._stop, self._hurry)
+        run_uninterrupted(self._stop, self._hurry)
 
     def run(self) -> None:
-        """Work until SIGTERM or Ctrl-C (or `stop()`): finish within the grace, hand the rest back. A second signal
-        ends the grace at once. Author code that still can't be stopped ends with the process."""
+        """Run until SIGTERM, Ctrl-C or `stop()`, then finish within the grace period and release the remaining runs.
+
+        A second signal ends the grace period at once. Code that still can't be stopped ends with the process.
+        """
         self._refuse_in_loop("run()", "arun()")
-        with self._signals():
+        with self._signal_handlers():
             try:
                 self._start_with_own_loop(abortable=True)
             except StartAborted:
                 log.startup_aborted()
                 return
-            with own_process():
-                self._wait_until_told()
+            with tuned_interpreter():
+                self._wait_for_stop()
                 self._stop(exiting=True)
         self._exit_if_stuck()
 
     def drain(self, timeout: Duration | None = None) -> int:
-        """Work until nothing that this worker can run is ready or running; how many attempts ended here. Scheduled
-        runs are left, unless they come due meanwhile. ResultTimeout after `timeout`."""
+        """Run until no run of this worker's tasks is ready or running, and return how many attempts ended here.
+
+        Runs that are scheduled for later are left alone unless they become due meanwhile. Raises ResultTimeout after
+        `timeout`.
+        """
         self._refuse_in_loop("drain()", "adrain()")
-        limit = _deadline(timeout)
+        deadline = _deadline(timeout)
         self._start_with_own_loop(drain=True)
         try:
-            while not self._drained(limit):
-                time.sleep(LOOK)
+            while not self._is_drained(deadline):
+                time.sleep(POLL_INTERVAL_S)
         finally:
-            to_the_end(self._stop, self._hurry)
+            run_uninterrupted(self._stop, self._hurry)
         return self._components.committer.ended_attempts
 
     def stop(self) -> None:
-        """Ask `run()` to end, from another thread; asked twice, it hurries."""
-        self._asked += 1
-        self._told.put(None)
+        """Ask `run()` to stop, from another thread. A second call ends the grace period."""
+        self._stop_requests += 1
+        self._stop_requested.put(None)
 
     def restart_if_unhealthy(self) -> None:
-        """End `run()` when the event loop is blocked for too long or too many threads are lost, with the exit code
-        that asks a supervisor for a new process."""
+        """End `run()` when the event loop is blocked for too long or too many threads are lost.
+
+        The exit code then asks a supervisor for a new process.
+        """
         self._components.on_unhealthy = self._stop_unhealthy
 
     def _stop_unhealthy(self, reason: str) -> None:
@@ -118,122 +131,128 @@ class Worker:
     @property
     def exit_code(self) -> int:
         """The exit code for the process after `run()`."""
-        return RESTART if self._unhealthy else 0
+        return RESTART_EXIT_CODE if self._unhealthy else 0
 
     def _hurry(self) -> None:
-        """Whoever waits for the end doesn't want to any more."""
-        self._asked += 2
+        """End the grace period, because the caller was interrupted while it waited for the stop."""
+        self._stop_requests += 2
 
-    def _hurried(self) -> bool:
-        """Not added up: systemd signals a worker whose supervisor tells it the same in its own way."""
-        return max(self._asked, self._signalled) > 1
+    def _is_hurried(self) -> bool:
+        """Return whether a stop was requested twice by the same means.
 
-    def _wait_until_told(self) -> None:
-        """Wake up now and then: a signal that came while the process was frozen may have gone to another thread, and
-        its handler runs only when the main thread does."""
+        The two counts aren't added up: systemd signals a worker whose supervisor also asks it to stop.
+        """
+        return max(self._stop_requests, self._signals_received) > 1
+
+    def _wait_for_stop(self) -> None:
+        """Wait for a request to stop, waking up regularly.
+
+        A signal that arrived while the process was frozen may have gone to another thread; its handler runs only when
+        the main thread executes Python code.
+        """
         while self._components.store.database.failure is None:
             with suppress(Empty):
-                self._told.get(timeout=SIGNAL_LOOK)
+                self._stop_requested.get(timeout=SIGNAL_POLL_INTERVAL_S)
                 return
 
-    async def _await_until_told(self) -> None:
-        told = asyncio.create_task(aside(self._told.get))
-        while not told.done() and self._components.store.database.failure is None:
-            await asyncio.wait([told], timeout=SIGNAL_LOOK)
+    async def _await_stop(self) -> None:
+        requested = asyncio.create_task(run_in_own_thread(self._stop_requested.get))
+        while not requested.done() and self._components.store.database.failure is None:
+            await asyncio.wait([requested], timeout=SIGNAL_POLL_INTERVAL_S)
 
-    # The awaited forms: author code runs on the loop that awaits
+    # Awaited: user code runs on the caller's event loop
 
     async def __aenter__(self) -> Self:
-        await self._start_here()
+        await self._start_on_callers_loop()
         return self
 
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        await self._stop_surely(exiting=False)
+        await self._stop_shielded(exiting=False)
 
     async def arun(self) -> None:
-        """As `run`, with author code on the running loop."""
-        with self._signals():
+        """Like `run`, with user code on the running event loop."""
+        with self._signal_handlers():
             try:
-                await self._start_here(abortable=True)
+                await self._start_on_callers_loop(abortable=True)
             except StartAborted:
                 log.startup_aborted()
                 return
             try:
-                await self._await_until_told()
+                await self._await_stop()
             finally:
-                self._told.put(None)  # ends the thread that waits, when it was us who were cancelled
-                await self._stop_surely(exiting=True)
+                self._stop_requested.put(None)  # ends the waiting thread if this coroutine was cancelled
+                await self._stop_shielded(exiting=True)
         self._exit_if_stuck()
 
     async def adrain(self, timeout: Duration | None = None) -> int:
-        """As `drain`, with author code on the running loop."""
-        limit = _deadline(timeout)
-        await self._start_here(drain=True)
+        """Like `drain`, with user code on the running event loop."""
+        deadline = _deadline(timeout)
+        await self._start_on_callers_loop(drain=True)
         try:
-            while not await aside(self._drained, limit):
-                await asyncio.sleep(LOOK)
+            while not await run_in_own_thread(self._is_drained, deadline):
+                await asyncio.sleep(POLL_INTERVAL_S)
         finally:
-            await self._stop_surely(exiting=False)
+            await self._stop_shielded(exiting=False)
         return self._components.committer.ended_attempts
 
     # Starting
 
     def _start_with_own_loop(self, *, drain: bool = False, abortable: bool = False) -> None:
-        """Start the worker. `abortable`: a request to stop aborts the start, even if a hook or a connection hangs."""
+        """Start the worker. If `abortable`, a request to stop aborts the start even if a hook or a connection hangs."""
         should_stop = self._should_stop if abortable else _never
         self._startup.load()
         if abortable:
-            wait_or_abort(beside(self._startup.connect), should_stop)
+            wait_or_abort(start_in_own_thread(self._startup.connect), should_stop)
         else:
             self._startup.connect()
         self._own_loop = EventLoopThread()
         try:
-            self._components.use(self._own_loop.loop)
+            self._components.set_event_loop(self._own_loop.loop)
             wait_or_abort(self._own_loop.submit(self._components.lifespan.start()), should_stop)
             self._startup.start_loops(drain=drain)
         except BaseException:
             closing = self._own_loop.submit(self._components.lifespan.abort())
-            if not self._stuck_loop():
+            if not self._loop_is_blocked():
                 self._wait_for_hooks(closing.done)
-            self._abort()
-            self._own_loop.stop(CLEAN_UP)
+            self._abort_start()
+            self._own_loop.stop(CLEANUP_GRACE_S)
             raise
 
-    async def _start_here(self, *, drain: bool = False, abortable: bool = False) -> None:
+    async def _start_on_callers_loop(self, *, drain: bool = False, abortable: bool = False) -> None:
         should_stop = self._should_stop if abortable else _never
         try:
-            await aside(self._startup.load)
-            await await_or_abort(aside(self._startup.connect), should_stop)
+            await run_in_own_thread(self._startup.load)
+            await await_or_abort(run_in_own_thread(self._startup.connect), should_stop)
         except asyncio.CancelledError:
             self.stop()  # ends the thread that waits for the database
             raise
         try:
-            self._components.use(asyncio.get_running_loop())
+            self._components.set_event_loop(asyncio.get_running_loop())
             await await_or_abort(self._components.lifespan.start(), should_stop)
-            await aside(self._startup.start_loops, drain=drain)
+            await run_in_own_thread(self._startup.start_loops, drain=drain)
         except BaseException:
             await self._components.lifespan.abort()
-            await aside(self._abort)
+            await run_in_own_thread(self._abort_start)
             raise
 
     def _should_stop(self) -> bool:
-        return self._asked > 0 or self._signalled > 0
+        return self._stop_requests > 0 or self._signals_received > 0
 
-    def _drained(self, limit: float) -> bool:
+    def _is_drained(self, deadline: float) -> bool:
         try:
             while not self._nothing_is_due():
                 pass
-            if self._components.claimer.rounds_without_work and self._components.quiet() and self._nothing_is_due():
-                return True  # what ended since the first look may have left a retry that is due at once
+            if self._components.claimer.empty_rounds and self._components.is_idle() and self._nothing_is_due():
+                return True  # checked again because an attempt that ended meanwhile may have left a retry that is due
         except StoreUnavailable as error:  # the loops wait for the database too
             log.database_error("drain", error)
-            time.sleep(FIRST_PAUSE)
-        if time.monotonic() > limit:
-            raise ResultTimeout("the worker wasn't done in the time given to drain; what is left stays in the database")
+            time.sleep(FIRST_RETRY_PAUSE_S)
+        if time.monotonic() > deadline:
+            raise ResultTimeout("the worker did not finish within the timeout of drain; remaining runs stay queued")
         return False
 
     def _nothing_is_due(self) -> bool:
-        return all(clock.tick() > 0.0 for clock in self._components.clocks)
+        return all(loop.tick() > 0.0 for loop in self._components.clock_loops)
 
     # Stopping
 
@@ -241,24 +260,24 @@ class Worker:
         own_loop = self._own_loop
         assert own_loop is not None
         self._finish_or_cancel()
-        if not self._stuck_loop():
-            self._write_and_tell()
+        if not self._loop_is_blocked():
+            self._flush_and_notify()
             hooks = asyncio.run_coroutine_threadsafe(self._components.lifespan.stop(), own_loop.loop)
             self._wait_for_hooks(hooks.done)
-        lingers = self._close(exiting=exiting)
-        if not lingers and not (exiting and self._components.runner.taken):
-            own_loop.stop(CLEAN_UP)
+        stays_open = self._close(exiting=exiting)
+        if not stays_open and not (exiting and self._components.runner.busy_slots):
+            own_loop.stop(CLEANUP_GRACE_S)
 
-    async def _stop_here(self, *, exiting: bool) -> None:
-        await aside(self._finish_or_cancel)
-        await aside(self._write_and_tell)
+    async def _stop_on_callers_loop(self, *, exiting: bool) -> None:
+        await run_in_own_thread(self._finish_or_cancel)
+        await run_in_own_thread(self._flush_and_notify)
         hooks = asyncio.ensure_future(self._components.lifespan.stop())
-        await aside(self._wait_for_hooks, hooks.done)
-        await aside(self._close, exiting=exiting)
+        await run_in_own_thread(self._wait_for_hooks, hooks.done)
+        await run_in_own_thread(self._close, exiting=exiting)
 
-    async def _stop_surely(self, *, exiting: bool) -> None:
-        """Stop to the end, also when whoever waits for it is cancelled: that only hurries it."""
-        stopping = asyncio.ensure_future(self._stop_here(exiting=exiting))
+    async def _stop_shielded(self, *, exiting: bool) -> None:
+        """Stop completely even if the caller is cancelled; a cancellation only ends the grace period."""
+        stopping = asyncio.ensure_future(self._stop_on_callers_loop(exiting=exiting))
         cancelled = False
         while not stopping.done():
             try:
@@ -271,109 +290,116 @@ class Worker:
             raise asyncio.CancelledError
 
     def _wait_for_hooks(self, done: Callable[[], bool]) -> None:
-        """Stop hooks have the grace, as what runs had it, and a moment also in a hurry."""
-        components = self._components
-        if not (
-            components.wait_until(done, components.settings.grace, self._hurried)
-            or components.wait_until(done, CLEAN_UP)
-        ):
+        """Give hooks the grace period, and a moment even if the stop is hurried."""
+        grace_s = self._components.settings.grace
+        if not (_wait_until(done, grace_s, self._is_hurried) or _wait_until(done, CLEANUP_GRACE_S)):
             log.stop_hooks_timed_out()
 
     def _finish_or_cancel(self) -> None:
-        """Claim no more, give what runs its grace, then tell it to stop."""
-        components = self._components
+        """Claim nothing more, give running attempts the grace period, then ask them to stop."""
+        components, state = self._components, self._components.state
+        triggers, grace_s = components.trigger_poller, components.settings.grace
         components.claimer.stop()
-        for clock in components.clocks:
-            clock.stop()
-        session = components.state.session
+        for loop in components.clock_loops:
+            loop.stop()
+        session = state.session
         if session is not None and components.store.database.failure is not None:
-            components.lose(session, "its database can't be used any more")
-        log.worker_stopping(session.id if session else "(none)", components.runner.taken, components.settings.grace)
-        components.wait_until(
-            lambda: not (components.unfinished() or components.trigger_poller.busy),
-            components.settings.grace,
-            self._hurried,
-        )
-        components.trigger_poller.give_up()
-        components.runner.stop(components.unfinished(), "hand back")
-        components.wait_until(
-            lambda: all(attempt.place == "thread" for attempt in components.unfinished()), CLEAN_UP, self._hurried
+            components.lose_session(session, "the database can't be used any more")
+        log.worker_stopping(session.id if session else "(none)", components.runner.busy_slots, grace_s)
+        _wait_until(lambda: not (state.unfinished() or triggers.busy), grace_s, self._is_hurried)
+        triggers.give_up()
+        components.runner.stop(state.unfinished(), "release")
+        _wait_until(
+            lambda: all(attempt.run_in == "thread" for attempt in state.unfinished()),
+            CLEANUP_GRACE_S,
+            self._is_hurried,
         )
 
-    def _write_and_tell(self) -> None:
-        """What has ended is durable, and failure hooks know of it, before the stop hooks run."""
+    def _flush_and_notify(self) -> None:
+        """Make all ends durable and call the failure hooks for them, before the stop hooks run."""
         self._flush()
-        components = self._components
-        components.wait_until(
-            lambda: not components.failures.pending, max(components.settings.grace, CLEAN_UP), self._hurried
-        )
-        components.failures.close()
+        failures = self._components.failures
+        grace_s = max(self._components.settings.grace, CLEANUP_GRACE_S)
+        _wait_until(lambda: not failures.pending, grace_s, self._is_hurried)
+        failures.close()
 
-    def _stuck_loop(self) -> bool:
-        """Whether author code blocks the event loop."""
-        passed = threading.Event()
-        with suppress(RuntimeError):  # it is closed
-            self._components.runner.loop.call_soon_threadsafe(passed.set)
-        return not self._components.wait_until(passed.is_set, CLEAN_UP)
+    def _loop_is_blocked(self) -> bool:
+        """Return whether user code blocks the event loop. Otherwise the loop has completed a turn."""
+        answered = threading.Event()
+        with suppress(RuntimeError):  # the loop is closed
+            self._components.runner.loop.call_soon_threadsafe(answered.set)
+        return not _wait_until(answered.is_set, CLEANUP_GRACE_S)
 
     def _close(self, *, exiting: bool) -> bool:
-        """Write what has ended, then close the session, or keep it until author code that can't be stopped is over;
-        whether there is such."""
-        self._components.failures.close()
-        lingering = self._components.unfinished()
-        if lingering and not exiting:
-            for attempt in lingering:
-                self._components.runner.give_up(attempt)
+        """Write what has ended and close the session.
+
+        If code that can't be stopped is still running and the process continues, keep the session until that code
+        stops, and return True.
+        """
+        components = self._components
+        components.failures.close()
+        unfinished = components.state.unfinished()
+        if unfinished and not exiting:
+            for attempt in unfinished:
+                components.runner.end_unresponsive(attempt)
             self._flush()
-            atexit.register(self._end_with_the_process)
-            self._closing = threading.Thread(target=self._close_when_over, name="holdfast-closing", daemon=True)
-            self._closing.start()
+            atexit.register(self._release_at_exit)
+            self._closing_thread = threading.Thread(
+                target=self._close_when_stopped, name="holdfast-closing", daemon=True
+            )
+            self._closing_thread.start()
             return True
         self._flush()
-        for attempt in lingering:  # the last act
-            self._components.runner.give_up(attempt, lingers=False)
-            self._components.submit(AttemptEnd(attempt, None))
+        for attempt in unfinished:  # the process exits now, and the code with it
+            components.runner.end_unresponsive(attempt, still_running=False)
+            components.queue.submit(AttemptEnd(attempt, None))
         self._end_session()
         return False
 
-    def _close_when_over(self) -> None:
-        while self._components.unfinished():
-            time.sleep(LOOK)
+    def _close_when_stopped(self) -> None:
+        while self._components.state.unfinished():
+            time.sleep(POLL_INTERVAL_S)
         self._end_session()
         if self._own_loop is not None:
-            self._own_loop.stop(CLEAN_UP)
-        atexit.unregister(self._end_with_the_process)
+            self._own_loop.stop(CLEANUP_GRACE_S)
+        atexit.unregister(self._release_at_exit)
 
-    def _end_with_the_process(self) -> None:
-        """The author code that outlived us ends now, as all else here does."""
-        for attempt in self._components.unfinished():
-            self._components.submit(AttemptEnd(attempt, None))
-        self._closing.join(LAST_ACT)
+    def _release_at_exit(self) -> None:
+        """Release the runs whose code outlived the worker: the process exits now, and the code with it."""
+        for attempt in self._components.state.unfinished():
+            self._components.queue.submit(AttemptEnd(attempt, None))
+        self._closing_thread.join(EXIT_TIMEOUT_S)
 
     def _flush(self) -> None:
-        """Wait until all ends are durable, or the session is over. What a loop that author code blocks has gathered
-        isn't waited for: it may stay there for ever."""
-        components = self._components
-        self._stuck_loop()  # in a turn of it, what has gathered there is handed over
-        components.committer.wake()
-        components.wait_until(
-            lambda: not components.committer.queue.available or components.state.session is None, FLUSH
-        )
+        """Wait until all submitted writes are durable, or the session has ended.
+
+        Writes that a blocked event loop has gathered are not waited for, because it may block forever.
+        """
+        self._loop_is_blocked()  # otherwise the turn that has passed flushed what the loop had gathered
+        queue, state = self._components.queue, self._components.state
+        self._components.committer.wake()
+        _wait_until(lambda: not queue.available or state.session is None, FLUSH_TIMEOUT_S)
 
     def _end_session(self) -> None:
         components = self._components
         self._flush()
-        components.virtual_time.end()
         if components.telemetry is not None:
             components.telemetry.stop()
-        for loop in (
-            *components.housekeepers,
-            components.committer,
-            components.timer_thread,
-            components.lease_guard,
-            components.heartbeat,
-        ):
-            loop.stop(CLEAN_UP)
+        session = self._close_session([*components.background_loops, *components.core_loops])
+        if session is not None:
+            committer = components.committer
+            log.worker_stopped(session.id, committer.ended_attempts, committer.released_attempts)
+        components.runner.close()
+
+    def _abort_start(self) -> None:
+        components = self._components
+        self._close_session([components.claimer, *components.background_loops, *components.core_loops])
+
+    def _close_session(self, loops: list[Loop]) -> Session | None:
+        components = self._components
+        components.virtual_time.end()
+        for loop in loops:
+            loop.stop(CLEANUP_GRACE_S)
         session = components.state.session
         if session is not None:
             components.state.end(session)
@@ -381,53 +407,29 @@ class Worker:
                 components.store.sessions.close(session.id)
             except Exception as error:
                 log.database_error("closing the session", error)
-            log.worker_stopped(session.id, components.committer.ended_attempts, components.committer.released_attempts)
-        components.runner.close()
-
-    def _abort(self) -> None:
-        """The start failed half way."""
-        components = self._components
-        components.virtual_time.end()
-        for loop in (
-            components.claimer,
-            *components.housekeepers,
-            components.committer,
-            components.timer_thread,
-            components.lease_guard,
-            components.heartbeat,
-        ):
-            loop.stop(CLEAN_UP)
-        session = components.state.session
-        if session is not None:
-            components.state.end(session)
-            try:
-                components.store.sessions.close(session.id)
-            except StoreUnavailable as error:
-                log.database_error("closing the session", error)
+        return session
 
     def _exit_if_stuck(self) -> None:
-        """End the process if author code still runs: its runs were handed back. Raise the database's failure."""
+        """Exit the process if user code still runs: its runs were released. Raise the database's failure, if any."""
         failure = self._components.store.database.failure
-        if self._components.runner.taken or self._components.runner.lost_threads:
+        if self._components.runner.busy_slots or self._components.runner.lost_threads:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.exit_code if failure is None else 2)
         if failure is not None:
             raise failure
 
-    # Signals
-
     @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signal_handlers(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def told(_number: int, _frame: FrameType | None) -> Any:
-            self._signalled += 1
-            self._told.put(None)
+        def handle(_number: int, _frame: FrameType | None) -> Any:
+            self._signals_received += 1
+            self._stop_requested.put(None)
 
-        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -446,3 +448,13 @@ def _never() -> bool:
 
 def _deadline(timeout: Duration | None) -> float:
     return float("inf") if timeout is None else time.monotonic() + to_micros(timeout, "timeout") / MICROS_PER_SECOND
+
+
+def _wait_until(reached: Callable[[], bool], seconds: float, is_hurried: Callable[[], bool] = _never) -> bool:
+    """Wait until a condition holds, at most `seconds`, or until the stop is hurried. Return whether it holds."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() >= deadline or is_hurried():
+            return reached()
+        time.sleep(FAST_POLL_INTERVAL_S)
+    return True

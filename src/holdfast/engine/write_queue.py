@@ -43,26 +43,18 @@ class PendingWrite(msgspec.Struct):
     on_loop: bool
     context: Any = None
     """Whatever the callback needs."""
-    size: int = 0
-    """The approximate size of the command's payload, in bytes."""
-    is_checkpoint: bool = False
-    """Whether the command only records a value, as most do."""
     count: ClassVar[int] = 1
 
-    @classmethod
-    def of(
-        cls,
-        attempt: Attempt,
-        command: Command | NewStepCheckpoint,
-        on_result: Callable[[PendingWrite, WriteResult], None],
-        on_loop: bool,
-        context: Any = None,
-    ) -> PendingWrite:
-        """Create a write, deriving its size and kind from the command."""
-        if isinstance(command, NewStepCheckpoint):
-            return cls(attempt, command, on_result, on_loop, context, len(command.value or ""), True)
-        is_checkpoint = type(command) is NewCheckpoint and not command.waited
-        return cls(attempt, command, on_result, on_loop, context, payload_size(command), is_checkpoint)
+    @property
+    def size(self) -> int:
+        """The approximate size of the command's payload, in bytes."""
+        return payload_size(self.command)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the command only records a value, as most do."""
+        command = self.command
+        return type(command) is NewStepCheckpoint or (type(command) is NewCheckpoint and not command.waited)
 
     def record(self) -> NewCheckpoint:
         """Return the command of a checkpoint in its general form."""
@@ -100,7 +92,7 @@ class CheckpointBatch(msgspec.Struct):
 QueuedWrite: TypeAlias = AttemptEnd | PendingWrite | CheckpointBatch
 
 _encode = msgspec.json.Encoder().encode
-_size_of = attrgetter("size")
+_value_of = attrgetter("command.value")
 _count_of = attrgetter("count")
 _session_of = attrgetter("attempt.session")
 _command_of = attrgetter("command")
@@ -113,8 +105,8 @@ class WriteQueue:
     otherwise the first of many writes would be committed alone.
     """
 
-    def __init__(self, wake_committer: Callable[[], None]) -> None:
-        self._wake_committer = wake_committer
+    def __init__(self) -> None:
+        self.wake_committer: Callable[[], None] = lambda: None
         self._ready: deque[QueuedWrite] = deque()  # appended to by all threads, consumed by the committer
         self._steps: list[PendingWrite] = []  # checkpoints of steps from this turn of the loop
         self._ends_after_steps: list[AttemptEnd] = []  # of durable functions that may have a checkpoint in `_steps`
@@ -136,7 +128,7 @@ class WriteQueue:
         if isinstance(write, AttemptEnd):
             if get_ident() != self._loop_thread:
                 self._ready.append(write)
-                self._wake_committer()
+                self.wake_committer()
                 return
             if self._steps and write.attempt.durable:
                 self._ends_after_steps.append(write)
@@ -144,7 +136,7 @@ class WriteQueue:
                 self._ready.append(write)
         elif not write.on_loop:
             self._ready.append(write)
-            self._wake_committer()
+            self.wake_committer()
             return
         elif type(write.command) is NewStepCheckpoint:
             self._steps.append(write)
@@ -158,7 +150,7 @@ class WriteQueue:
         if not self._flush_scheduled:
             self.flush_after_this_turn()
         elif len(self._ready) == FLUSH_AT_WRITES:
-            self._wake_committer()
+            self.wake_committer()
 
     def flush_after_this_turn(self) -> None:
         """Make the writes of this turn of the event loop available when the turn ends. On the loop's thread."""
@@ -184,7 +176,7 @@ class WriteQueue:
             self._ready.extend(self._ends_after_steps)
             self._ends_after_steps = []
         if self._ready:
-            self._wake_committer()
+            self.wake_committer()
 
     # The committer's side
 
@@ -228,7 +220,7 @@ class WriteQueue:
 def batch_checkpoints(writes: list[PendingWrite]) -> Sequence[QueuedWrite]:
     """Encode checkpoints as one batch, if they are small and of one session; otherwise return them unchanged."""
     session = writes[0].attempt.session
-    size = sum(map(_size_of, writes))
+    size = sum(map(len, map(_value_of, writes)))
     if size > MAX_CHECKPOINT_BATCH_BYTES or set(map(_session_of, writes)) != {session}:
         return writes
     rows = _encode(list(map(_command_of, writes))).decode()

@@ -1,1 +1,1 @@
-"""Holdfast beside other libraries, a module for each. Nothing here is imported by the rest of Holdfast."""
+"""Integrations with other libraries, one module each. The library itself never imports them."""

@@ -1,12 +1,7 @@
-"""SQLAlchemy sessions in `ctx.transaction`: what a session writes commits together with the checkpoint, exactly once.
+"""SQLAlchemy sessions in `ctx.transaction`: what a session writes commits together with the checkpoint.
 
-    def save_order(session: Session, item: str) -> int: ...
-
-    number = await ctx.transaction(with_session(save_order), "rope")
-
-The session works on the very connection of the transaction, which Holdfast commits or rolls back: the session does
-neither. An engine is kept for each database, so that SQLAlchemy looks at a database once, not at each call; it holds no
-connections.
+The session uses the connection of the transaction, which only Holdfast commits or rolls back. One engine per database
+is cached, because SQLAlchemy inspects a database when an engine first connects; engines hold no connections.
 """
 
 from __future__ import annotations
@@ -31,20 +26,34 @@ from holdfast.task.functions import own_name, plain_function, refuse_async
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_WHO_ENDS_IT = (
-    "leave it out: Holdfast commits when the function returns, together with the checkpoint, and rolls back when it "
-    "raises. For a part that may fail write `with session.begin_nested():`"
+_REMOVE_IT = (
+    "remove it: Holdfast commits when the function returns, together with the checkpoint, and rolls back when it "
+    "raises. For a part that may fail use `with session.begin_nested():`"
 )
 
 
 def with_session(fn: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """`fn(session, …)` as a function for `ctx.transaction`, by the same name.
+    """Wrap `fn(session, …)` for `ctx.transaction`.
 
-    What the session has is flushed when the function returns. It is a plain def: the transaction is held by a thread.
+    The session is flushed when the function returns, and committed together with the checkpoint.
+
+    Args:
+        fn: A plain function. Its first argument is a SQLAlchemy session.
+
+    Example:
+        ```python
+        def save_order(session: Session, item: str) -> int:
+            order = Order(item=item)
+            session.add(order)
+            session.flush()
+            return order.id
+
+        order_id = await ctx.transaction(with_session(save_order), "rope")
+        ```
     """
     plain: Callable[..., R] = plain_function("transaction", fn)
-    own_name("transaction", plain)  # of a partial or a lambda there would be none
-    refuse_async("transaction", plain, "a transaction is held open by a thread: write it as a plain def")
+    own_name("transaction", plain)  # Raises for partials and lambdas, which have none.
+    refuse_async("transaction", plain, "transactions run in a thread: write it as a plain def")
 
     @functools.wraps(plain)
     def in_session(connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,18 +63,18 @@ def with_session(fn: Callable[Concatenate[Session, P], R]) -> Callable[Concatena
     return in_session
 
 
-class _Session(Session):  # type: ignore[misc]  # it is seen as Any here
-    """A session that flushes, and leaves the end of its transaction to Holdfast."""
+class _Session(Session):  # type: ignore[misc]  # SQLAlchemy is untyped here
+    """A session that flushes but can't commit or roll back."""
 
     def commit(self) -> NoReturn:
-        raise TaskError(f"session.commit() in ctx.transaction: {_WHO_ENDS_IT}")
+        raise TaskError(f"session.commit() in ctx.transaction: {_REMOVE_IT}")
 
     def rollback(self) -> NoReturn:
-        raise TaskError(f"session.rollback() in ctx.transaction: {_WHO_ENDS_IT}")
+        raise TaskError(f"session.rollback() in ctx.transaction: {_REMOVE_IT}")
 
     def begin(self, nested: bool = False) -> Any:
         if not nested:
-            raise TaskError(f"session.begin() in ctx.transaction, which has begun: {_WHO_ENDS_IT}")
+            raise TaskError(f"session.begin() in ctx.transaction, which has already begun: {_REMOVE_IT}")
         return super().begin(nested=True)
 
 
@@ -76,28 +85,28 @@ def _session_on(given: Any) -> Iterator[Session]:
         yield session
         _refuse_failed(lent)
         session.flush()
-        while nested := session.get_nested_transaction():  # begun without a block
+        while nested := session.get_nested_transaction():  # Begun without a with block.
             nested.commit()
         _refuse_failed(lent)
 
 
 def _refuse_failed(lent: _PsycopgProxy | sqlite_driver.DriverConnection) -> None:
-    """Of a transaction that failed in the middle nothing may be kept, although the function caught the error."""
+    """Raise if a statement failed, even if the function caught the error: nothing may be committed."""
     if lent.rolled_back or (isinstance(lent, _PsycopgProxy) and lent.failed):
         raise TaskError(
-            "the session's transaction has failed: a statement did, and the error was caught. Let it through, so that "
-            "all is rolled back; or write `with session.begin_nested():` around the part that may fail"
+            "the transaction failed: a statement raised an error that the function caught. Let the error propagate, or "
+            "wrap the part that may fail in `with session.begin_nested():`"
         )
 
 
-# From the connection that ctx.transaction gives to one of SQLAlchemy
+# Wrap the connection of ctx.transaction for SQLAlchemy
 
 _lending: ContextVar[Any] = ContextVar("_lending")
 
 
 @contextmanager
 def _connected(lent: _PsycopgProxy | sqlite_driver.DriverConnection) -> Iterator[Connection]:
-    engine = _sqlite_engine() if isinstance(lent, sqlite_driver.DriverConnection) else _postgres_engine(*lent.leads_to)
+    engine = _postgres_engine(*lent.database_key) if isinstance(lent, _PsycopgProxy) else _sqlite_engine()
     token = _lending.set(lent)
     try:
         connection = engine.connect()
@@ -105,7 +114,7 @@ def _connected(lent: _PsycopgProxy | sqlite_driver.DriverConnection) -> Iterator
         _lending.reset(token)
     with connection:
         connection.begin()
-        lent.rolled_back = False  # SQLAlchemy rolls back after its first look at a database
+        lent.rolled_back = False  # SQLAlchemy rolls back after it has inspected a database.
         yield connection
 
 
@@ -116,17 +125,17 @@ def _sqlite_engine() -> Engine:
 
 
 @functools.lru_cache(maxsize=16)
-def _postgres_engine(*leads_to: Any) -> Engine:  # noqa: ARG001 - what SQLAlchemy learns holds for one database
+def _postgres_engine(*database_key: Any) -> Engine:  # noqa: ARG001 - the cache key
     return create_engine(
         "postgresql+psycopg://",
         creator=_lending.get,
         poolclass=NullPool,
         pool_reset_on_return=None,
-        use_native_hstore=False,  # would need types registered with each connection
+        use_native_hstore=False,  # It would register types on each connection.
     )
 
 
-class HoldfastSqliteDialect(SQLiteDialect_pysqlite):  # type: ignore[misc]  # it is seen as Any here
+class HoldfastSqliteDialect(SQLiteDialect_pysqlite):  # type: ignore[misc]  # SQLAlchemy is untyped here
     """SQLAlchemy's dialect for SQLite, through Holdfast's own transaction."""
 
     driver = "holdfast"
@@ -137,11 +146,11 @@ class HoldfastSqliteDialect(SQLiteDialect_pysqlite):  # type: ignore[misc]  # it
         return sqlite_driver
 
     def on_connect(self) -> None:
-        """Nothing is to be changed on the connection: it is Holdfast's."""
+        """Do nothing: the connection belongs to Holdfast."""
 
 
 class _PsycopgProxy:
-    """A psycopg connection whose transaction is Holdfast's to end."""
+    """A psycopg connection whose transaction only Holdfast ends."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -151,8 +160,8 @@ class _PsycopgProxy:
         return getattr(self._connection, name)
 
     @property
-    def leads_to(self) -> tuple[Any, ...]:
-        """The same for connections to the same database, by the same user, with the same settings."""
+    def database_key(self) -> tuple[Any, ...]:
+        """Identifies the database, user and settings of the connection."""
         info = self._connection.info
         return info.host, info.port, info.dbname, info.user, info.options
 
@@ -161,13 +170,13 @@ class _PsycopgProxy:
         return bool(self._connection.info.transaction_status.name == "INERROR")
 
     def commit(self) -> None:
-        raise TaskError(f"commit() in ctx.transaction: {_WHO_ENDS_IT}")
+        raise TaskError(f"commit() in ctx.transaction: {_REMOVE_IT}")
 
     def rollback(self) -> None:
         self.rolled_back = True
 
     def close(self) -> None:
-        """Nothing: it goes on being Holdfast's."""
+        """Do nothing: the connection belongs to Holdfast."""
 
     def add_notice_handler(self, callback: Any) -> None:
-        """Nothing: it would be added again with each session."""
+        """Do nothing: every session would add its own."""

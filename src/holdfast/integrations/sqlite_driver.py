@@ -1,7 +1,7 @@
-"""Holdfast's SQLite transaction in the shape of a database driver (PEP 249), for libraries that want one.
+"""A PEP 249 database driver around Holdfast's SQLite transaction, for libraries that need one.
 
-Its errors are those of Python's own `sqlite3`, so that code that knows them keeps working; nothing else of that module
-is used: two SQLite libraries that open one file in one process lose each other's locks.
+It raises the errors of Python's `sqlite3`, so that existing code keeps working. Nothing else of that module is used:
+two SQLite libraries that open one file in one process break file locking.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.database.base import Row
 from holdfast.database.sqlite import SqliteTransaction
 from holdfast.errors import TaskError
 
-# What a library looks for in a driver's module
+# Module attributes required by PEP 249
 apilevel = "2.0"
 paramstyle = "qmark"
 threadsafety = 1
@@ -33,7 +33,7 @@ ProgrammingError = sqlite3.ProgrammingError
 NotSupportedError = sqlite3.NotSupportedError
 Binary = memoryview
 
-_MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[Exception]], ...] = (
+_ERROR_CLASSES: tuple[tuple[tuple[type[Exception], ...], type[Exception]], ...] = (
     ((apsw.ConstraintError, apsw.MismatchError), IntegrityError),
     ((apsw.BindingsError, apsw.RangeError, apsw.MisuseError, TypeError), ProgrammingError),
     ((apsw.TooBigError,), DataError),
@@ -41,8 +41,8 @@ _MEANINGS: tuple[tuple[tuple[type[Exception], ...], type[Exception]], ...] = (
 )
 
 
-def _as_drivers(error: Exception) -> Exception:
-    kind = next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), OperationalError)
+def _translated(error: Exception) -> Exception:
+    kind = next((kind for sources, kind in _ERROR_CLASSES if isinstance(error, sources)), OperationalError)
     ours = kind(str(error).removeprefix(f"{type(error).__name__}: "))
     if isinstance(error, apsw.Error) and hasattr(error, "extendedresult"):
         ours.sqlite_errorcode = error.extendedresult  # type: ignore[attr-defined]
@@ -51,30 +51,30 @@ def _as_drivers(error: Exception) -> Exception:
 
 
 class DriverConnection:
-    """A transaction that Holdfast has begun, and ends."""
+    """A transaction that only Holdfast commits or rolls back."""
 
     isolation_level = ""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction
         self.rolled_back = False
-        """Whether a library wanted it rolled back. Then nothing of it may be committed."""
+        """Whether the library asked for a rollback. Then nothing may be committed."""
 
     def cursor(self) -> DriverCursor:
         return DriverCursor(self._transaction)
 
     def commit(self) -> None:
-        raise TaskError("ctx.transaction commits by itself, together with the checkpoint: leave out commit()")
+        raise TaskError("remove commit(): ctx.transaction commits together with the checkpoint")
 
     def rollback(self) -> None:
         self.rolled_back = True
 
     def close(self) -> None:
-        """Nothing: it goes on being Holdfast's."""
+        """Do nothing: the connection belongs to Holdfast."""
 
 
 class DriverCursor:
-    """Statements and their rows, read whole: nothing is left open on the connection."""
+    """Executes statements and fetches all rows at once, so that nothing stays open on the connection."""
 
     arraysize = 1
 
@@ -89,7 +89,7 @@ class DriverCursor:
         try:
             ran = self._transaction.describe(sql, values)
         except (apsw.Error, TypeError) as error:
-            raise _as_drivers(error) from error
+            raise _translated(error) from error
         self._rows = iter(ran.rows)
         self.description = [(name, *[None] * 6) for name in ran.columns] or None
         self.rowcount = ran.changed
@@ -116,7 +116,7 @@ class DriverCursor:
         self._rows = iter(())
 
     def setinputsizes(self, sizes: Any) -> None:
-        """Nothing: SQLite has no use for it."""
+        """Do nothing."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Nothing: SQLite has no use for it."""
+        """Do nothing."""

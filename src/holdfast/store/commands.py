@@ -226,9 +226,9 @@ class LoadedHistory(msgspec.Struct):
     waits: list[LoadedWait] = msgspec.field(default_factory=list)
 
 
-def payload_size(command: Command) -> int:
+def payload_size(command: Command | NewStepCheckpoint) -> int:
     """Estimate the payload bytes of a command."""
-    if isinstance(command, NewCheckpoint):
+    if isinstance(command, NewCheckpoint | NewStepCheckpoint):
         return 0 if command.value is None else len(command.value)
     if isinstance(command, SpawnCommand):
         return sum(len(run.args) for run in command.runs())

@@ -1,6 +1,6 @@
-"""The annotations of a function: found by name, late, and checked for being types that JSON can be read as.
+"""Resolve the annotations of functions, and check that JSON can be decoded as these types.
 
-Binding and decoding with them is in `signature.py`.
+`signature.py` binds and decodes arguments with them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _UNTYPED = (object, typing.NoReturn, typing.Never)
 
 
 class Unresolved(Exception):
-    """An annotation names something that doesn't exist (yet)."""
+    """An annotation refers to a name that isn't defined, or not yet."""
 
 
 def resolve(fn: Callable[..., Any], annotation: Any) -> Any:
-    """The type that an annotation means now; Any where there is none."""
+    """Return the type of an annotation, or Any if there is none."""
     if annotation is inspect.Parameter.empty:
         return Any
     try:
@@ -40,9 +40,9 @@ def resolve(fn: Callable[..., Any], annotation: Any) -> Any:
 
 
 def named(fn: Callable[..., Any], annotation: Any) -> Any:
-    """What an annotation is, where it is a plain name like `holdfast.Context`, also as a string; else itself.
+    """Look up an annotation that is a plain dotted name, like `"holdfast.Context"`.
 
-    Unlike `resolve` it evaluates nothing, and a name that doesn't exist is no fault.
+    Unlike `resolve` it evaluates nothing, and returns the annotation itself if the name is undefined.
     """
     if not isinstance(annotation, str):
         return annotation
@@ -54,16 +54,16 @@ def named(fn: Callable[..., Any], annotation: Any) -> Any:
 
 
 def check(where: str, annotation: Any, kind: Any) -> None:
-    """Raise TaskError when values of this type can't be read from JSON. `where` says of what it is the type."""
+    """Raise TaskError if JSON can't be decoded as this type. `where` describes its origin, for the message."""
     try:
         info = msgspec.inspect.type_info(kind)
         decoder(kind)
-    except NameError as error:  # a forward reference inside a dataclass or a TypedDict
+    except NameError as error:  # A forward reference inside a dataclass or a TypedDict.
         raise Unresolved(str(error)) from error
     except Exception as error:
         raise _untypable(where, annotation, str(error)) from error
-    if (stranger := _stranger(info)) is not None:
-        why = f"{stranger.__module__}.{stranger.__qualname__} can't be kept as JSON"
+    if (unsupported := _unsupported(info)) is not None:
+        why = f"{unsupported.__module__}.{unsupported.__qualname__} can't be stored as JSON"
         raise _untypable(where, annotation, why)
 
 
@@ -74,7 +74,7 @@ def shown(annotation: Any) -> str:
 
 
 def _names_of(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The names that the function's annotations can mean: its module's, and what its body closes over."""
+    """Return the names visible to a function's annotations: its module's globals and its closure."""
     plain: Any = inspect.unwrap(fn)
     names = dict(getattr(plain, "__globals__", {}))
     cells = getattr(plain, "__closure__", None) or ()
@@ -82,18 +82,18 @@ def _names_of(fn: Callable[..., Any]) -> dict[str, Any]:
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
         try:
             names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:  # Not assigned yet.
             continue
     return names
 
 
 def has_secrets(kind: Any) -> bool:
-    """Whether a type that was checked has a `Secret` in it."""
+    """Return whether a checked type contains a `Secret`."""
     return any((get_origin(each) or each) is Secret for each in _customs(msgspec.inspect.type_info(kind), set()))
 
 
-def _stranger(info: Any) -> Any:
-    """A class in the tree of a type that is neither msgspec's to read, nor a Secret, nor one of pydantic's models."""
+def _unsupported(info: Any) -> Any:
+    """Return a class in a type tree that is not decodable by msgspec, a Secret or a pydantic model."""
     customs = _customs(info, set())
     known = (object, Secret)
     return next(
@@ -102,7 +102,7 @@ def _stranger(info: Any) -> Any:
 
 
 def _customs(info: Any, seen: set[int]) -> Iterator[Any]:
-    """The classes in the tree of a type that aren't msgspec's own."""
+    """Yield the classes in a type tree that msgspec doesn't support natively."""
     if isinstance(info, msgspec.inspect.CustomType):
         yield info.cls
     if id(info) in seen:
@@ -121,11 +121,11 @@ def _customs(info: Any, seen: set[int]) -> Iterator[Any]:
 def _untypable(where: str, annotation: Any, why: str) -> TaskError:
     if "more than one custom type" in why:
         return TaskError(
-            f"{where} {shown(annotation)}, a union of several models of pydantic, which only pydantic can tell apart: "
-            "make a model of it, like class Pet(RootModel[Cat | Dog])"
+            f"{where} {shown(annotation)}, a union of pydantic models, which only pydantic can decode: "
+            "wrap it in a model, like class Pet(RootModel[Cat | Dog])"
         )
     return TaskError(
-        f"{where} {shown(annotation)}, which can't be read from JSON: {why}. "
+        f"{where} {shown(annotation)}, which can't be decoded from JSON: {why}. "
         "Use builtins, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, msgspec.Struct or pydantic models, "
         "Secret of one of them, or Any for plain JSON"
     )

@@ -1,7 +1,6 @@
-"""What authors say about nodes that haven't run yet: their outputs, and conditions on how they end.
+"""References to the outputs of graph nodes that haven't run yet, and conditions on how nodes finish.
 
-Both are data, not values: they become rules and references (`policy/graph_rules.py`), which the database keeps and the
-release of a node judges.
+Both are data: they are stored with the graph and evaluated when a node's dependencies have finished.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-DEEPEST = 50
+MAX_NESTING = 50
 
 _KNOWN_LATER = "is known only when the graph runs"
 
 
 class Condition:
-    """Something that will be true or false when nodes have ended. `when=`, `after=` and `any_of` and so on take it."""
+    """A condition on how nodes finish or on their outputs, evaluated when the graph runs.
+
+    Pass it to `after=` or `when=` of `Graph.add`. Combine conditions with `all_of`, `any_of` and `none_of`.
+    """
 
     __slots__ = ("nodes", "rule")
 
@@ -34,8 +36,8 @@ class Condition:
 
     def __bool__(self) -> NoReturn:
         raise GraphError(
-            f"a condition {_KNOWN_LATER}: give it to after= or when=, and join several with all_of, any_of and "
-            "none_of, not with `and`, `or` and `not`"
+            f"a condition {_KNOWN_LATER}: pass it to after= or when=, and combine conditions with all_of, any_of and "
+            "none_of instead of `and`, `or` and `not`"
         )
 
     def __repr__(self) -> str:
@@ -43,8 +45,10 @@ class Condition:
 
 
 class Output(Generic[R_co]):
-    """What a node will have returned, or a part of it: `node.output["rows"]`. An argument of another node, or the left
-    side of a condition."""
+    """The future output of a node, or a part of it: `node.output["rows"][0]`.
+
+    Pass it as an argument of another node, or compare it to get a `Condition`: `node.output["rows"] > 3`.
+    """
 
     __slots__ = ("_default", "_node", "_path")
 
@@ -55,22 +59,21 @@ class Output(Generic[R_co]):
 
     def __getitem__(self, key: str | int) -> Output[Any]:
         if isinstance(key, bool) or not isinstance(key, str | int):
-            raise GraphError(f"{self!r}: a part of an output is named by a str or an int, not by {key!r}")
+            raise GraphError(f"{self!r}: index an output with a str or an int, not with {key!r}")
         if self._default is not MISSING:
-            raise GraphError(f"{self!r}: give the default last, to the part: output[{key!r}].default(…)")
+            raise GraphError(f"{self!r}: call default last: output[{key!r}].default(…)")
         return Output(self._node, (*self._path, key))
 
     def default(self, value: Any) -> Output[Any]:
-        """This output; or `value` where the node has none, because it failed or was skipped, or where this part of it
-        isn't there."""
+        """Use `value` instead if the node failed or was skipped, or if this part of its output is missing."""
         return Output(self._node, self._path, decode(encode(value, f"the default of {self!r}")))
 
     def contains(self, value: object) -> Condition:
-        """Whether the output, a list, text or object, has this item, part or key."""
+        """Check whether the output contains an item (list), substring (text) or key (object)."""
         return self._compared("contains", value)
 
     def exists(self) -> Condition:
-        """Whether the node ended well and this part of its output is there, be it null."""
+        """Check whether the node succeeded and this part of its output exists, even if it is null."""
         return Condition(["exists", reference(self)], (self._node,))
 
     def __eq__(self, other: object) -> Condition:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -94,10 +97,10 @@ class Output(Generic[R_co]):
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
-        raise GraphError(f"{self!r} {_KNOWN_LATER}: for a condition write output == True, output.exists() or the like")
+        raise GraphError(f"{self!r} {_KNOWN_LATER}: to get a condition, write output == True or output.exists()")
 
     def __iter__(self) -> Iterator[NoReturn]:
-        raise GraphError(f"{self!r} {_KNOWN_LATER}, and so is how many items it has")
+        raise GraphError(f"{self!r} {_KNOWN_LATER}, so it can't be iterated: let a task iterate over it")
 
     def __contains__(self, value: object) -> NoReturn:
         raise GraphError(f"{self!r} {_KNOWN_LATER}: write output.contains({value!r})")
@@ -105,10 +108,10 @@ class Output(Generic[R_co]):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(f"{self!r} has no attribute {name!r}: a part of an output is written output[{name!r}]")
+        raise AttributeError(f"{self!r} has no attribute {name!r}: write output[{name!r}] for a part of an output")
 
     def __str__(self) -> NoReturn:
-        raise GraphError(f"{self!r} {_KNOWN_LATER}, so it can't be put into a text: let the task that gets it do that")
+        raise GraphError(f"{self!r} {_KNOWN_LATER}, so it can't be formatted: let the task that receives it do that")
 
     def __format__(self, _spec: str) -> NoReturn:
         self.__str__()
@@ -121,12 +124,12 @@ class Output(Generic[R_co]):
             return Condition([kind, reference(self), reference(other)], (self._node, other._node))
         if isinstance(other, Node | Condition):
             raise GraphError(f"{self!r} can't be compared with {other!r}: compare it with a value or another output")
-        value = decode(encode(other, f"the value that {self!r} is compared with"))
+        value = decode(encode(other, f"the value compared with {self!r}"))
         return Condition([kind, reference(self), {"value": value}], (self._node,))
 
 
 def reference(output: Output[Any]) -> Reference:
-    """An output as the database keeps it."""
+    """Return an output as it is stored."""
     kept: Reference = {"node": output._node.name, "path": list(output._path)}
     return kept if output._default is MISSING else {**kept, "default": output._default}
 
@@ -136,7 +139,13 @@ def node_of(output: Output[Any]) -> Node[Any]:
 
 
 class Node(Generic[R_co]):
-    """A node of a graph, named. `after=[node]` means after its success."""
+    """A node of a graph, returned by `Graph.add`, `Graph.gate` and `Graph.node`.
+
+    `after=[node]` waits for its success, `after=[node.failed]` for its failure, `after=[node.finished]` for either.
+
+    Attributes:
+        name: The node's name.
+    """
 
     __slots__ = ("graph", "name")
 
@@ -146,38 +155,38 @@ class Node(Generic[R_co]):
 
     @property
     def output(self) -> Output[R_co]:
-        """What it will have returned."""
+        """The node's future output."""
         return Output(self)
 
     @property
     def finished(self) -> Condition:
-        """It has ended, in whatever way."""
+        """True when the node has finished, whatever its final state."""
         return Condition(["finished", self.name], (self,))
 
     @property
     def failed(self) -> Condition:
-        """It failed or was cancelled itself; not when it was skipped."""
+        """True when the node itself failed or was cancelled. False when it was skipped."""
         return Condition(["failed", self.name], (self,))
 
     def __bool__(self) -> NoReturn:
-        raise GraphError(f"node {self.name}: how it ends {_KNOWN_LATER}; give it to after=")
+        raise GraphError(f"node {self.name}: its outcome {_KNOWN_LATER}; pass it to after=")
 
     def __repr__(self) -> str:
         return f"<node {self.name}>"
 
 
 def any_of(*conditions: Node[Any] | Condition) -> Condition:
-    """At least one of these: nodes that ended well, and conditions."""
+    """True when at least one condition is true. A node stands for its success."""
     return _joined("any", conditions)
 
 
 def all_of(*conditions: Node[Any] | Condition) -> Condition:
-    """All of these."""
+    """True when all conditions are true. A node stands for its success."""
     return _joined("all", conditions)
 
 
 def none_of(*conditions: Node[Any] | Condition) -> Condition:
-    """None of these."""
+    """True when no condition is true. A node stands for its success."""
     return _joined("none", conditions)
 
 
@@ -186,28 +195,27 @@ def _joined(kind: str, conditions: tuple[Node[Any] | Condition, ...]) -> Conditi
         raise GraphError(f"{kind}_of needs at least one node or condition")
     given = [as_condition(each, f"{kind}_of") for each in conditions]
     rules: list[Rule] = []
-    for each in given:  # one of the same kind says no more than its members: conditions may be joined in a loop
+    for each in given:  # Flatten nested conditions of the same kind: they may be combined in a loop.
         rules += each.rule[1] if each.rule[0] == kind != "none" else [each.rule]
     rule = [kind, rules]
-    if _depth(rule) > DEEPEST:
-        raise GraphError(f"{kind}_of: conditions may stand in each other {DEEPEST} levels deep, but these are deeper")
+    if _depth(rule) > MAX_NESTING:
+        raise GraphError(f"{kind}_of: conditions are nested more than {MAX_NESTING} levels deep")
     return Condition(rule, tuple(dict.fromkeys(node for each in given for node in each.nodes)))
 
 
 def _depth(rule: Rule) -> int:
-    """How deep conditions stand in each other; those that it is made of aren't too deep themselves."""
     return 1 + max(map(_depth, rule[1])) if rule[0] in ("any", "all", "none") else 0
 
 
 def as_condition(given: Any, what: str) -> Condition:
-    """A condition, or a node for that it ended well."""
+    """Return a condition as it is, and a node as the condition that it succeeded."""
     if isinstance(given, Condition):
         return given
     if isinstance(given, Node):
         return Condition(["done", given.name], (given,))
     hint = ""
     if isinstance(given, Output):
-        hint = ": compare the output with something, or write output.exists()"
+        hint = ": compare the output with a value, or write output.exists()"
     elif isinstance(given, Iterable) and not isinstance(given, str):
-        hint = ": give its items one by one, with a * before it"
+        hint = ": unpack it with *"
     raise GraphError(f"{what} takes nodes and conditions, not {given!r}{hint}")

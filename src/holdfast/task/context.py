@@ -35,7 +35,7 @@ Coro: TypeAlias = Coroutine[Any, Any, R]
 
 
 class _StepOptions:
-    """`ctx.options(…)`: steps with these settings. All arguments of `step` go to the function."""
+    """The result of `ctx.options(…)`: runs steps with these options."""
 
     __slots__ = ("_executor", "_settings")
 
@@ -48,12 +48,26 @@ class _StepOptions:
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
     def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run part of this function once, and keep what it returned."""
+        """Run a function as a checkpointed step. Every argument is passed to the function."""
         return self._executor.perform(operation_factory.step_with(self._settings, fn, args, kwargs, blocking=False))
 
 
 class Context:
-    """The door of a durable function to what is kept. What its methods give is awaited."""
+    """The first parameter of a durable function written as an `async def`. Every method is awaited.
+
+    What the methods return is recorded. When the function resumes after a crash or a long wait, Holdfast runs it again
+    from the top, and each method returns its recorded value instead of repeating the work. Code outside these methods
+    runs again at every replay, so keep it free of side effects.
+
+    Example:
+        ```python
+        @app.task
+        async def checkout(ctx: Context, order: Order) -> str:
+            payment = await ctx.step(charge, order, retry=Retry(max_attempts=5), undo=refund)
+            await ctx.sleep(timedelta(days=1))
+            return await ctx.call(ship, order, payment)
+        ```
+    """
 
     __slots__ = ("_executor",)
 
@@ -62,20 +76,20 @@ class Context:
 
     @property
     def run_id(self) -> UUID:
-        """The id of the run."""
+        """The id of this run."""
         return self._executor.run_id
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt under way, from 1."""
+        """The number of the current attempt, starting at 1."""
         return self._executor.attempt
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The moment that a schedule made this run for; None for other runs."""
+        """The schedule slot that created this run, or None if no schedule did."""
         return self._executor.scheduled_for
 
-    # Parts of the function
+    # Steps
 
     @overload
     def step(
@@ -104,8 +118,22 @@ class Context:
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
     def step(self, fn: Any, /, *args: Any, **given: Any) -> Any:  # type: ignore[misc]  # *Ts isn't seen to fit
-        """Run part of this function once, and keep what it returned: a replay gets that. It is known by its name and
-        arguments. `retry=None` is one try; `undo` is called with the result when the run fails or is cancelled later.
+        """Run a function once and record its result.
+
+        A step is identified by its name and arguments; a replay returns the recorded result. If the worker dies after
+        the function has run and before the result is recorded, the function runs again: pass
+        `holdfast.idempotency_key()` to external systems.
+
+        Args:
+            fn: A plain or async function. Plain functions run in a thread.
+            *args: The function's arguments. Must be JSON-serializable.
+            name: The step's name. Defaults to the function's; required for lambdas and closures.
+            retry: When to retry the function. None means a single attempt.
+            timeout: The limit for one attempt of the function.
+            undo: A compensation. Called with the result if the run later fails or is cancelled.
+
+        Raises:
+            StepFailed: The function failed and its retries are exhausted.
         """
         return self._executor.perform(operation_factory.step(fn, args, given, blocking=False))
 
@@ -118,27 +146,52 @@ class Context:
         undo: Callable[[Any], object] | None = None,
         raises: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> _StepOptions:
-        """Settings for a step whose function takes keyword arguments. Exceptions of the classes in `raises` come out
-        of a step that failed for good as themselves, not as StepFailed."""
+        """Return an object whose `step` passes every argument, keyword arguments included, to the function.
+
+        Args:
+            name: The step's name.
+            retry: When to retry the function.
+            timeout: The limit for one attempt of the function.
+            undo: A compensation. Called with the result if the run later fails or is cancelled.
+            raises: Exception classes that a failed step raises as themselves instead of `StepFailed`.
+
+        Example:
+            ```python
+            await ctx.options(retry=Retry(max_attempts=3)).step(charge, order.id, card=order.card)
+            ```
+        """
         settings = operation_factory.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
         return _StepOptions(self._executor, settings)
 
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Coro[None]:
-        """Register a compensation before an effect that may or may not happen."""
+        """Register a compensation, to be called if the run later fails or is cancelled.
+
+        Register it before an effect that may or may not happen, and write `fn` so that undoing nothing is harmless.
+        Compensations run in reverse order.
+        """
         return self._executor.perform(operation_factory.undo(fn, args, kwargs, blocking=False))
 
     def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]:
-        """Call `fn(connection, …)` and commit what it wrote together with the checkpoint, exactly once."""
+        """Call `fn(connection, …)` and commit its writes together with the checkpoint, exactly once.
+
+        Args:
+            fn: A plain function. Its first argument is a connection to Holdfast's database.
+        """
         return self._executor.perform(operation_factory.transaction(fn, args, kwargs))
 
     # Waiting
 
     def sleep(self, duration: Duration, name: str | None = None) -> Coro[None]:
-        """Wait, without holding a worker's slot."""
+        """Sleep durably, without occupying a worker slot.
+
+        Args:
+            duration: Seconds or a `timedelta`.
+            name: Identifies this sleep if the code around it changes between replays.
+        """
         return self._executor.perform(operation_factory.sleep(duration, name))
 
     def sleep_until(self, time: datetime, name: str | None = None) -> Coro[None]:
-        """Wait for a moment, without holding a worker's slot."""
+        """Sleep durably until a point in time, without occupying a worker slot."""
         return self._executor.perform(operation_factory.sleep_until(time, name))
 
     @overload
@@ -146,7 +199,16 @@ class Context:
     @overload
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: None = None) -> Coro[Any]: ...
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
-        """Wait for an event: its payload, as `type`. Raises WaitTimeout, and replays the same way."""
+        """Wait for an event and return its payload.
+
+        Args:
+            event: The event's name, as in `app.emit(event)`.
+            timeout: How long to wait. None waits forever.
+            type: The type to decode the payload as. None returns plain JSON.
+
+        Raises:
+            WaitTimeout: The event did not occur in time. The timeout is recorded, so a replay raises it too.
+        """
         return self._executor.perform(operation_factory.wait_for(event, timeout, type))
 
     @overload
@@ -154,21 +216,35 @@ class Context:
     @overload
     def receive(self, topic: str, timeout: Duration | None = None, *, type: None = None) -> Coro[Any]: ...
     def receive(self, topic: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
-        """Wait for the next message sent to this run under a topic: its payload, as `type`."""
+        """Wait for the next message that `run.send(topic)` sends to this run, and return its payload.
+
+        Args:
+            topic: The topic to receive from. Messages of one topic arrive once and in order.
+            timeout: How long to wait. None waits forever.
+            type: The type to decode the payload as. None returns plain JSON.
+
+        Raises:
+            WaitTimeout: No message arrived in time.
+        """
         return self._executor.perform(operation_factory.receive(topic, timeout, type))
 
     def emit(self, event: str, payload: Any = None) -> Coro[bool]:
-        """Emit an event of the run's own tenant; True when it was the first of that name."""
+        """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
 
-    # Other runs
+    # Child runs
 
     def spawn(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[Run[R]]:
-        """Make a child, once, and go on without waiting for it."""
+        """Start a child run and return its handle without waiting for it."""
         return self._executor.perform(operation_factory.spawn("spawn", task, args, kwargs))
 
     def join(self, run: Run[R]) -> Coro[R]:
-        """Wait for a child: its result, or RunFailed, or RunCancelled."""
+        """Wait for a child run and return its result.
+
+        Raises:
+            RunFailed: The child failed.
+            RunCancelled: The child was cancelled.
+        """
         return self._executor.perform(operation_factory.join(run))
 
     @overload
@@ -176,18 +252,23 @@ class Context:
     @overload
     def submit(self, graph: Graph, *, result: None = None) -> Coro[Run[dict[str, Any]]]: ...
     def submit(self, graph: Graph, *, result: Node[Any] | None = None) -> Any:
-        """Make a graph a child; `join` waits for its result."""
+        """Submit a graph as a child. `join` waits for its result.
+
+        Args:
+            graph: The graph to run.
+            result: The node whose output is the result. Defaults to a dict of all outputs by node name.
+        """
         return self._executor.perform(operation_factory.submit(graph, result))
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]:
-        """Make a child and wait for its result."""
+        """Start a child run and wait for its result: `spawn` and `join`."""
         return self._call(operation_factory.spawn("call", task, args, kwargs))
 
     async def _call(self, spawn: Spawn) -> Any:
         return await self.join(await self._executor.perform(spawn))
 
     def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[Run[R]]:
-        """Make an independent run, once: it isn't cancelled with this one."""
+        """Enqueue an independent run, exactly once. Unlike a child, it isn't cancelled with this run."""
         return self._executor.perform(operation_factory.enqueue(task, args, kwargs))
 
     @overload
@@ -204,40 +285,55 @@ class Context:
         self, task: Takes1[T, R], items: Iterable[T], *, concurrency: int | None = None, errors: Literal["return"]
     ) -> Coro[list[R | RunFailed]]: ...
     def map(self, task: Any, items: Iterable[Any], *, concurrency: int | None = None, errors: str = "raise") -> Any:
-        """A child per item, at most `concurrency` at a time, and their results in the order of the items. With
-        `errors="return"` those that failed have a RunFailed in their place."""
+        """Run a child for each item and return their results in the order of the items.
+
+        Args:
+            task: A task that takes one argument.
+            items: The arguments, up to 100,000.
+            concurrency: How many children run at a time. None means no limit.
+            errors: `"raise"` raises the first `RunFailed`; `"return"` puts it in the place of the failed result.
+        """
         return self._executor.perform(operation_factory.fan_out(task, items, concurrency, errors))
 
     # Recorded values
 
     def now(self) -> Coro[datetime]:
-        """The time, the same at each replay."""
+        """Return the current time, recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.NOW)
 
     def random(self) -> Coro[float]:
-        """A number from 0 up to 1, the same at each replay."""
+        """Return a random number in [0, 1), recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.RANDOM)
 
     def uuid(self) -> Coro[UUID]:
-        """A new UUID, the same at each replay."""
+        """Return a new UUID, recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.NEW_UUID)
 
-    # The run itself
+    # This run
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> Coro[None]:
-        """Say how far the run has come."""
+        """Report progress. `run.info().progress` and the dashboard show the latest report.
+
+        Args:
+            done: How much is done, in any unit.
+            total: How much there is in total, if known.
+            note: A short text.
+        """
         return self._executor.perform(operation_factory.progress(done, total, note))
 
     def write(self, chunk: Any) -> Coro[None]:
-        """Write a piece for those who follow the run with `run.stream()`."""
+        """Write a chunk to the run's stream, which `run.stream()` reads."""
         return self._executor.perform(operation_factory.write(chunk))
 
     def check(self) -> None:
-        """For long loops in threads: raises when the run was cancelled or this worker lost it."""
+        """Raise if the run was cancelled or its lease was lost. Call it in long loops that nothing else interrupts."""
         self._executor.check()
 
     def restart(self, *args: Any) -> Coro[Any]:
-        """Go on as a fresh call with these arguments, in the same run, with nothing kept of this one. Never returns."""
+        """Start this run over with these arguments and without its checkpoints. Never returns.
+
+        Use it to bound the history of a function that runs forever.
+        """
         return self._executor.perform(operation_factory.restart(self._executor.task, args))
 
     def __repr__(self) -> str:

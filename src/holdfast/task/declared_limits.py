@@ -14,12 +14,12 @@ from holdfast.policy.admission import Rate, parse_rate
 from holdfast.task.signature import Signature
 from holdfast.task.task import Request
 
-MOST_AT_ONCE = 1_000_000
-LONGEST_KEY = 500
+MAX_CONCURRENCY = 1_000_000
+MAX_KEY_LENGTH = 500
 
 
 class DeclaredLimit(msgspec.Struct, frozen=True):
-    """What was said about a limit."""
+    """A limit as it was declared."""
 
     name: str
     concurrency: int | None
@@ -38,12 +38,12 @@ class DeclaredLimits:
     ) -> None:
         where = f"limit {check_name(name, 'the name of a limit')}"
         if concurrency is None and rate is None:
-            raise ConfigError(f'{where} limits nothing: give it concurrency=, or rate= like "100/min", or both')
+            raise ConfigError(f'{where} limits nothing: set concurrency=, rate= like "100/min", or both')
         if concurrency is not None and (
-            isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_AT_ONCE
+            isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY
         ):
             raise ConfigError(
-                f"{where}: concurrency must be a number from 1 to {MOST_AT_ONCE:,}, but is {concurrency!r}"
+                f"{where}: concurrency must be an integer from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}"
             )
         if by is not None and not callable(by):
             check_name(by, f"{where}: by")
@@ -58,45 +58,45 @@ class DeclaredLimits:
     def __bool__(self) -> bool:
         return bool(self._limits)
 
-    def counters(self, request: Request[Any], waiting: Iterable[str] = ()) -> list[tuple[str, str]]:
-        """The counters that a call needs permits of: the name of each limit, and the key. `waiting`: parameters that
-        are filled in later, by which no key can be told."""
+    def counters(self, request: Request[Any], pending: Iterable[str] = ()) -> list[tuple[str, str]]:
+        """Return the limit names and keys from which a run needs permits.
+
+        `pending` names parameters whose values come later and that can't be part of a key.
+        """
         names = request.declaration.limits if request.options.limits is None else request.options.limits
-        return [(name, self._key(self._get(name, request), request, set(waiting))) for name in sorted(names)]
+        return [(name, self._key(self._get(name, request), request, set(pending))) for name in sorted(names)]
 
     def _get(self, name: str, request: Request[Any]) -> DeclaredLimit:
         if name not in self._limits:
-            known = f"; declared are {', '.join(self._limits)}" if self._limits else ""
-            raise ConfigError(
-                f"task {request.task} has the limit {name!r}, which isn't declared: write app.limit({name!r}, …){known}"
-            )
+            known = f"; declared limits: {', '.join(self._limits)}" if self._limits else ""
+            raise ConfigError(f"task {request.task}: limit {name!r} is not declared: add app.limit({name!r}, …){known}")
         return self._limits[name]
 
-    def _key(self, limit: DeclaredLimit, request: Request[Any], waiting: set[str]) -> str:
+    def _key(self, limit: DeclaredLimit, request: Request[Any], pending: set[str]) -> str:
         if limit.by is None:
             return ""
         where = f"limit {limit.name} of task {request.task}"
-        if waiting and (callable(limit.by) or limit.by.partition(".")[0] in waiting):
-            raise BadArguments(f"{where}: by= looks at an argument that is the output of another node, not known yet")
+        if pending and (callable(limit.by) or limit.by.partition(".")[0] in pending):
+            raise BadArguments(f"{where}: by= depends on the output of another node, which isn't known yet")
         value = (
             self._by_function(limit.by, request, where) if callable(limit.by) else _by_path(limit.by, request, where)
         )
-        key = canonical(value, f"{where}: what by= gives")
-        if len(key) > LONGEST_KEY:
+        key = canonical(value, f"{where}: the value of by=")
+        if len(key) > MAX_KEY_LENGTH:
             raise BadArguments(
-                f"{where}: what by= gives may have {LONGEST_KEY} characters of JSON, but has {len(key):,}"
+                f"{where}: the value of by= must have at most {MAX_KEY_LENGTH} characters of JSON, not {len(key):,}"
             )
         return key
 
     @staticmethod
     def _by_function(by: Callable[..., object], request: Request[Any], where: str) -> object:
         if not isinstance(request.signature, Signature):
-            raise ConfigError(f"{where}: by= is a function, which needs the task's code; give the name of an argument")
+            raise ConfigError(f"{where}: by= is a function and needs the task's code; use an argument's name instead")
         args, kwargs = request.signature.decode(request.signature.with_defaults(request.args))
         try:
             return by(*args, **kwargs)
         except Exception as error:
-            raise BadArguments(f"{where}: the function given as by= raised {type(error).__name__}: {error}") from error
+            raise BadArguments(f"{where}: the by= function raised {type(error).__name__}: {error}") from error
 
 
 def _by_path(by: str, request: Request[Any], where: str) -> object:

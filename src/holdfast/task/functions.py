@@ -29,7 +29,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def plain_function(verb: str, fn: Any) -> Callable[..., Any]:
-    """What to call; of a task its function. `verb` is the context's, for messages."""
+    """Return the function to call; for a task, its function. `verb` is the context method, for messages."""
     if type(fn) is not FunctionType:
         if isinstance(fn, Task):
             fn = _function_of(verb, fn)
@@ -38,12 +38,12 @@ def plain_function(verb: str, fn: Any) -> Callable[..., Any]:
         if not hasattr(fn, "__code__"):
             return fn  # type: ignore[no-any-return]
     if fn.__code__.co_flags & _GENERATORS:
-        raise TaskError(f"ctx.{verb}: {shown(fn)} is a generator function; let it return a list instead")
+        raise TaskError(f"ctx.{verb}: {shown(fn)} is a generator function: return a list instead")
     return fn  # type: ignore[no-any-return]
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Return whether calling it returns a coroutine."""
     if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
@@ -51,28 +51,28 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 def refuse_async(verb: str, fn: Callable[..., Any], instead: str) -> None:
     if is_async(fn):
-        raise TaskError(f"ctx.{verb}: {shown(fn)} is an async def; {instead}")
+        raise TaskError(f"ctx.{verb}: {shown(fn)} is an async def: {instead}")
 
 
 @functools.lru_cache(maxsize=1024)
 def given_name(name: str) -> str:
-    """A name that the author chose for a step."""
+    """Check an explicit step name."""
     if check_name(name, "the name of a step").startswith("$"):
-        raise ConfigError(f"the name of a step must not start with $, which marks our own, but is {name!r}")
+        raise ConfigError(f"the name of a step must not start with $, which is reserved: {name!r}")
     return name
 
 
 def own_name(verb: str, fn: Callable[..., Any]) -> str:
-    """The name that a function has by itself. Where `name=` can be given, functions with captured values need it."""
+    """Return the name of a function. Steps of lambdas and closures need an explicit `name=`."""
     can_name = verb == "step"
     name = getattr(fn, "__name__", None)
     if isinstance(fn, functools.partial) or not isinstance(name, str):
-        raise _nameless(verb, f"a {type(fn).__name__} has no name of its own", can_name)
+        raise _nameless(verb, f"a {type(fn).__name__} has no name", can_name)
     if name == "<lambda>":
-        raise _nameless(verb, "a lambda has no name of its own", can_name)
+        raise _nameless(verb, "a lambda has no name", can_name)
     if can_name and _is_closure(fn):
         captured = ", ".join(fn.__code__.co_freevars)
-        raise _nameless(verb, f"the function {name} captures values from around it ({captured})", can_name)
+        raise _nameless(verb, f"the function {name} is a closure over {captured}", can_name)
     if name.isidentifier() and len(name) <= MAX_NAME_CHARS:
         return name
     return given_name(name)
@@ -84,9 +84,9 @@ def shown(fn: Any) -> str:
 
 def _function_of(verb: str, task: Task[..., Any]) -> Callable[..., Any]:
     if task.durable:
-        raise TaskError(f"ctx.{verb}: {task.name} is a durable function with steps of its own: write ctx.call(task, …)")
+        raise TaskError(f"ctx.{verb}: {task.name} is a durable function: use ctx.call(task, …)")
     if task.fn is None:
-        raise TaskError(f"ctx.{verb}: the code of {task.name} lives elsewhere: write ctx.call(task, …)")
+        raise TaskError(f"ctx.{verb}: the code of {task.name} is in another application: use ctx.call(task, …)")
     return task.fn
 
 
@@ -94,24 +94,24 @@ def _no_function(verb: str, given: Any) -> TaskError:
     if inspect.iscoroutine(given):
         given.close()
         return TaskError(
-            f"ctx.{verb} takes a function and its arguments, not the call: write ctx.{verb}({given.__name__}, …)"
+            f"ctx.{verb} takes a function and its arguments, not a coroutine: write ctx.{verb}({given.__name__}, …)"
         )
-    return TaskError(f"ctx.{verb} takes a function and its arguments, but got a {type(given).__name__}")
+    return TaskError(f"ctx.{verb} takes a function and its arguments, not {type(given).__name__}")
 
 
 def _nameless(verb: str, why: str, can_name: bool) -> TaskError:
     if can_name:
         return TaskError(
-            f"ctx.{verb}: {why}: give the step a name=… that says which it is. A step is known by its name and its "
-            "arguments; what the function captured isn't part of that"
+            f"ctx.{verb}: {why}: set name=… A step is identified by its name and arguments; captured values are not "
+            "part of that"
         )
-    return TaskError(f"ctx.{verb}: {why}: write it as a def, and give it what it needs as arguments")
+    return TaskError(f"ctx.{verb}: {why}: write it as a def, and pass what it needs as arguments")
 
 
 def _is_closure(fn: Any) -> bool:
-    """Whether it was made with values of its own. What its module has under its name, as with a decorator, was not."""
+    """Return whether it captures values. A decorated function that its module holds by name doesn't count."""
     fn = getattr(fn, "__func__", fn)
-    if getattr(fn, "__closure__", None) is None or fn.__code__.co_freevars == ("__class__",):  # that is super()'s
+    if getattr(fn, "__closure__", None) is None or fn.__code__.co_freevars == ("__class__",):  # Captured by super().
         return False
     found: Any = sys.modules.get(fn.__module__)
     for part in fn.__qualname__.split("."):
@@ -126,8 +126,11 @@ _AWAITED = (collections.abc.Coroutine, collections.abc.Awaitable)
 
 
 class FunctionInfo:
-    """What is known of a function. `name` is None where a step must be given one; `option_like_names`
-    are those of its variables that are named like options of steps, perhaps as parameters."""
+    """Facts about a function, computed once.
+
+    `name` is the default name of its steps, or None if they need one. `option_like_names` are those of its variables,
+    possibly parameters, that are named like step options.
+    """
 
     __slots__ = ("_decoder", "is_async", "name", "option_like_names")
 
@@ -143,7 +146,7 @@ class FunctionInfo:
             self.name = None
 
     def decode(self, text: str) -> Any:
-        """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
+        """Decode a stored result as the annotated type, or as plain JSON if it doesn't match."""
         if self._decoder is not None:
             try:
                 return self._decoder.decode(text)
@@ -153,31 +156,31 @@ class FunctionInfo:
 
 
 _known: dict[int, tuple[weakref.ref[Callable[..., Any]], FunctionInfo]] = {}
-"""By id, with a weak reference that tells whether it is still the same object: looked up for every step."""
+"""By id, with a weak reference that proves that it is still the same object. Looked up for every step."""
 
 
 def cached_info(fn: Any) -> FunctionInfo | None:
-    """What is known of a function by now."""
+    """Return the cached info of a function, if any."""
     found = _known.get(id(fn))
     return found[1] if found is not None and found[0]() is fn else None
 
 
 def inspect_function(fn: Callable[..., Any]) -> FunctionInfo:
-    """What is known of a function; of a method once for all objects."""
+    """Return the info of a function. The methods of all instances of a class share one."""
     found = cached_info(fn)
     if found is not None:
         return found
     if isinstance(fn, MethodType):
         return inspect_function(fn.__func__)
     info = FunctionInfo(fn)
-    place = id(fn)
-    with contextlib.suppress(TypeError):  # nothing that can be referred to weakly
-        _known[place] = (weakref.ref(fn, lambda _: _known.pop(place, None)), info)
+    key = id(fn)
+    with contextlib.suppress(TypeError):  # It doesn't support weak references.
+        _known[key] = (weakref.ref(fn, lambda _: _known.pop(key, None)), info)
     return info
 
 
 def _kind_of(fn: Callable[..., Any]) -> Any:
-    """The type of what the function gives in the end; Any where nothing is known that JSON can be read as."""
+    """Return the type of the function's result, awaited if it is async, or Any if it can't be decoded."""
     plain = _annotated(fn)
     annotation = plain if isinstance(plain, type) else getattr(plain, "__annotations__", {}).get("return", Any)
     try:
@@ -190,8 +193,7 @@ def _kind_of(fn: Callable[..., Any]) -> Any:
 
 
 def _annotated(fn: Any) -> Any:
-    """Where the annotation stands: behind partial calls, or at the method that makes an object callable.
-    Calling a class gives an object of it."""
+    """Return the function that carries the annotations: behind partials, or `__call__` of an object."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, type) or inspect.isroutine(fn):
@@ -200,7 +202,7 @@ def _annotated(fn: Any) -> Any:
 
 
 def _awaited(kind: Any) -> Any:
-    """Of a plain def that is annotated to return a coroutine: what that gives."""
+    """Unwrap the result type of a plain def that is annotated to return a coroutine."""
     if typing.get_origin(kind) in _AWAITED:
         return typing.get_args(kind)[-1]
     return kind
@@ -210,19 +212,19 @@ def _awaited(kind: Any) -> Any:
 
 
 class StepFake(Protocol):
-    """Something that stands in for certain functions."""
+    """A fake that replaces the functions of certain steps."""
 
     def function_for(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any] | None:
-        """What is called instead of a function that a step of that name has; None where it stands in for another."""
+        """Return the replacement for a step's function, or None if this fake is for another step."""
 
 
 active_fakes: list[StepFake] = []
-"""Those of the whole process: steps run in any thread. The last one that fits is taken."""
+"""The fakes of the whole process, because steps run in any thread. The last match wins."""
 
 
 def faked(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function to call for a step."""
-    for stand_in in reversed(active_fakes):
-        if (instead := stand_in.function_for(name, fn)) is not None:
+    """Return the fake of a step's function, or the function itself."""
+    for fake in reversed(active_fakes):
+        if (instead := fake.function_for(name, fn)) is not None:
             return instead
     return fn

@@ -1,6 +1,4 @@
-"""`Graph`: tasks that depend on each other, gathered before they are submitted. What the parts mean together, and
-whether they can be run at all, is in `graph_plan.py`.
-"""
+"""`Graph`: collects tasks that depend on each other. `graph_compiler.py` checks and compiles it at submit."""
 
 from __future__ import annotations
 
@@ -33,18 +31,18 @@ T4 = TypeVar("T4")
 OnTimeout: TypeAlias = Literal["fail", "skip", "complete"]
 After: TypeAlias = Iterable[Node[Any] | Condition | str]
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 
 
 class Fill(msgspec.Struct):
-    """An output that is to be filled into arguments. `at` is the place there."""
+    """An output to insert into a node's arguments. `at` is the path of the insertion."""
 
     at: list[str | int]
     reference: Reference
 
 
 class GateSpec(msgspec.Struct):
-    """What was said about a gate. `schema` is the JSON Schema of its output; `timeout` is microseconds."""
+    """The settings of a gate. `schema` is the JSON Schema of its output; `timeout` is in microseconds."""
 
     timeout: int | None
     on_timeout: OnTimeout
@@ -52,7 +50,7 @@ class GateSpec(msgspec.Struct):
 
 
 class NodeSpec(msgspec.Struct):
-    """One node as it was added: a request, a gate or a graph; what it comes after, and when it shall run."""
+    """A node as it was added: a request, a gate or a graph, with its dependencies and condition."""
 
     name: str
     request: Request[Any] | None = None
@@ -62,19 +60,32 @@ class NodeSpec(msgspec.Struct):
     after: list[Condition] = msgspec.field(default_factory=list)
     when: Condition | None = None
     inputs: tuple[Node[Any], ...] = ()
-    """The nodes whose outputs are filled in."""
+    """The nodes whose outputs are arguments."""
 
     def nodes(self) -> Iterable[Node[Any]]:
-        """All nodes that it speaks of."""
+        """Yield every node that this one refers to."""
         yield from self.inputs
         for condition in (*self.after, *(() if self.when is None else (self.when,))):
             yield from condition.nodes
 
 
 class Graph:
-    """Nodes and what they wait for. `app.submit(graph)` makes a run of it, whose nodes are runs of their own.
+    """A graph of tasks and gates. `app.submit(graph)` creates a run of it; each node is a run of its own.
 
-    `key` makes the submit idempotent: the same graph again is the run that is there. Nodes belong to `tenant`.
+    Example:
+        ```python
+        g = Graph("nightly", key="2026-11-18")
+        orders = g.add(extract, "orders")
+        report = g.add(build_report, orders.output)
+        approve = g.gate("approve", after=[report])
+        g.add(publish, report.output, after=[approve])
+        app.submit(g)
+        ```
+
+    Args:
+        name: The graph's name.
+        key: Idempotency key. Submitting the same graph again returns the existing run.
+        tenant: The tenant that the graph and its nodes belong to.
     """
 
     def __init__(self, name: str, *, key: str | None = None, tenant: str | None = None) -> None:
@@ -82,7 +93,7 @@ class Graph:
         self.key = None if key is None else check_name(key, "the key of a graph", MAX_KEY_CHARS)
         self.tenant = None if tenant is None else check_name(tenant, "the tenant of a graph")
         self.added: dict[str, NodeSpec] = {}
-        self._numbers: dict[str, int] = {}  # where to go on looking for a free name
+        self._numbers: dict[str, int] = {}  # The last suffix used per task name.
 
     @overload
     def add(
@@ -156,8 +167,15 @@ class Graph:
         when: Condition | None = None,
         **kwargs: Any,
     ) -> Node[Any]:
-        """Add a call of a task, with outputs of other nodes among its arguments; a request; or another graph. Without a
-        name it has the task's, with a number where that is taken."""
+        """Add a task call, a request or another graph as a node.
+
+        Args:
+            task: The task, request or graph.
+            *args: The task's arguments. Outputs of other nodes are inserted when those nodes have finished.
+            name: The node's name. Defaults to the task's, with a number if that is taken.
+            after: Nodes, node names and conditions that must hold before the node runs; otherwise it is skipped.
+            when: A condition on outputs. If it is false, the node is skipped.
+        """
         added = self._call(task, args, kwargs, name)
         added.after = self._conditions(added.name, after)
         if when is not None and not isinstance(when, Condition):
@@ -194,12 +212,18 @@ class Graph:
         on_timeout: OnTimeout = "fail",
         type: Any = None,
     ) -> Node[Any]:
-        """Add a node that somebody outside completes: `run.gate(name).complete(output)`, of this type. After `timeout`,
-        counted from when all before it is done, it fails, is skipped, or is complete with None, as `on_timeout` says.
+        """Add a gate: a node that an outside call completes with `run.gate(name).complete(output)`.
+
+        Args:
+            name: The gate's name.
+            after: What must hold before the gate opens.
+            timeout: How long the gate stays open. None means no limit.
+            on_timeout: Whether the gate then fails, is skipped, or completes with None.
+            type: The type of its output. None accepts any JSON.
         """
         where = f"gate {check_name(name, 'the name of a gate')}"
         if on_timeout not in get_args(OnTimeout):
-            raise GraphError(f'{where}: on_timeout must be "fail", "skip" or "complete", but is {on_timeout!r}')
+            raise GraphError(f'{where}: on_timeout must be "fail", "skip" or "complete", not {on_timeout!r}')
         if on_timeout != "fail" and timeout is None:
             raise GraphError(f"{where}: on_timeout={on_timeout!r} needs a timeout")
         micros = None if timeout is None else positive_micros(timeout, f"{where}: timeout")
@@ -209,7 +233,7 @@ class Graph:
         return self._keep(added)
 
     def node(self, name: str) -> Node[Any]:
-        """A node by its name: one that is added later, or, in a graph to be appended, one of the run."""
+        """Refer to a node by name: one that is added later, or one of the run that this graph is appended to."""
         return Node(self, check_name(name, "the name of a node"))
 
     def __len__(self) -> int:
@@ -219,15 +243,15 @@ class Graph:
         return f"<graph {self.name}, {len(self.added)} nodes>"
 
     def _keep(self, added: NodeSpec) -> Node[Any]:
-        if len(self.added) >= MOST_NODES:
-            raise GraphError(f"graph {self.name} has {MOST_NODES:,} nodes, which is the most that one can have")
+        if len(self.added) >= MAX_NODES:
+            raise GraphError(f"graph {self.name} has more than {MAX_NODES:,} nodes: split it into several graphs")
         self.added[added.name] = added
         return Node(self, added.name)
 
     def _call(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> NodeSpec:
         if isinstance(task, Graph | Request):
             if args or kwargs:
-                raise GraphError(f"{task!r} is added as it is: leave out the arguments")
+                raise GraphError(f"graph {self.name}: a {type(task).__name__} has its arguments already")
             if isinstance(task, Graph):
                 return NodeSpec(self._new_name(name, task.name), graph=task)
             added = NodeSpec(self._new_name(name, task.task.rpartition(".")[2]), request=task)
@@ -263,10 +287,10 @@ class Graph:
 
 
 def bind_call(added: NodeSpec, task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Check the arguments of a node, and take the outputs out of them: null stands in their places until they come."""
+    """Check the arguments of a node and extract the outputs. Null takes their place until they are known."""
     bound = task.signature.bound(args, kwargs)
     inputs: list[Node[Any]] = []
-    waiting = set()
+    pending = set()
     for parameter, value in bound.items():
         before = len(added.fills)
         try:
@@ -274,9 +298,9 @@ def bind_call(added: NodeSpec, task: Task[..., Any], args: tuple[Any, ...], kwar
         except RecursionError:
             raise NotSerializable(f"node {added.name}: argument {parameter} is nested too deep") from None
         if len(added.fills) > before:
-            waiting.add(parameter)
+            pending.add(parameter)
     added.inputs = tuple(inputs)
-    text = task.signature.encode_bound(bound, waiting)
+    text = task.signature.encode_bound(bound, pending)
     added.request = Request(task.declaration, task.signature, text, task.request_options)
     _refuse_options(added.name, added.request)
 
@@ -287,9 +311,9 @@ def _take_outputs(value: Any, at: list[str | int], fills: list[Fill], inputs: li
         inputs.append(node_of(value))
         return None
     if isinstance(value, Node | Condition):
-        raise GraphError(f"{value!r} can't be an argument: pass its output, and conditions to after= or when=")
+        raise GraphError(f"{value!r} can't be an argument: pass node.output, and conditions to after= or when=")
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return [_take_outputs(item, [*at, place], fills, inputs) for place, item in enumerate(value)]
+        return [_take_outputs(item, [*at, index], fills, inputs) for index, item in enumerate(value)]
     if isinstance(value, dict):
         named = {_written(key): item for key, item in value.items()}
         return {key: _take_outputs(item, [*at, key], fills, inputs) for key, item in named.items()}
@@ -297,19 +321,19 @@ def _take_outputs(value: Any, at: list[str | int], fills: list[Fill], inputs: li
 
 
 def _written(key: Any) -> str:
-    """A key of an object as JSON has it: what is filled in later must find it by that."""
+    """Return a dict key as JSON has it, so that insertions find it."""
     return key if isinstance(key, str) else cast(str, next(iter(decode(encode({key: None}, "a key of an argument")))))
 
 
 def _refuse_options(name: str, request: Request[Any]) -> None:
     instead = {
-        "key": "a node is made once, with its graph: give Graph(…) the key",
-        "unique": "a node is made once, with its graph",
-        "connection": "give it to submit",
+        "key": "set the key of the Graph instead",
+        "unique": "a node is created once, with its graph",
+        "connection": "pass it to submit",
     }
     for option, hint in instead.items():
         if getattr(request.options, option) is not None:
-            raise GraphError(f"node {name}: option {option} isn't for nodes: {hint}")
+            raise GraphError(f"node {name}: option {option} is not available for nodes: {hint}")
 
 
 def has_default(fill: Fill) -> bool:
@@ -321,11 +345,11 @@ def done_rule(name: str) -> Rule:
 
 
 def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None:
-    """The JSON Schema of a type; None for anything. `nullable`: None must fit it too."""
+    """Return the JSON Schema of a gate's type, or None for any JSON. `nullable` requires that None is valid."""
     if kind is None or kind is Any:
         return None
     if isinstance(kind, str):
-        raise GraphError(f"{where}: type must be a type, not a str: leave out the quotes")
+        raise GraphError(f"{where}: type= must be a type, not a str: remove the quotes")
     try:
         check(f"{where}: type= is", kind, kind)
         schema = msgspec.json.schema(kind, schema_hook=_schema_of_model)
@@ -333,7 +357,7 @@ def schema_of(kind: Any, where: str, *, nullable: bool) -> dict[str, Any] | None
         raise GraphError(f"{where}: outputs of type {kind!r} can't be checked: {error}") from error
     if nullable and find_mismatch(None, schema) is not None:
         raise GraphError(
-            f"{where}: at its timeout it is to be complete with None, which is no {kind!r}: let the type have None"
+            f'{where}: on_timeout="complete" completes it with None, which is not a {kind!r}: make the type optional'
         )
     return schema
 

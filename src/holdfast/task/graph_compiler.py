@@ -1,6 +1,6 @@
-"""What a graph means as a whole: checked, and turned into what is kept of each node: its rule, its fills, its needs.
+"""Check a graph and compile each node into what is stored: its dependencies, rule and output insertions.
 
-Nothing is carried out here. How nodes are decided later is `policy/graph_rules.py`.
+Nothing is executed here. `policy/graph_rules.py` evaluates the rules when dependencies finish.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from holdfast.task.graph import Fill, Graph, NodeSpec, done_rule, has_default
 
 
 class CompiledNode(msgspec.Struct):
-    """A node as it is to be kept. `rule` is None where all that it needs must have ended well."""
+    """A compiled node. `rule` is None if it runs when all of its dependencies have succeeded."""
 
-    added: NodeSpec
+    spec: NodeSpec
     needs: tuple[str, ...]
     rule: Rule | None
     graph: CompiledGraph | None = None
 
-    def kept(self) -> dict[str, Any] | None:
-        """What its release needs to know; None where counting suffices."""
+    def stored(self) -> dict[str, Any] | None:
+        """Return what is stored to decide and start the node, or None if counting dependencies suffices."""
         kept: dict[str, Any] = {}
         if self.rule is not None:
             kept["rule"] = self.rule
-        if self.added.fills:
-            assert self.added.request is not None
-            kept["args"] = decode(self.added.request.args)
-            kept["fills"] = [_fill(fill) for fill in self.added.fills]
-        asked = None if self.added.request is None else self.added.request.options
+        if self.spec.fills:
+            assert self.spec.request is not None
+            kept["args"] = decode(self.spec.request.args)
+            kept["fills"] = [_fill(fill) for fill in self.spec.fills]
+        asked = None if self.spec.request is None else self.spec.request.options
         for option in ("delay", "run_at"):
             if (value := getattr(asked, option, None)) is not None:
                 kept[option] = value
-        if self.added.gate is not None:
-            kept["on_timeout"] = self.added.gate.on_timeout
-            kept["schema"] = self.added.gate.schema
+        if self.spec.gate is not None:
+            kept["on_timeout"] = self.spec.gate.on_timeout
+            kept["schema"] = self.spec.gate.schema
         return kept or None
 
 
 class CompiledGraph(msgspec.Struct):
-    """A graph that can be run. The nodes stand in the order in which they were added."""
+    """A checked graph, with its nodes in the order in which they were added."""
 
     graph: Graph
     nodes: list[CompiledNode]
     outside: frozenset[str]
-    """Nodes of the run it is appended to that its own need."""
+    """Nodes of the existing run that the nodes of an appended graph depend on."""
 
 
 def compile_graph(graph: Graph, *, appended: bool = False) -> CompiledGraph:
-    """Check a graph that is to be submitted, or appended to a run."""
+    """Check and compile a graph for submit, or to be appended to a run."""
     return _Planner(appended=appended).plan(graph, ())
 
 
 def result_name(plan: CompiledGraph, result: Any) -> str | None:
-    """The name of the node whose output shall be the result."""
+    """Return the name of the node whose output is the graph's result."""
     if result is None:
         return None
     if not isinstance(result, Node):
         raise GraphError(f"result= takes a node of graph {plan.graph.name}, not {result!r}")
     if result.graph is not plan.graph or result.name not in plan.graph.added:
-        raise GraphError(f"result= takes a node of graph {plan.graph.name}, but {result.name} is none")
+        raise GraphError(f"result= takes a node of graph {plan.graph.name}, and {result.name} is not one")
     return result.name
 
 
@@ -77,23 +77,23 @@ class _Planner:
 
     def plan(self, graph: Graph, above: tuple[Graph, ...]) -> CompiledGraph:
         if not isinstance(graph, Graph):
-            raise GraphError(f"a Graph is needed, not a {type(graph).__name__}")
+            raise GraphError(f"submit takes a Graph, not {type(graph).__name__}")
         if graph in above:
             names = " -> ".join(each.name for each in (*above[above.index(graph) :], graph))
-            raise GraphError(f"graphs contain each other in a circle: {names}")
+            raise GraphError(f"graphs contain each other in a cycle: {names}")
         if not graph.added:
-            raise GraphError(f"graph {graph.name} is empty: add nodes to it")
+            raise GraphError(f"graph {graph.name} is empty: add nodes")
         outside = self._outside(graph, nested=bool(above))
         plans = {name: _node_plan(graph, added) for name, added in graph.added.items()}
         _refuse_missing_outputs(graph, [plans[name] for name in _ordered(graph, plans, outside)])
         for plan in plans.values():
-            if plan.added.graph is not None:
-                _refuse_own(plan.added)
-                plan.graph = self.plan(plan.added.graph, (*above, graph))
+            if plan.spec.graph is not None:
+                _refuse_own(plan.spec)
+                plan.graph = self.plan(plan.spec.graph, (*above, graph))
         return CompiledGraph(graph, list(plans.values()), outside)
 
     def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
-        """The nodes that aren't the graph's own; only a graph that is appended may have them."""
+        """Return the referenced nodes of an existing run. Only an appended graph may have them."""
         outside = set()
         for added in graph.added.values():
             for node in added.nodes():
@@ -101,12 +101,12 @@ class _Planner:
                 if own and node.name in graph.added:
                     continue
                 if not self._appended or nested:
-                    whose = "" if own else f", but of graph {node.graph.name}"
+                    whose = "" if own else f" but of graph {node.graph.name}"
                     raise GraphError(
-                        f"node {added.name} needs {node.name}, which is no node of graph {graph.name}{whose}"
+                        f"node {added.name} depends on {node.name}, which is not a node of graph {graph.name}{whose}"
                     )
                 if node.name in graph.added:
-                    raise GraphError(f"node {node.name} is both a node of the run and one that is appended to it")
+                    raise GraphError(f"node {node.name} exists in the run and is also appended to it: rename one")
                 outside.add(node.name)
         return frozenset(outside)
 
@@ -116,9 +116,7 @@ def _refuse_own(added: NodeSpec) -> None:
     assert nested is not None
     for what, value in (("key", nested.key), ("tenant", nested.tenant)):
         if value is not None:
-            raise GraphError(
-                f"node {added.name}: graph {nested.name} is part of another one, which has the {what}: leave it out"
-            )
+            raise GraphError(f"node {added.name}: graph {nested.name} has a {what}: remove it, the outer graph decides")
 
 
 def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
@@ -132,8 +130,8 @@ def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
             continue
         if name in named:
             raise GraphError(
-                f"node {added.name} of graph {graph.name} takes the output of {name}, but may run though {name} has "
-                f"none: write {name}.output.default(…)"
+                f"node {added.name} of graph {graph.name} takes the output of {name} but may run without it: "
+                f"use {name}.output.default(…)"
             )
         ensured.add(name)
         rules.append(done_rule(name))
@@ -153,7 +151,7 @@ def _is_plain(rule: Rule) -> bool:
 
 
 def _ensured(rules: Iterable[Rule]) -> Iterator[str]:
-    """The nodes that have ended well when all these rules are true."""
+    """Yield the nodes that have succeeded when all these rules are true."""
     for rule in rules:
         if rule[0] == "done":
             yield rule[1]
@@ -162,7 +160,7 @@ def _ensured(rules: Iterable[Rule]) -> Iterator[str]:
 
 
 def _compared(rule: Rule) -> Iterator[str]:
-    """The nodes whose outputs a condition compares, as far as it can't be true without them."""
+    """Yield the nodes without whose output a condition can't be true."""
     if rule[0] == "all":
         for each in rule[1]:
             yield from _compared(each)
@@ -176,21 +174,21 @@ def _ordered(graph: Graph, plans: Mapping[str, CompiledNode], outside: frozenset
         return list(sorter.static_order())
     except graphlib.CycleError as error:
         raise GraphError(
-            f"nodes of graph {graph.name} wait for each other in a circle: {' -> '.join(error.args[1])}"
+            f"nodes of graph {graph.name} depend on each other in a cycle: {' -> '.join(error.args[1])}"
         ) from None
 
 
 def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
-    """A node that takes the output of one that a condition may skip must say what then."""
+    """Reject nodes that take the output of a node that may be skipped, without a default."""
     skippable: set[str] = set()
     for plan in ordered:
-        added = plan.added
+        added = plan.spec
         explicit = set(_ensured(condition.rule for condition in added.after))
         for fill in added.fills:
             name = fill.reference["node"]
             if name in skippable and name not in explicit and not has_default(fill):
                 raise GraphError(
-                    f"node {added.name} of graph {graph.name} takes the output of {name}, which may be skipped: write "
+                    f"node {added.name} of graph {graph.name} takes the output of {name}, which may be skipped: use "
                     f"{name}.output.default(…), or after=[{name}] to skip {added.name} with it"
                 )
         if _may_be_skipped(plan, skippable):
@@ -198,8 +196,8 @@ def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
 
 
 def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
-    """By a condition, not by a failure; alone, or with one that it comes after."""
-    if plan.added.gate is not None and plan.added.gate.on_timeout == "skip":
+    """Return whether a condition, its own or that of a dependency, may skip the node."""
+    if plan.spec.gate is not None and plan.spec.gate.on_timeout == "skip":
         return True
     if plan.rule is None:
         return not skippable.isdisjoint(plan.needs)
@@ -207,7 +205,7 @@ def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
 
 
 def _never_false(rule: Rule) -> bool:
-    """Whether only a failure can make a rule false."""
+    """Return whether only a failure can make a rule false."""
     return rule[0] in ("done", "finished") or (rule[0] == "all" and all(map(_never_false, rule[1])))
 
 
@@ -237,7 +235,7 @@ def graph_digests(plan: CompiledGraph, result: str | None) -> tuple[str, str | N
 
 def _has_options(plan: CompiledGraph) -> bool:
     return any(
-        (node.added.request is not None and node.added.request.options.canonical())
+        (node.spec.request is not None and node.spec.request.options.canonical())
         or (node.graph is not None and _has_options(node.graph))
         for node in plan.nodes
     )
@@ -245,14 +243,14 @@ def _has_options(plan: CompiledGraph) -> bool:
 
 def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
-    for node in sorted(plan.nodes, key=lambda each: each.added.name):
+    for node in sorted(plan.nodes, key=lambda each: each.spec.name):
         whole.update(b"\n")
-        whole.update(canonical(_described(node, with_options), f"node {node.added.name}").encode())
+        whole.update(canonical(_described(node, with_options), f"node {node.spec.name}").encode())
     return whole.hexdigest()
 
 
 def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
-    added = node.added
+    added = node.spec
     told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
     if added.request is not None:
         args = added.request.signature.with_defaults(added.request.args)
@@ -270,5 +268,5 @@ def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
 def _in_order(rule: Rule | None) -> Any:
     if rule is None or rule[0] not in ("all", "any", "none"):
         return rule
-    parts = {canonical(part): part for part in map(_in_order, rule[1])}  # said twice is said once
+    parts = {canonical(part): part for part in map(_in_order, rule[1])}  # Duplicates count once.
     return [rule[0], [parts[text] for text in sorted(parts)]]

@@ -1,5 +1,6 @@
-"""State machines: states are typed classes, and what their `run` returns is the next one. Only the current state is
-kept, as the arguments of the run, so that a machine may go on for years.
+"""State machines: states are typed classes whose `run` returns the next state.
+
+Only the current state is stored, as the arguments of the run, so a machine can run for years.
 """
 
 from __future__ import annotations
@@ -50,18 +51,37 @@ class _StateMeta(type):
         for setting in _SETTINGS:
             if setting in body.get("__annotations__", {}) and "ClassVar" not in str(body["__annotations__"][setting]):
                 raise TaskError(
-                    f"state {name}: {setting} is a setting of states, not a field: leave out its annotation, or give "
-                    "the field another name"
+                    f"state {name}: {setting} is a setting of states and can't be a field: remove its annotation, or "
+                    "rename the field"
                 )
-        dataclasses.dataclass(kw_only=True)(made)  # changes the class itself
+        dataclasses.dataclass(kw_only=True)(made)  # Modifies the class in place.
         return cast(_StateMeta, made)
 
 
 class State(metaclass=_StateMeta):
-    """A state of a machine. Annotated names are its fields, given by keyword; `retry` and `timeout` are settings.
+    """The base class of a machine's states.
 
-    Its `run`, an async def with a Context or a def with a SyncContext, returns the next state, `After(delay, state)`,
-    or `Done(value)`; None is `Done(None)`.
+    Annotated names are the state's fields, passed by keyword and stored as JSON. `run` takes a `Context` (async def) or
+    a `SyncContext` (def) and returns the next state, `After(delay, state)`, or `Done(value)`. None means `Done(None)`.
+
+    Example:
+        ```python
+        class Paying(State):
+            customer: str
+            month: int = 1
+            retry = Retry(max_attempts=10)
+
+            async def run(self, ctx: Context) -> "Paying | Done[str]":
+                if not await ctx.step(charge, self.customer, self.month):
+                    return Done("not paid")
+                await ctx.sleep(timedelta(days=30))
+                return Paying(customer=self.customer, month=self.month + 1)
+        ```
+
+    Attributes:
+        retry: When to retry a failed attempt in this state. Defaults to the machine's. Each state starts with a full
+            retry budget.
+        timeout: The limit for one attempt in this state. Defaults to the machine's.
     """
 
     retry: ClassVar[Retry | None] = None
@@ -69,7 +89,11 @@ class State(metaclass=_StateMeta):
 
 
 class Done(Generic[R_co]):
-    """The end of a machine, with its result."""
+    """Finish the machine. Return it from `run`.
+
+    Args:
+        value: The run's result.
+    """
 
     __slots__ = ("value",)
 
@@ -85,7 +109,12 @@ class Done(Generic[R_co]):
 
 
 class After(Generic[R_co]):
-    """The next state, after a while. Meanwhile the run is `scheduled`."""
+    """Move to another state after a delay. Return it from `run`. Until then the run is `scheduled`.
+
+    Args:
+        delay: Seconds or a `timedelta`.
+        state: The next state.
+    """
 
     __slots__ = ("delay", "state")
 
@@ -98,7 +127,7 @@ class After(Generic[R_co]):
 
 
 class Transition(NamedTuple):
-    """A transition: the kept text of the next state, and after how many microseconds."""
+    """A move to the state `to`. `args` is its stored form; `delay` is in microseconds."""
 
     args: str
     delay: int | None
@@ -106,7 +135,7 @@ class Transition(NamedTuple):
 
 
 class StateDefinition:
-    """One state's class as the engine uses it."""
+    """A state class with its checked settings."""
 
     def __init__(self, machine: str, kind: type[State]) -> None:
         self.name = kind.__name__
@@ -118,7 +147,7 @@ class StateDefinition:
         self._decoder: msgspec.json.Decoder[Any] | None = None
 
     def read(self, fields: bytes) -> State:
-        """The state of kept fields."""
+        """Decode a state from its stored fields."""
         if self._decoder is None:
             self._decoder = decoder(self.kind)
         state: State = self._decoder.decode(fields)
@@ -126,19 +155,19 @@ class StateDefinition:
 
     @functools.cached_property
     def secret(self) -> bool:
-        """Whether there is a `Secret` in its fields."""
+        """Whether a field contains a `Secret`."""
         return has_secrets(self.kind)
 
 
 class StoredState(msgspec.Struct):
-    """A state as it is kept."""
+    """The stored form of a state."""
 
     state: str
     fields: msgspec.Raw
 
 
 class StateSignature:
-    """What the engine needs of a run that is in one of the states: the function to call, and what its return means."""
+    """The signature of a run in one state: decodes the state, and interprets what its `run` returns."""
 
     def __init__(self, machine: MachineSignature, definition: StateDefinition | None, fault: str = "") -> None:
         self._machine = machine
@@ -155,24 +184,26 @@ class StateSignature:
         return state.run(ctx)
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The state that is kept; raises BadState when it can't be read."""
+        """Decode the stored state. Raises BadState if this code can't read it."""
         if self._definition is None:
             raise BadState(self._fault)
         try:
             return (self._definition.read(bytes(decode(text, StoredState).fields)),), {}
         except (msgspec.MsgspecError, RecursionError, TypeError) as error:
-            raise BadState(f"{self._definition.where} can't be read from what is kept: {error}") from error
+            raise BadState(f"{self._definition.where}: the stored state can't be decoded: {error}") from error
 
     def next_transition(self, value: Any) -> Transition | str:
-        """What a state returned: the next one, or the text of the result; raises BadState where it is neither, and
-        PayloadError where the result can't be kept."""
+        """Return the transition, or the JSON of the result, that a state's `run` has returned.
+
+        Raises BadState for any other value, and PayloadError if the result can't be serialized.
+        """
         if value is None or isinstance(value, Done):
             return encode(None if value is None else value.value, f"the result of machine {self._machine.task_name}")
         delay, state = (value.delay, value.state) if isinstance(value, After) else (None, value)
         if not isinstance(state, State):
             where = self._machine.task_name if self._definition is None else self._definition.where
             if isinstance(value, After):
-                raise BadState(f"{where} returned {value!r}: After takes the state that comes next")
+                raise BadState(f"{where} returned {value!r}: After takes the next state")
             raise BadState(f"{where} returned {state!r}: return the next state, After(…), Done(…) or None")
         try:
             return Transition(self._machine.encode((state,), {}), delay, type(state).__name__)
@@ -181,28 +212,31 @@ class StateSignature:
 
 
 class MachineSignature:
-    """The arguments of a machine: one state."""
+    """The signature of a machine: its only argument is a state."""
 
     def __init__(self, task_name: str, definitions: Mapping[str, StateDefinition]) -> None:
         self.task_name = task_name
         self._definitions = definitions
 
     def of(self, args: str) -> tuple[StateSignature, StateDefinition | None]:
-        """What the engine needs to run the state that is kept."""
+        """Return the signature and definition of the stored state."""
         try:
             name = decode(args, StoredState).state
         except PayloadError as error:
-            return StateSignature(self, None, f"machine {self.task_name}: what is kept is no state: {error}"), None
+            fault = f"machine {self.task_name}: the stored arguments are not a state: {error}"
+            return StateSignature(self, None, fault), None
         definition = self._definitions.get(name)
         if definition is None:
             known = ", ".join(self._definitions)
-            fault = f"machine {self.task_name} has no state {name!r}, which is kept; it has {known}"
+            fault = f"machine {self.task_name}: stored state {name!r} does not exist in this code; it has {known}"
             return StateSignature(self, None, fault), None
         return StateSignature(self, definition), definition
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The state by its name and fields; raises BadArguments when it is none of the machine's. Those who have no
-        classes, such as the command line, give name and fields themselves."""
+        """Return the name and fields of a state. Raises BadArguments if the machine doesn't have it.
+
+        Callers without the classes, such as the CLI, pass name and fields as a mapping.
+        """
         state = args[0] if len(args) == 1 and not kwargs else kwargs
         if isinstance(state, Mapping):
             if set(state) == {"state", "fields"} and str(state["state"]) in self._definitions:
@@ -218,16 +252,16 @@ class MachineSignature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return self.encode_bound(self.bound(args, kwargs), ())
 
-    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
-        """The JSON text of a state; checked by its types, unless some of its fields are filled in later."""
+    def encode_bound(self, bound: dict[str, Any], pending: Collection[str]) -> str:
+        """Encode a state. Its field types are checked unless outputs are inserted later."""
         definition = self._definitions[bound["state"]]
         text = encode(bound, definition.where)
-        if "fields" not in waiting:
+        if "fields" not in pending:
             try:
                 state = definition.read(bytes(decode(text, StoredState).fields))
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise BadArguments(f"{definition.where}: {error}") from error
-            if definition.secret:  # fields that are annotated as secrets become such
+            if definition.secret:  # Wrap the fields that are annotated as secrets.
                 text = encode({**bound, "fields": _fields(state)}, definition.where)
         return text
 
@@ -235,8 +269,7 @@ class MachineSignature:
         return text
 
     def decode_result(self, text: str) -> Any:
-        """The result as what states are annotated to be done with; plain JSON where they don't say, or it doesn't
-        fit."""
+        """Decode a result as a type that some state's `Done[…]` annotation names, or else as plain JSON."""
         try:
             return decode(text, self._result_kind)
         except PayloadError:
@@ -246,7 +279,7 @@ class MachineSignature:
     def _result_kind(self) -> Any:
         kinds = dict.fromkeys(kind for definition in self._definitions.values() for kind in _done_with(definition.kind))
         try:
-            kind: Any = Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - of a list that isn't known beforehand
+            kind: Any = Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - the members are dynamic
             decoder(kind)
         except TypeError:
             return Any
@@ -259,7 +292,16 @@ class MachineSignature:
 
 
 class Machine(Task[[S], Any], Generic[S]):
-    """A registered machine. `enqueue` begins one in a state. It can be used wherever a task can."""
+    """A registered state machine, returned by `app.machine`. Usable wherever a task is.
+
+    Example:
+        ```python
+        run = subscription.enqueue(Trial(customer="ada"))
+        ```
+
+    Attributes:
+        states: The names of its states.
+    """
 
     durable: ClassVar[bool] = True
     signature: MachineSignature
@@ -272,7 +314,7 @@ class Machine(Task[[S], Any], Generic[S]):
         self.states = tuple(definitions)
         self._first = next(iter(definitions.values())).kind
         self.history = history
-        """How many entries of a run's history are kept; None for all."""
+        """How many history entries of a run are kept. None keeps all."""
 
     @property
     def origin(self) -> Callable[..., Any]:
@@ -298,19 +340,19 @@ def _fields(state: Any) -> dict[str, Any]:
 
 def _definitions_of(machine: str, states: Collection[Any]) -> dict[str, StateDefinition]:
     if not states:
-        raise ConfigError(f"machine {machine} has no states: give its classes after the name")
+        raise ConfigError(f"machine {machine} has no states: pass their classes after the name")
     definitions: dict[str, StateDefinition] = {}
     for kind in states:
         if not (isinstance(kind, type) and issubclass(kind, State)):
-            raise ConfigError(f"machine {machine}: {kind!r} is no class of a State")
+            raise ConfigError(f"machine {machine}: {kind!r} is not a subclass of State")
         if kind.__name__ in definitions:
-            raise ConfigError(f"machine {machine} has two states named {kind.__name__}")
+            raise ConfigError(f"machine {machine} has two states named {kind.__name__}: rename one")
         definitions[kind.__name__] = StateDefinition(machine, kind)
     return definitions
 
 
 def _done_with(kind: type[State]) -> list[Any]:
-    """Each T of a `Done[T]` that a state's run is annotated to return."""
+    """Return each T of a `Done[T]` in the return annotation of a state's `run`."""
     run: Callable[..., Any] = kind.run  # type: ignore[attr-defined]
     try:
         returned = resolve(run, inspect.signature(run).return_annotation)
@@ -323,13 +365,13 @@ def _done_with(kind: type[State]) -> list[Any]:
 def _run_in(kind: type[State], where: str) -> RunIn:
     run: Callable[..., Any] | None = getattr(kind, "run", None)
     if run is None:
-        raise TaskError(f"{where} has no run: write `async def run(self, ctx: Context)`, or a def with a SyncContext")
+        raise TaskError(f"{where} has no run method: add `async def run(self, ctx: Context)`")
     is_async = inspect.iscoroutinefunction(run)
     parameters = list(inspect.signature(run).parameters.values())
     if len(parameters) != 2:
-        raise TaskError(f"{where}: run takes self and a context, and nothing else")
+        raise TaskError(f"{where}: run must take exactly self and a context")
     annotation = named(run, parameters[1].annotation)
     if annotation is (SyncContext if is_async else Context):
         other = "Context" if is_async else "SyncContext"
-        raise TaskError(f"{where}: an {'async def' if is_async else 'plain def'} run takes a {other}")
+        raise TaskError(f"{where}: {'an async def' if is_async else 'a plain def'} run takes a {other}")
     return "loop" if is_async else "thread"

@@ -1,6 +1,7 @@
-"""From what an author gives to a context's method to the operation it means, checked. Nothing is carried out here.
+"""Create the operations of `Context` and `SyncContext` from their arguments, checked. Nothing is executed here.
 
-`Context` and `SyncContext` share all of it; what differs between them is that functions of the latter can't be awaited.
+The digests that identify steps and children are computed here too. Tests pin them: a different digest for the same
+arguments would run the finished steps of in-flight runs again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from holdfast.task.graph_compiler import compile_graph, graph_digest, result_nam
 from holdfast.task.options import Options, check_retry, positive_micros
 from holdfast.task.task import Request, Task
 
-MOST_ITEMS = 100_000
+MAX_MAP_ITEMS = 100_000
 
-_USE_CONTEXT = "use it in an async def whose first parameter is a Context, or write it as a plain def"
+_USE_CONTEXT = "write it as a plain def, or call it from an async def with a Context"
 
 
 class StepSettings(msgspec.Struct):
-    """What can be said about a step beside its function. `timeout` is microseconds."""
+    """The options of a step. `timeout` is in microseconds."""
 
     name: str | None = None
     retry: Retry | None = None
@@ -61,9 +62,9 @@ NOTHING: Mapping[str, Any] = {}
 # Identity
 
 LENGTH = len(DIGEST_VERSION) + 16
-"""The version, and 64 bits in hexadecimal: enough to tell apart calls of one function in one run."""
+"""The version and 64 bits in hexadecimal: enough to distinguish the calls of one function in one run."""
 
-_HINT = "pass plain values; or let the function find the object by itself, or capture it and give the step a name=…"
+_HINT = "pass plain values; or let the function look the object up, or capture it in a closure and set name=…"
 
 
 def _short(text: str) -> str:
@@ -74,7 +75,7 @@ NO_ARGUMENTS = _short(canonical([[], {}]))
 
 
 def arguments_digest(step: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The digest of the arguments of a step."""
+    """Return the digest of a step's arguments."""
     if not args and not kwargs:
         return NO_ARGUMENTS
     try:
@@ -84,9 +85,9 @@ def arguments_digest(step: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def child_digest(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
-    """The digest of a child's arguments by name, defaults included, and of the options asked for.
+    """Return the digest of a child's arguments by name, with defaults, and of its options.
 
-    It is made of the values, not of the kept text: in that the members of a set stand in any order.
+    Computed from the values, not from the stored text, in which the members of a set have no fixed order.
     """
     bound = canonical(task.signature.bound(args, kwargs), f"the arguments of task {task.name}")
     named = decode(task.signature.with_defaults(bound))
@@ -94,7 +95,7 @@ def child_digest(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def items_digest(task: Task[..., Any], items: Iterable[Any], options: Options) -> str:
-    """The digest of many children of one task. Piece by piece: together they may be larger than a payload."""
+    """Return the digest of the items of a `map`, item by item: together they may exceed a payload."""
     whole = hashlib.sha256(canonical(options.canonical()).encode())
     for item in items:
         whole.update(b"\n")
@@ -123,7 +124,7 @@ def step_settings(
 
 
 def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: bool) -> operations.Step:
-    """`ctx.step(…)`: what is named like an option of steps is one, everything else goes to the function."""
+    """Create the step of `ctx.step(…)`. Keyword arguments named like step options are options."""
     if not given:
         return step_with(NO_SETTINGS, fn, args, NOTHING, blocking=blocking)
     if len(given) == 1 and type(name := given.get("name")) is str:
@@ -141,14 +142,14 @@ def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: boo
 
 @lru_cache(maxsize=1024)
 def _named(name: str) -> StepSettings:
-    """The settings of steps that were given a name and nothing else, which are many: made once."""
+    """Cache the settings of steps that have only a name, the most common kind."""
     return step_settings(name=name)
 
 
 def step_with(
     settings: StepSettings, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool
 ) -> operations.Step:
-    """`ctx.options(…).step(…)`."""
+    """Create the step of `ctx.options(…).step(…)`."""
     info = None if functions.active_fakes else cached_info(fn)
     name = settings.name or (None if info is None else info.name)
     if info is None or name is None:
@@ -176,7 +177,7 @@ def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking:
 def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
     name, function, info = _called("transaction", fn)
     made = operations.Transaction(name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
-    refuse_async("transaction", made.fn, "a transaction is held open by a thread: write it as a plain def")
+    refuse_async("transaction", made.fn, "transactions run in a thread: write it as a plain def")
     return made
 
 
@@ -210,18 +211,18 @@ def emit(event: str, payload: Any) -> operations.Emit:
 
 
 def spawn(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> operations.Spawn:
-    """A child, for `ctx.spawn` and `ctx.call`."""
+    """Create the child of `ctx.spawn` or `ctx.call`."""
     request = _request(verb, task, args, kwargs)
     _refuse_once(verb, request)
     return operations.Spawn(request, child_digest(task, args, kwargs, request.options))
 
 
 def submit(graph: Any, result: Any) -> operations.Submit:
-    """A graph as a child."""
+    """Create the child graph of `ctx.submit`."""
     plan = compile_graph(graph)
     if plan.graph.key is not None:
         raise GraphError(
-            f"ctx.submit: graph {plan.graph.name} has a key, but a child is made once anyway: leave it out"
+            f"ctx.submit: graph {plan.graph.name} has a key: remove it, a child is created exactly once anyway"
         )
     named = result_name(plan, result)
     return operations.Submit(plan, named, graph_digest(plan, named)[:LENGTH])
@@ -237,20 +238,20 @@ def join(run: Any) -> operations.Join:
     if not isinstance(id, UUID) or not isinstance(task, str):
         if inspect.iscoroutine(run):
             run.close()
-            raise TaskError("ctx.join takes a run, not the call that makes it: write `run = await ctx.spawn(…)` first")
-        raise TaskError(f"ctx.join takes the run that ctx.spawn gave, not a {type(run).__name__}")
+            raise TaskError("ctx.join takes a run, not a coroutine: write `run = await ctx.spawn(…)` first")
+        raise TaskError(f"ctx.join takes a run returned by ctx.spawn, not {type(run).__name__}")
     return operations.Join(id, task)
 
 
 def fan_out(task: Any, items: Any, concurrency: int | None, errors: Any) -> operations.Map:
-    """`ctx.map(…)`."""
+    """Create the children of `ctx.map(…)`."""
     _refuse_no_task("map", task)
     if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int)):
-        raise ConfigError(f"the concurrency of ctx.map must be an int or None, not {type(concurrency).__name__}")
+        raise ConfigError(f"ctx.map: concurrency must be an int or None, not {type(concurrency).__name__}")
     if concurrency is not None and concurrency < 1:
-        raise ConfigError(f"the concurrency of ctx.map must be at least 1, but is {concurrency}")
+        raise ConfigError(f"ctx.map: concurrency must be at least 1, not {concurrency}")
     if errors not in ("raise", "return"):
-        raise ConfigError(f'the errors of ctx.map must be "raise" or "return", but are {errors!r}')
+        raise ConfigError(f'ctx.map: errors must be "raise" or "return", not {errors!r}')
     given = _items(items)
     requests = [_item_request(task, at, item) for at, item in enumerate(given)]
     if requests:
@@ -262,7 +263,7 @@ def fan_out(task: Any, items: Any, concurrency: int | None, errors: Any) -> oper
     return operations.Map(task.name, requests, digest, concurrency, errors)
 
 
-# About the run itself
+# This run
 
 NOW = operations.Value("now")
 RANDOM = operations.Value("random")
@@ -274,9 +275,9 @@ def progress(done: float, total: float | None, note: str | None) -> operations.P
         if what == "total" and number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise ConfigError(f"{what} of ctx.progress must be a finite number, but is {number!r}")
+            raise ConfigError(f"ctx.progress: {what} must be a finite number, not {number!r}")
     if note is not None and not isinstance(note, str):
-        raise ConfigError(f"note of ctx.progress must be a str, not {type(note).__name__}")
+        raise ConfigError(f"ctx.progress: note must be a str, not {type(note).__name__}")
     return operations.Progress(encode({"done": done, "total": total, "note": note}, "the progress"))
 
 
@@ -292,7 +293,7 @@ def restart(task: Task[..., Any], args: tuple[Any, ...]) -> operations.Restart:
 
 
 def _called(verb: str, fn: Any, given: str | None = None) -> tuple[str, Callable[..., Any], FunctionInfo]:
-    """What an author gave to be called: its name, the function itself, and what is known of it."""
+    """Return the name of a function, the function to call (a fake in tests), and its info."""
     function = plain_function(verb, fn)
     name = own_name(verb, function) if given is None else given
     if functions.active_fakes:
@@ -304,13 +305,12 @@ def _exceptions(raises: Any) -> tuple[type[Exception], ...]:
     classes = raises if isinstance(raises, tuple | list) else (raises,)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise ConfigError(f"raises of a step takes classes of exceptions, but got {kind!r}")
+            raise ConfigError(f"ctx.options: raises= takes exception classes, not {kind!r}")
     return tuple(classes)
 
 
 def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
-    """A function may need an argument that is named like an option that was given: it wouldn't get it, and fail at
-    every try."""
+    """Reject a step whose function needs an argument that was taken as a step option."""
     fn = step.fn
     try:
         if given:
@@ -318,8 +318,8 @@ def _refuse_unfilled(step: operations.Step, given: Collection[str]) -> None:
     except TypeError:
         name = min(given)
         raise TaskError(
-            f"ctx.step: {name}= is the step's own option, but {shown(fn)} needs an argument of that name: write "
-            f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), where every argument is the function's"
+            f"ctx.step: {name}= is a step option, but {shown(fn)} needs an argument of that name: use "
+            f"ctx.options(…).step({getattr(fn, '__name__', 'fn')}, {name}=…), which passes every argument on"
         ) from None
 
 
@@ -335,10 +335,10 @@ def _readable(type: Any, verb: str) -> Any:
     if type is None or type is Any:
         return None
     if isinstance(type, str):
-        raise ConfigError(f"the type of ctx.{verb} must be a type, not a str: leave out the quotes")
+        raise ConfigError(f"ctx.{verb}: type= must be a type, not a str: remove the quotes")
     try:
         _check_readable(type, verb)
-    except TypeError:  # not hashable, so not cached
+    except TypeError:  # Unhashable types can't be cached.
         _check_readable.__wrapped__(type, verb)
     return type
 
@@ -348,13 +348,13 @@ def _check_readable(type: Any, verb: str) -> None:
     try:
         check(f"ctx.{verb}: type= is", type, type)
     except Unresolved as error:
-        raise TaskError(f"ctx.{verb}: the type {type!r} can't be resolved: {error}") from error
+        raise TaskError(f"ctx.{verb}: type {type!r} can't be resolved: {error}") from error
 
 
 def _refuse_no_task(verb: str, task: Any) -> None:
     if not isinstance(task, Task):
-        hint = "decorate it with @app.task, or run it with ctx.step" if callable(task) else "one made by @app.task"
-        raise TaskError(f"ctx.{verb} takes a task, but got {shown(task)}: {hint}")
+        hint = ": decorate it with @app.task, or run it with ctx.step" if callable(task) else ""
+        raise TaskError(f"ctx.{verb} takes a task, not {shown(task)}{hint}")
 
 
 def _request(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request[Any]:
@@ -366,27 +366,27 @@ def _request(verb: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _refuse_connection(verb: str, request: Request[Any]) -> None:
     if request.options.connection is not None:
-        raise ConfigError(f"ctx.{verb}: leave out connection=: the context makes runs in a transaction of its own")
+        raise ConfigError(f"ctx.{verb}: remove connection=: the context creates runs in its own transaction")
 
 
 def _refuse_once(verb: str, request: Request[Any]) -> None:
     for option in ("key", "unique"):
         if getattr(request.options, option) is not None:
             raise TaskError(
-                f"ctx.{verb}: option {option} isn't for children: a child is made once anyway; "
+                f"ctx.{verb}: remove option {option}: a child is created exactly once anyway; "
                 f"for an independent run with {option}= use ctx.enqueue"
             )
 
 
 def _items(items: Any) -> list[Any]:
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise ConfigError(f"ctx.map takes a list of items, not a {type(items).__name__}")
+        raise ConfigError(f"ctx.map takes a list of items, not {type(items).__name__}")
     if isinstance(items, set | frozenset):
-        raise ConfigError("ctx.map: a set has another order at each replay; give its items in one order: sorted(…)")
-    given = list(islice(items, MOST_ITEMS + 1))
-    if len(given) > MOST_ITEMS:
+        raise ConfigError("ctx.map: a set has a different order at every replay; pass sorted(items)")
+    given = list(islice(items, MAX_MAP_ITEMS + 1))
+    if len(given) > MAX_MAP_ITEMS:
         raise ConfigError(
-            f"ctx.map takes at most {MOST_ITEMS:,} items; give each child a batch of them, or map in several parts"
+            f"ctx.map takes at most {MAX_MAP_ITEMS:,} items; pass batches to the children, or call map several times"
         )
     return given
 

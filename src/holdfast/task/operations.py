@@ -1,7 +1,7 @@
-"""What a durable function can ask for, as plain data: a context makes these, the engine carries them out.
+"""The operations of a durable function, as plain data: a context creates them, an executor carries them out.
 
-Each has a `base`: its identity without the number of its occurrence, which the engine adds (`base#1`, `base#2`, …).
-Steps and transactions are known by name and arguments; everything else by its kind, after a `$`, and a name.
+Each has a `base`: its identity without the occurrence number that the engine adds (`base#1`, `base#2`, …). Steps and
+transactions are identified by name and arguments; all others by `$`, their kind and a name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.task.task import Request, Task
 
 
 class Call(msgspec.Struct):
-    """An author's function with the arguments of one call."""
+    """A function with the arguments of one call."""
 
     name: str
     base: str
@@ -31,7 +31,7 @@ class Call(msgspec.Struct):
 
 
 class Step(Call):
-    """Part of the function, kept. `timeout` is microseconds."""
+    """A checkpointed function call. `timeout` is in microseconds."""
 
     retry: Retry | None = None
     timeout: int | None = None
@@ -40,7 +40,7 @@ class Step(Call):
 
 
 class Transaction(Call):
-    """A function that writes to the user's tables; its writes and its checkpoint are one transaction."""
+    """A function whose database writes are committed together with its checkpoint."""
 
 
 class Undo(Call):
@@ -48,7 +48,7 @@ class Undo(Call):
 
 
 class Sleep(msgspec.Struct):
-    """A time to wait until: `delay` microseconds from now, or the moment `until`."""
+    """A wait for a time: `delay` microseconds from now, or `until`."""
 
     name: str | None = None
     delay: int | None = None
@@ -60,7 +60,7 @@ class Sleep(msgspec.Struct):
 
 
 class WaitFor(msgspec.Struct):
-    """An event to wait for. `timeout` is microseconds, `type` what its payload is read as."""
+    """A wait for an event. `timeout` is in microseconds; `type` is that of the payload."""
 
     event: str
     timeout: int | None = None
@@ -72,7 +72,7 @@ class WaitFor(msgspec.Struct):
 
 
 class Receive(msgspec.Struct):
-    """The next message of a topic."""
+    """A wait for the next message of a topic."""
 
     topic: str
     timeout: int | None = None
@@ -84,7 +84,7 @@ class Receive(msgspec.Struct):
 
 
 class Emit(msgspec.Struct):
-    """An event of the run's own tenant. `payload` is JSON text."""
+    """An event to emit in the run's tenant. `payload` is JSON text."""
 
     event: str
     payload: str
@@ -95,7 +95,7 @@ class Emit(msgspec.Struct):
 
 
 class Spawn(msgspec.Struct):
-    """A child. `digest` names its arguments."""
+    """A child run. `digest` identifies its arguments and options."""
 
     request: Request[Any]
     digest: str
@@ -106,7 +106,7 @@ class Spawn(msgspec.Struct):
 
 
 class Submit(msgspec.Struct):
-    """A graph as a child. `result` is the node whose output is its result; `digest` names all that it asks for."""
+    """A child graph. `result` names the node whose output is its result; `digest` identifies the graph."""
 
     plan: CompiledGraph
     result: str | None
@@ -117,13 +117,13 @@ class Submit(msgspec.Struct):
         return f"$submit:{self.plan.graph.name}-{self.digest}"
 
     def result_task(self) -> str | None:
-        """The task whose result is the graph's; None where it is plain JSON."""
+        """Return the task whose result type the graph's result has, or None for plain JSON."""
         request = None if self.result is None else self.plan.graph.added[self.result].request
         return None if request is None else request.task
 
 
 class Join(msgspec.Struct):
-    """A child's result."""
+    """A wait for a child's result."""
 
     run: UUID
     task: str
@@ -131,7 +131,7 @@ class Join(msgspec.Struct):
 
 
 class Map(msgspec.Struct):
-    """Many children of one task, and their results."""
+    """A child per item, and a wait for their results."""
 
     task: str
     requests: Sequence[Request[Any]]
@@ -145,7 +145,7 @@ class Map(msgspec.Struct):
 
 
 class Enqueue(msgspec.Struct):
-    """An independent run, made once."""
+    """An independent run, enqueued exactly once."""
 
     request: Request[Any]
     digest: str
@@ -156,7 +156,7 @@ class Enqueue(msgspec.Struct):
 
 
 class Value(msgspec.Struct):
-    """A value that would differ at each replay, recorded."""
+    """A recorded value that would otherwise differ at each replay."""
 
     kind: Literal["now", "random", "uuid"]
 
@@ -166,21 +166,21 @@ class Value(msgspec.Struct):
 
 
 class Progress(msgspec.Struct):
-    """How far the run has come, as JSON text. Not recorded: a replay has nothing new to say."""
+    """A progress report as JSON text. Not part of the history."""
 
     text: str
     base: str = "$progress"
 
 
 class Write(msgspec.Struct):
-    """A piece of what the run writes for its followers, as JSON text."""
+    """A chunk of the run's stream, as JSON text."""
 
     text: str
     base: str = "$write"
 
 
 class Restart(msgspec.Struct):
-    """The same run as a fresh call. `args` is the JSON text of its arguments."""
+    """A restart of the run without its checkpoints. `args` is the JSON text of the new arguments."""
 
     args: str
     base: str = "$restart"
@@ -193,7 +193,7 @@ Operation: TypeAlias = (
 
 
 class AttemptInfo(Protocol):
-    """What is known about the attempt under way."""
+    """The current attempt, as a context shows it."""
 
     @property
     def run_id(self) -> UUID: ...
@@ -205,17 +205,19 @@ class AttemptInfo(Protocol):
     def task(self) -> Task[..., Any]: ...
 
     def check(self) -> None:
-        """Raise when the run was cancelled or the lease is lost."""
+        """Raise if the run was cancelled or its lease was lost."""
 
 
 class AsyncExecutorProtocol(AttemptInfo, Protocol):
-    """For `Context`. `perform` is called when the author calls, in the order of the code; its coroutine is awaited, or
-    made a task of, when the author does that."""
+    """Carries out the operations of a `Context`.
+
+    `perform` is called in the order of the code; the caller awaits its coroutine later or makes it an asyncio task.
+    """
 
     def perform(self, operation: Operation, /) -> Coroutine[Any, Any, Any]: ...
 
 
 class SyncExecutorProtocol(AttemptInfo, Protocol):
-    """For `SyncContext`."""
+    """Carries out the operations of a `SyncContext`."""
 
     def perform(self, operation: Operation, /) -> Any: ...

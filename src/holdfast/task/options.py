@@ -1,6 +1,6 @@
-"""What can be said about a task (`Declaration`) and about one call of it (`Options`), each checked where it is given.
+"""The settings of a task (`Declaration`) and the options of one call (`Options`), checked where they are given.
 
-Which of the two wins, and what it means for the row, is decided where a run is made.
+`client/run_creator.py` combines the two when it creates a run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from holdfast.model.retry import Retry
 RunIn: TypeAlias = Literal["loop", "thread", "process"]
 
 DEFAULT_RETRY = Retry()
-LARGEST_PRIORITY = 1_000_000
-MOST_CRASHES = 1_000_000
-LEAST_MEMORY = 128 * 1024 * 1024  # less than that, and not even the interpreter starts
-MOST_NAMES = 100  # tags, limits or aliases
+MAX_PRIORITY = 1_000_000
+MAX_CRASHES = 1_000_000
+MIN_MEMORY_BYTES = 128 * 1024 * 1024  # With less, the interpreter doesn't start.
+MAX_NAMES = 100  # Tags, limits or aliases.
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for one call; None where nothing was. Times and durations are microseconds."""
+    """The options of one call; None where unset. Times and durations are in microseconds."""
 
     queue: str | None = None
     priority: int | None = None
@@ -44,22 +44,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     connection: object = None
 
     def merge(self, **given: Any) -> Options:
-        """These options with others over them. None takes an option back."""
+        """Return these options with changes. None resets an option."""
         changes: dict[str, Any] = {}
         for name, value in given.items():
             check = _CHECKS.get(name)
             if check is None:
-                raise ConfigError(f"there is no option {name!r}; the options are {', '.join(_CHECKS)}")
+                raise ConfigError(f"unknown option {name!r}; the options are {', '.join(_CHECKS)}")
             changes[name] = None if value is None else check(value, f"option {name}")
         if "deadline" in changes:
             changes |= _deadline(changes["deadline"])
         merged = msgspec.structs.replace(self, **changes)
         if merged.delay is not None and merged.run_at is not None:
-            raise ConfigError("options delay and run_at exclude each other: give one of them")
+            raise ConfigError("options delay and run_at are mutually exclusive: remove one")
         return merged
 
     def canonical(self) -> dict[str, Any]:
-        """What was asked for, as plain data to compare requests by; key, tenant and connection aren't part of it."""
+        """Return the options as plain data for digests, without key, tenant and connection."""
         asked = {name: value for name in _COMPARED if (value := getattr(self, name)) is not None}
         if self.retry is not None:
             asked["retry"] = self.retry.to_json()
@@ -67,7 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the author said about a task. `run_in` is None for tasks whose code lives elsewhere."""
+    """The settings of a task. `run_in` is None if its code is in another application."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSettings(TypedDict, total=False):
-    """What `@app.task(…)` takes beside the name."""
+    """The keyword arguments of `@app.task(…)` besides the name."""
 
     aliases: Sequence[str]
     queue: str
@@ -115,7 +115,7 @@ def check_declaration(
     keep: Duration | None = None,
     memory: int | None = None,
 ) -> Declaration:
-    """The declaration of a task, with every setting checked; messages name the task and the setting."""
+    """Check every setting of a task. Messages name the task and the setting."""
     where = f"task {check_name(name, 'the name of a task')}"
     return Declaration(
         name=name,
@@ -125,7 +125,7 @@ def check_declaration(
         retry=DEFAULT_RETRY if retry is None else check_retry(retry, f"{where}: retry"),
         timeout=None if timeout is None else positive_micros(timeout, f"{where}: timeout"),
         deadline=None if deadline is None else positive_micros(deadline, f"{where}: deadline"),
-        run_in=_place(run_in, is_async, where),
+        run_in=_run_in(run_in, is_async, where),
         limits=_names(limits, f"{where}: limits"),
         max_crashes=_crashes(max_crashes, f"{where}: max_crashes"),
         keep=None if keep is None else to_micros(keep, f"{where}: keep"),
@@ -133,23 +133,23 @@ def check_declaration(
     )
 
 
-def _place(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:
+def _run_in(run_in: RunIn | None, is_async: bool, where: str) -> RunIn:
     if run_in is None:
         return "loop" if is_async else "thread"
     if run_in not in ("loop", "thread", "process"):
-        raise ConfigError(f'{where}: run_in must be "loop", "thread" or "process", but is {run_in!r}')
+        raise ConfigError(f'{where}: run_in must be "loop", "thread" or "process", not {run_in!r}')
     if is_async and run_in != "loop":
-        raise ConfigError(f'{where}: an async def runs in the "loop"; make it a plain def to run it in a {run_in}')
+        raise ConfigError(f'{where}: an async def runs in the "loop"; use a plain def to run it in a {run_in}')
     if not is_async and run_in == "loop":
-        raise ConfigError(f'{where}: a plain def would block the loop; make it an async def, or leave run_in="thread"')
+        raise ConfigError(f'{where}: a plain def would block the event loop; use an async def, or run_in="thread"')
     return run_in
 
 
 def _memory(value: Any, run_in: RunIn | None, what: str) -> int:
     if run_in != "process":
-        raise ConfigError(f'{what} is for tasks with run_in="process": other code shares the worker\'s memory')
-    if isinstance(value, bool) or not isinstance(value, int) or value < LEAST_MEMORY:
-        raise ConfigError(f"{what} is a number of bytes, at least {LEAST_MEMORY:,}, but is {value!r}")
+        raise ConfigError(f'{what} needs run_in="process": other tasks share the memory of the worker')
+    if isinstance(value, bool) or not isinstance(value, int) or value < MIN_MEMORY_BYTES:
+        raise ConfigError(f"{what} must be at least {MIN_MEMORY_BYTES:,} bytes, not {value!r}")
     return value
 
 
@@ -159,15 +159,15 @@ def _key(value: Any, what: str) -> str:
 
 def _priority(value: Any, what: str) -> int:
     number = _int(value, what)
-    if abs(number) > LARGEST_PRIORITY:
-        raise ConfigError(f"{what} must be within ±{LARGEST_PRIORITY:,}, but is {number}")
+    if abs(number) > MAX_PRIORITY:
+        raise ConfigError(f"{what} must be within ±{MAX_PRIORITY:,}, not {number}")
     return number
 
 
 def _crashes(value: Any, what: str) -> int:
     number = _int(value, what)
-    if not 0 <= number <= MOST_CRASHES:
-        raise ConfigError(f"{what} must be between 0 and {MOST_CRASHES:,}, but is {number}")
+    if not 0 <= number <= MAX_CRASHES:
+        raise ConfigError(f"{what} must be from 0 to {MAX_CRASHES:,}, not {number}")
     return number
 
 
@@ -186,7 +186,7 @@ def check_retry(value: Any, what: str) -> Retry:
 def positive_micros(value: Any, what: str) -> int:
     micros = to_micros(value, what)
     if micros == 0:
-        raise ConfigError(f"{what} must be more than nothing, but is {value}")
+        raise ConfigError(f"{what} must be greater than 0, not {value}")
     return micros
 
 
@@ -194,21 +194,21 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ConfigError(f"{what} must be a list or tuple of names, not {type(value).__name__}")
     names = tuple(dict.fromkeys(check_name(item, f"a name in {what}") for item in value))
-    if len(names) > MOST_NAMES:
-        raise ConfigError(f"{what} may have {MOST_NAMES} names, but has {len(names):,}")
+    if len(names) > MAX_NAMES:
+        raise ConfigError(f"{what} must have at most {MAX_NAMES} names, not {len(names):,}")
     return names
 
 
-def _time_or_duration(value: Any, what: str) -> int | _Moment:
-    return _Moment(time_to_micros(value, what)) if isinstance(value, datetime) else positive_micros(value, what)
+def _time_or_duration(value: Any, what: str) -> int | _Time:
+    return _Time(time_to_micros(value, what)) if isinstance(value, datetime) else positive_micros(value, what)
 
 
-class _Moment(msgspec.Struct, frozen=True):
+class _Time(msgspec.Struct, frozen=True):
     at: int
 
 
-def _deadline(value: int | _Moment | None) -> dict[str, int | None]:
-    if isinstance(value, _Moment):
+def _deadline(value: int | _Time | None) -> dict[str, int | None]:
+    if isinstance(value, _Time):
         return {"deadline": None, "deadline_at": value.at}
     return {"deadline": value, "deadline_at": None}
 

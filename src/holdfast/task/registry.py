@@ -1,4 +1,7 @@
-"""The tasks of an app by name, and the modules that declare them. Importing is the only side effect here."""
+"""The tasks of an app by name, and how functions and state classes become tasks.
+
+Importing the modules of `include` is the only side effect here.
+"""
 
 from __future__ import annotations
 
@@ -22,42 +25,40 @@ from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
-MOST_WEIGHT = 1000
+MAX_WEIGHT = 1000
 
 
 def task_name(fn: Callable[..., Any]) -> str:
-    """`module.qualname`, in a script by its file's name. Functions that can't be found by it need `name=`."""
+    """Return `module.qualname`; in a script, the file's name is the module."""
     name = dotted_name(fn)
     if "<locals>" in name or "<lambda>" in name:
-        raise TaskError(
-            f"task {name}: functions inside functions and lambdas have no lasting name; give one: @app.task(name=…)"
-        )
+        raise TaskError(f"task {name}: nested functions and lambdas have no stable name; set one: @app.task(name=…)")
     return name
 
 
 class Registry:
-    """Tasks by name and alias. `include` names modules that are imported when a name isn't known, or by `load`."""
+    """Tasks by name and alias. Modules in `include` are imported by `load`, or when a name is unknown."""
 
     def __init__(self, include: Sequence[str] = ()) -> None:
         if isinstance(include, str):
-            raise ConfigError(f"include must be a list of modules, not a str: write include=[{quoted(include)}]")
-        self._waiting = [check_name(module, "a module in include") for module in include]
+            raise ConfigError(f"include must be a list of modules, not a str: use include=[{quoted(include)}]")
+        self._unimported = [check_name(module, "a module in include") for module in include]
         self.limits = DeclaredLimits()
         self.fair: dict[str, dict[str, int]] = {}
-        """Fair queues, with the weights of tenants."""
+        """The fair queues, with their weights by tenant."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self._lock = threading.Lock()
 
     def register(self, task: Task[..., Any]) -> None:
-        """Add a task. The same function imported twice (as a script and as a module) takes its own place."""
+        """Add a task. A function imported twice, as a script and as a module, replaces itself."""
         names = (task.name, *task.declaration.aliases)
         with self._lock:
             for name in names:
                 known = self._tasks.get(name)
                 if known is not None and not _same_function(known, task):
                     raise DuplicateTask(
-                        f"two tasks would have the name {name}: {_place(known)} and {_place(task)}; "
-                        "give one of them another name="
+                        f"two tasks have the name {name}: {_location(known)} and {_location(task)}; "
+                        "set another name= for one of them"
                     )
             stale = [name for name, known in self._tasks.items() if known.name == task.name]
             for name in stale:
@@ -66,14 +67,12 @@ class Registry:
                 self._tasks[name] = task
 
     def serve(self, queue: str, fair: bool, weights: Mapping[str, int] | None) -> None:
-        """How a queue is served: in turns of tenants, or as runs arrive."""
+        """Configure whether a queue is claimed round-robin by tenant, or in order of arrival."""
         where = f"queue {check_queue(queue, 'the name of a queue')}"
         for tenant, weight in (weights or {}).items():
             check_name(tenant, f"{where}: a tenant in weights")
-            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MOST_WEIGHT:
-                raise ConfigError(
-                    f"{where}: the weight of {tenant} must be from 1 to {MOST_WEIGHT:,}, but is {weight!r}"
-                )
+            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+                raise ConfigError(f"{where}: the weight of {tenant} must be from 1 to {MAX_WEIGHT:,}, not {weight!r}")
         if weights and not fair:
             raise ConfigError(f"{where}: weights need fair=True")
         if fair:
@@ -82,7 +81,7 @@ class Registry:
             self.fair.pop(queue, None)
 
     def get(self, name: str) -> Task[..., Any]:
-        """The task of a name or alias."""
+        """Return the task with a name or alias."""
         if name not in self._tasks:
             self.load()
         try:
@@ -91,32 +90,30 @@ class Registry:
             raise UnknownTask(f"no task {quoted(name)} in this app; {self._hint(name)}") from None
 
     def decode_result(self, task: str, text: str) -> Any:
-        """A kept result, typed by the task's code where that is known, else plain JSON."""
+        """Decode a stored result as the task's return type, or as plain JSON if the task is unknown here."""
         try:
             return self.get(task).signature.decode_result(text)
         except UnknownTask:
             return decode(text)
 
     def load(self) -> None:
-        """Import the modules of `include` that weren't yet. No lock is held: imports have their own."""
-        for module in list(self._waiting):
+        """Import the modules of `include`. No lock is held: imports have their own."""
+        for module in list(self._unimported):
             try:
                 importlib.import_module(module)
             except Exception as error:
-                raise ConfigError(
-                    f"include: the module {module} can't be imported: {type(error).__name__}: {error}"
-                ) from error
-            if module in self._waiting:
-                self._waiting.remove(module)
+                raise ConfigError(f"include: importing {module} failed: {type(error).__name__}: {error}") from error
+            if module in self._unimported:
+                self._unimported.remove(module)
 
     def resolve(self) -> None:
-        """Resolve the annotations of every task now; TaskError for those that can't be."""
+        """Resolve the annotations of every task now. Raises TaskError if one can't be."""
         for task in self:
             if isinstance(task.signature, Signature):
                 task.signature.resolve()
 
     def names(self) -> dict[str, Task[..., Any]]:
-        """Every name and alias known so far, with its task."""
+        """Return every known name and alias with its task."""
         with self._lock:
             return dict(self._tasks)
 
@@ -136,7 +133,7 @@ class Registry:
         close += [known for known in self._tasks if known.rpartition(".")[2] == name and known not in close][:3]
         if close:
             return f"did you mean {' or '.join(close)}?"
-        return "name its module in include=, or use app.remote(…) if its code lives elsewhere"
+        return "list its module in include=, or use app.remote(…) if its code is in another application"
 
 
 def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:
@@ -145,14 +142,14 @@ def _same_function(known: Task[..., Any], task: Task[..., Any]) -> bool:
 
 
 def _origin(task: Task[..., Any]) -> tuple[str, int, str] | None:
-    """Where the function's code stands, whatever name its module was imported by."""
+    """Return the source location of a task, which doesn't depend on the name its module was imported by."""
     code = getattr(task.origin, "__code__", None)
     if code is None or task.origin is None:
         return None
     return os.path.realpath(code.co_filename), code.co_firstlineno, task.origin.__qualname__
 
 
-def _place(task: Task[..., Any]) -> str:
+def _location(task: Task[..., Any]) -> str:
     code = getattr(task.origin, "__code__", None)
     if code is None or task.origin is None:
         return repr(task)
@@ -169,7 +166,7 @@ _Parameter = inspect.Parameter
 
 
 class TaskDecorator(Protocol):
-    """What `@app.task(...)` returns. The order of the overloads matters."""
+    """The type of `@app.task(…)`. The order of the overloads matters."""
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> _AsyncDurable[P, R]: ...  # type: ignore[overload-overlap]
@@ -189,18 +186,20 @@ def register_task(
     name: str | None = None,
     **settings: Unpack[TaskSettings],
 ) -> Task[..., Any]:
-    """Make a task of a function and register it. One that takes a context first is a durable function."""
+    """Register a function as a task. If its first parameter is a context, it is a durable function."""
     _check_function(fn)
     is_async = inspect.iscoroutinefunction(fn)
     durable = _takes_context(fn, is_async)
     if durable and settings.get("run_in") == "process":
         raise ConfigError(
-            f"{fn.__qualname__} is a durable function, whose context lives in the worker, so it can't have "
-            'run_in="process": put the heavy part into a job with run_in="process", and ctx.call it'
+            f'{fn.__qualname__} is a durable function and can\'t have run_in="process": move the CPU-bound part to a '
+            'job with run_in="process", and ctx.call it'
         )
     declaration = check_declaration(task_name(fn) if name is None else name, is_async=is_async, **settings)
     if declaration.run_in == "process" and "<" in fn.__qualname__:
-        raise TaskError(f"task {declaration.name}: a process must be able to import it; move it to the module's level")
+        raise TaskError(
+            f'task {declaration.name}: run_in="process" needs an importable function: move it to the module'
+        )
     task = _KINDS[durable, is_async](declaration, Signature(fn, declaration.name, durable=durable), enqueuer, fn)
     registry.register(task)
     return task
@@ -223,37 +222,37 @@ def register_machine(
     history: int | None,
     **settings: Unpack[TaskSettings],
 ) -> Machine[S]:
-    """Make a machine of the classes of its states and register it."""
+    """Register a machine."""
     declaration = check_declaration(check_name(name, "the name of a machine"), is_async=True, **settings)
     if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 1):
-        raise ConfigError(f"machine {name}: history is how many entries are kept, at least 1, or None, not {history!r}")
+        raise ConfigError(f"machine {name}: history must be a number of entries, at least 1, or None, not {history!r}")
     machine = Machine(declaration, states, enqueuer, history)
     registry.register(machine)
     return machine
 
 
 def remote_task(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> RemoteTask:
-    """A task whose code lives elsewhere. It isn't registered: this app can't run it."""
+    """Return a task whose code is in another application. It isn't registered: this app can't run it."""
     checked = check_declaration(name, is_async=False, queue=queue)
     return RemoteTask(Declaration(name=checked.name, queue=checked.queue), enqueuer)
 
 
 def _check_function(fn: Any) -> None:
-    quoted = getattr(fn, "__qualname__", None) or repr(fn)
+    shown = getattr(fn, "__qualname__", None) or repr(fn)
     if isinstance(fn, Task):
-        raise TaskError(f"{fn.name} is a task already; to register it twice, register its function: task.fn")
+        raise TaskError(f"{fn.name} is already a task; to register it twice, register its function: task.fn")
     if inspect.ismethod(fn):
-        raise TaskError(f"{quoted} is a bound method, and its object can't be kept; make the task a plain function")
+        raise TaskError(f"{shown} is a bound method, and its object can't be stored; use a plain function")
     if not inspect.isfunction(fn):
         hint = "; wrap it in a def" if isinstance(fn, functools.partial) or callable(fn) else ""
-        raise TaskError(f"a task must be a function, but {quoted} is a {type(fn).__name__}{hint}")
+        raise TaskError(f"a task must be a function, but {shown} is a {type(fn).__name__}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TaskError(f"{quoted} is a generator function; a task returns its result: return a list instead")
-    _check_is_no_method(fn, quoted)
+        raise TaskError(f"{shown} is a generator function: return a list instead")
+    _check_is_no_method(fn, shown)
 
 
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
-    """Whether the first parameter is annotated with a context. Raises when it isn't the right one, or not the first."""
+    """Return whether the first parameter is a context. Raises if it is the wrong kind or not the first."""
     durable = False
     for at, parameter in enumerate(inspect.signature(fn).parameters.values()):
         kind = named(fn, parameter.annotation)
@@ -263,27 +262,26 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     return durable
 
 
-def _check_context(quoted: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
+def _check_context(shown: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
     if at > 0 or parameter.kind not in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD):
         raise TaskError(
-            f"{quoted}: the {kind.__name__} must be the first parameter, and only that, but it is {parameter}; "
-            "move it to the front"
+            f"{shown}: the {kind.__name__} must be the first parameter, not {parameter}: move it to the front"
         )
     if kind is Context and not is_async:
         raise TaskError(
-            f"{quoted} is a plain def, which can't await: write async def, or annotate {parameter.name} as SyncContext"
+            f"{shown} is a plain def and can't await: use async def, or annotate {parameter.name} as SyncContext"
         )
     if kind is SyncContext and is_async:
         raise TaskError(
-            f"{quoted} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
+            f"{shown} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
         )
 
 
-def _check_is_no_method(fn: Any, quoted: str) -> None:
+def _check_is_no_method(fn: Any, shown: str) -> None:
     owner = fn.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(fn).parameters), None)
     if owner and not owner.endswith("<locals>") and first in ("self", "cls"):
         raise TaskError(
-            f"{quoted} is a method: a task is called without an object, so its parameter {first} can't be filled; "
-            f"move it out of the class, or drop {first} and write @staticmethod above @app.task"
+            f"{shown} is a method, and a task has no object to pass as {first}: move it out of the class, or remove "
+            f"{first} and put @staticmethod above @app.task"
         )

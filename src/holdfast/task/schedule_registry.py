@@ -1,4 +1,4 @@
-"""Schedules and triggers as authors declare them: checked at once, kept by name. No I/O; workers take it from here."""
+"""The declared schedules and triggers of an app. No I/O: workers store the schedules when they start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Overlap: TypeAlias = Literal["allow", "skip"]
 Polled: TypeAlias = (
     "Iterable[Request[Any]] | AsyncIterable[Request[Any]] | Awaitable[Iterable[Request[Any]] | None] | None"
 )
-"""What the function of a trigger may give: requests, one by one or all at once, awaited or not."""
+"""What a trigger function may return: requests, as an iterable or a list, sync or async."""
 Poll: TypeAlias = Callable[[], Polled]
 
 CATCH_UPS = ("skip", "latest", "all")
@@ -28,7 +28,7 @@ OVERLAPS = ("allow", "skip")
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Makes a run of a request at each slot. Jitter is in microseconds."""
+    """Creates a run of a request at each slot. `jitter` is in microseconds."""
 
     name: str
     request: Request[Any]
@@ -39,7 +39,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """A function that is polled for requests. Durations are microseconds."""
+    """A function that is polled for requests. Durations are in microseconds."""
 
     name: str
     fn: Poll
@@ -48,7 +48,7 @@ class Trigger(msgspec.Struct, frozen=True):
 
 
 class ScheduleRegistry:
-    """The schedules and triggers of one app, which share their names. `app` is the name that the app is known by."""
+    """The schedules and triggers of the app named `app`. They share one namespace."""
 
     def __init__(self, app: str) -> None:
         self.app = app
@@ -73,7 +73,7 @@ class ScheduleRegistry:
         jitter: Duration = 0,
         overlap: Overlap = "allow",
     ) -> None:
-        """Declare a schedule; ConfigError says what can't be."""
+        """Declare a schedule. Raises ConfigError for invalid settings."""
         where = f"schedule {check_name(name, 'the name of a schedule')}"
         timing = _timing(where, cron, every, tz, start, end)
         new = Schedule(
@@ -85,22 +85,22 @@ class ScheduleRegistry:
             _jitter(where, jitter, timing),
         )
         if name in self.triggers or self.schedules.get(name, new) != new:
-            raise ConfigError(f"two schedules or triggers would have the name {quoted(name)}: give one of them another")
+            raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.schedules[name] = new
 
     def trigger(self, name: str, fn: Poll, every: Duration, timeout: Duration) -> None:
-        """Declare a trigger; ConfigError says what can't be."""
+        """Declare a trigger. Raises ConfigError for invalid settings."""
         where = f"trigger {check_name(name, 'the name of a trigger')}"
         if isinstance(fn, Task) or not callable(fn):
-            raise ConfigError(f"{where}: it must be a function that yields requests, not a {type(fn).__name__}")
+            raise ConfigError(f"{where} must be a function that yields requests, not {type(fn).__name__}")
         if needed := _needed(fn):
-            raise ConfigError(f"{where}: its function is called without arguments, but needs {', '.join(needed)}")
+            raise ConfigError(f"{where}: its function is called without arguments but requires {', '.join(needed)}")
         new = Trigger(name, fn, _interval(where, every), to_micros(timeout, f"{where}: timeout"))
         if new.timeout < MICROS_PER_SECOND:
-            raise ConfigError(f"{where}: timeout must be at least 1 s, but is {timeout}")
+            raise ConfigError(f"{where}: timeout must be at least 1 s, not {timeout}")
         known = self.triggers.get(name)
         if name in self.schedules or (known is not None and _origin(known.fn) != _origin(fn)):
-            raise ConfigError(f"two schedules or triggers would have the name {quoted(name)}: give one of them another")
+            raise ConfigError(f"two schedules or triggers have the name {quoted(name)}: rename one")
         self.triggers[name] = new
 
 
@@ -108,59 +108,59 @@ def _timing(
     where: str, cron: str | None, every: Duration | None, tz: str, start: datetime | None, end: datetime | None
 ) -> Timing:
     if (cron is None) == (every is None):
-        raise ConfigError(f"{where}: give cron='0 3 * * *' or every=60, one of the two")
+        raise ConfigError(f"{where}: set exactly one of cron='0 3 * * *' and every=60")
     from_ = None if start is None else time_to_micros(start, f"{where}: start")
     until = None if end is None else time_to_micros(end, f"{where}: end")
     if from_ is not None and until is not None and until < from_:
         raise ConfigError(f"{where}: its end, {end}, is before its start, {start}")
     if every is not None:
         if tz != "UTC":
-            raise ConfigError(f"{where}: tz is for cron; every= counts seconds, which are the same everywhere")
+            raise ConfigError(f"{where}: tz= applies to cron= only; remove it")
         return Timing(every=_interval(where, every), start=from_, end=until)
     timing = Timing(cron=check_cron(cron, where), tz=check_zone(tz, where), start=from_, end=until)
     if from_ is not None and timing.next_after(from_ - 1) is None:
-        raise ConfigError(f"{where}: it has no slot between its start, {start}, and its end, {end}")
+        raise ConfigError(f"{where} has no slot between its start, {start}, and its end, {end}")
     return timing
 
 
 def _interval(where: str, every: Duration) -> int:
     micros = to_micros(every, f"{where}: every")
     if micros < MIN_INTERVAL_MICROS:
-        raise ConfigError(f"{where}: every must be at least 1 s, but is {every}")
+        raise ConfigError(f"{where}: every must be at least 1 s, not {every}")
     return micros
 
 
 def _jitter(where: str, jitter: Duration, timing: Timing) -> int:
     micros = to_micros(jitter, f"{where}: jitter")
     if timing.every is not None and micros >= timing.every:
-        raise ConfigError(f"{where}: jitter must be less than every, so that runs stay in order, but is {jitter}")
+        raise ConfigError(f"{where}: jitter must be less than every, so that runs stay in order, not {jitter}")
     return micros
 
 
 def _request(where: str, task: Any, args: tuple[Any, ...]) -> Request[Any]:
     if not isinstance(args, tuple | list):
-        raise ConfigError(f"{where}: args must be a tuple of the task's arguments, not a {type(args).__name__}")
+        raise ConfigError(f"{where}: args must be a tuple of the task's arguments, not {type(args).__name__}")
     if isinstance(task, Task):
         request: Request[Any] = task.request(*args)
     elif isinstance(task, Request):
         request = task
         if args:
-            raise ConfigError(f"{where}: a request has its arguments already: leave args out")
+            raise ConfigError(f"{where}: a request has its arguments already: remove args=")
     else:
-        raise ConfigError(f"{where}: what it runs must be a task or a request, not a {type(task).__name__}")
+        raise ConfigError(f"{where} needs a task or a request, not {type(task).__name__}")
     asked = request.options
     refused = {"key": asked.key, "run_at": asked.run_at, "connection": asked.connection, "deadline": asked.deadline_at}
     for option, value in refused.items():
         if value is not None:
-            reason = {"key": "each slot makes a run of its own", "run_at": "the slot says when"}.get(
+            reason = {"key": "each slot creates its own run", "run_at": "the slot decides when"}.get(
                 option, "it would be the same for every slot"
             )
-            raise ConfigError(f"{where}: leave option {option} out: {reason}")
+            raise ConfigError(f"{where}: remove option {option}: {reason}")
     return request
 
 
 def _needed(fn: Poll) -> list[str]:
-    """The arguments that a function can't be called without."""
+    """Return the required parameters of a function."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(fn).parameters.values()
     return [it.name for it in parameters if it.default is it.empty and it.kind in positional]
@@ -168,11 +168,11 @@ def _needed(fn: Poll) -> list[str]:
 
 def _one_of(known: tuple[str, ...], value: Any, what: str) -> Any:
     if value not in known:
-        raise ConfigError(f"{what} must be one of {', '.join(map(repr, known))}, but is {value!r}")
+        raise ConfigError(f"{what} must be one of {', '.join(map(repr, known))}, not {value!r}")
     return value
 
 
 def _origin(fn: Any) -> tuple[str, int] | Any:
-    """Where a function's code stands, whatever name its module was imported by."""
+    """Return the source location of a function, which doesn't depend on the name its module was imported by."""
     code = getattr(fn, "__code__", None)
     return fn if code is None else (os.path.realpath(code.co_filename), code.co_firstlineno)

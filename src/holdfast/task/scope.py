@@ -1,6 +1,6 @@
-"""What the code that runs just now is part of: a job, the body of a durable function, or one of its steps.
+"""The scope of the running code: a job, the body of a durable function, or one of its steps.
 
-A context variable, so that it follows author code into coroutines, tasks and the threads that we start for it.
+A context variable, so it follows the code into coroutines, asyncio tasks and the threads that Holdfast starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StopSignal:
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
-    """Where author code stands. `step` is the key of the step under way; in a body outside steps it is None."""
+    """The run that the code belongs to. `step` is the key of the current step, or None outside of steps."""
 
     run: str
     durable: bool = False
@@ -40,13 +40,22 @@ current_scope: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=N
 
 
 def idempotency_key() -> str:
-    """A key for calls to outside systems, stable for this step of this run however often it is tried; in a job, for
-    the run."""
+    """Return a key for calls to external systems that is the same for every attempt of the current step or job.
+
+    Example:
+        ```python
+        def charge(order_id: int) -> str:
+            return stripe.charge(order_id, idempotency_key=holdfast.idempotency_key())
+        ```
+
+    Raises:
+        TaskError: Called outside of a run, or in a durable function outside of a step.
+    """
     now = current_scope.get()
     if now is None:
-        raise TaskError("idempotency_key() was called outside a run: it is for the functions of steps, and for jobs")
+        raise TaskError("idempotency_key() was called outside a run: call it in a job or in a step function")
     if now.in_body:
-        raise TaskError("idempotency_key() was called outside a step: call it in the function given to ctx.step(…)")
+        raise TaskError("idempotency_key() was called outside a step: call it in the function passed to ctx.step(…)")
     if now.step is None:
         return now.run
     return hashlib.sha256(f"{now.run}/{now.generation}/{now.step}".encode()).hexdigest()[:32]
@@ -68,4 +77,4 @@ def refuse_in_body(verb: str, instead: str) -> None:
     """Raise in the body of a durable function, where a replay would repeat the call."""
     now = current_scope.get()
     if now is not None and now.in_body:
-        raise TaskError(f"{verb}() in the body of a durable function would be repeated by each replay: {instead}")
+        raise TaskError(f"{verb}() in the body of a durable function would run again at every replay: {instead}")

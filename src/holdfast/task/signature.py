@@ -1,8 +1,8 @@
-"""Arguments and results of a task: bound to its parameters, kept as JSON, read back as the annotated types.
+"""Encode and decode the arguments and results of a task.
 
-Kept arguments are one JSON object by parameter name; `*args` are a list and `**kwargs` an object under their own names;
-defaults aren't kept, so that the code that runs decides them. The key `*` holds positional values of a caller that knew
-no names. JSON itself is `model/codec.py`.
+Arguments are stored as one JSON object by parameter name; `*args` is a list and `**kwargs` an object under its own
+name. Defaults aren't stored: the code that runs supplies them. The key `*` holds the positional arguments of callers
+that don't know the parameter names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.model.codec import CODEC_MISSING, decode, decoder, encode
 from holdfast.task.annotations import Unresolved, check, has_secrets, resolve
 
 POSITIONAL = "*"
-"""The key of values given by position where the parameters' names weren't known."""
+"""The key of positional arguments whose parameter names the caller doesn't know."""
 
 _Kind = inspect.Parameter
 _KINDS = (
@@ -31,17 +31,17 @@ _KINDS = (
 )
 _UNSET = msgspec.UNSET
 _RESULT = "the result"
-_MISFIT = "the kept arguments don't fit: "
+_MISMATCH = "the stored arguments don't match: "
 
 
 class SignatureProtocol(Protocol):
-    """How the arguments and the result of a task are kept, whatever kind of task it is."""
+    """Encodes the arguments and decodes the result of any kind of task."""
 
     task_name: str
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str: ...
 
-    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str: ...
+    def encode_bound(self, bound: dict[str, Any], pending: Collection[str]) -> str: ...
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]: ...
 
@@ -51,9 +51,9 @@ class SignatureProtocol(Protocol):
 
 
 class Signature:
-    """The parameters and the result of a function. Annotations are resolved at the first use that needs them.
+    """The signature of a function. Annotations are resolved at the first use that needs them.
 
-    The first parameter of a durable function is its context: not an argument, so not kept.
+    The context, the first parameter of a durable function, is not an argument and not stored.
     """
 
     def __init__(self, fn: Callable[..., Any], task_name: str, *, durable: bool = False) -> None:
@@ -69,22 +69,22 @@ class Signature:
         self._secrets = False
         self._result_secret = False
         self._result_decoder: msgspec.json.Decoder[Any] | None = None
-        with suppress(Unresolved):  # the names may be defined later in the module
+        with suppress(Unresolved):  # The names may be defined later in the module.
             self._resolve()
 
     def resolve(self) -> None:
-        """Resolve the annotations now; raises TaskError for names that don't exist."""
+        """Resolve the annotations now. Raises TaskError for undefined names."""
         if self._decoder is None:
             try:
                 self._resolve()
             except Unresolved as error:
                 raise TaskError(
-                    f"task {self.task_name}: an annotation can't be resolved: {error}. Import the name where the "
-                    "module runs (not under TYPE_CHECKING), define it at the module's level, or leave it out"
+                    f"task {self.task_name}: an annotation can't be resolved: {error}. Import it at run time (not "
+                    "under TYPE_CHECKING), define it at module level, or remove the annotation"
                 ) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The JSON text of a call's arguments; raises BadArguments when they don't fit the parameters."""
+        """Encode the arguments of a call. Raises BadArguments if they don't match the parameters."""
         self.resolve()
         text = encode(self.bound(args, kwargs), self._what_arguments)
         if self._typed:
@@ -92,16 +92,15 @@ class Signature:
         return self._with_secrets(text) if self._secrets else text
 
     def _with_secrets(self, text: str) -> str:
-        """The same arguments with those marked as secrets that are annotated so but were given as they are."""
+        """Wrap the arguments that are annotated as `Secret` but were passed as plain values."""
         assert self._decoder is not None
         return encode(self._decoder.decode(text), self._what_arguments)
 
-    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:
-        """The JSON text of arguments by parameter name, of which some have places that are filled in later: those
-        are checked when they are."""
+    def encode_bound(self, bound: dict[str, Any], pending: Collection[str]) -> str:
+        """Encode arguments by parameter name. Those in `pending` receive outputs later and are checked then."""
         self.resolve()
         if self._typed:
-            there = {name: value for name, value in bound.items() if name not in waiting}
+            there = {name: value for name, value in bound.items() if name not in pending}
             text = encode(there, self._what_arguments)
             self._read(text, "")
             if self._secrets:
@@ -109,21 +108,21 @@ class Signature:
         return encode(bound, self._what_arguments)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter name, without defaults; raises BadArguments when they don't fit."""
+        """Return the arguments by parameter name, without defaults. Raises BadArguments if they don't match."""
         names = self._names
         bound: dict[str, Any] = dict(zip(names, args, strict=False))
         if len(args) > len(names):
             if self._var_positional is None:
-                raise self._misfit(args, kwargs)
+                raise self._mismatch(args, kwargs)
             bound[self._var_positional] = args[len(names) :]
         if kwargs:
             self._bind_keywords(bound, args, kwargs)
         if not self._required <= bound.keys():
-            raise self._misfit(args, kwargs)
+            raise self._mismatch(args, kwargs)
         return bound
 
     def with_defaults(self, text: str) -> str:
-        """The same arguments with the defaults written down, as far as they can be, for comparing requests."""
+        """Add serializable defaults to stored arguments, to compare requests."""
         kept: dict[str, Any] = decode(text)
         for parameter in self._ordered:
             if parameter.name not in kept and parameter.default is not inspect.Parameter.empty:
@@ -132,22 +131,22 @@ class Signature:
         return encode(kept)
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with."""
+        """Decode stored arguments into those of a call."""
         self.resolve()
-        values = self._read(text, _MISFIT)
+        values = self._read(text, _MISMATCH)
         if values[-1] is not _UNSET:
-            values = self._read(self._by_name(text), _MISFIT)
+            values = self._read(self._by_name(text), _MISMATCH)
         return self._call(values)
 
     def encode_result(self, value: Any) -> str:
-        """The JSON text of what the function returned; raises PayloadError when it can't be kept."""
+        """Encode a result. Raises PayloadError if it can't be serialized."""
         text = encode(value, self._what_result)
-        if self._result_secret:  # what is annotated as one becomes one
+        if self._result_secret:  # Wrap what is annotated as a secret.
             text = encode(self.decode_result(text), self._what_result)
         return text
 
     def decode_result(self, text: str) -> Any:
-        """What the function returned, as the annotated type, or as plain JSON where it doesn't fit that."""
+        """Decode a result as the annotated type, or as plain JSON if it doesn't match."""
         self.resolve()
         if self._result_decoder is not None:
             with suppress(msgspec.MsgspecError, RecursionError):
@@ -169,10 +168,10 @@ class Signature:
         self._least = max((at for at, name in enumerate(self._names, 1) if name in self._required), default=0)
 
     def _resolve(self) -> None:
-        """Build the decoders: of the arguments, a struct with a field per parameter; of the result."""
+        """Build the decoders of the arguments (a struct with a field per parameter) and of the result."""
         kinds = [self._kind_of(parameter) for parameter in self._ordered]
         result = self._checked(_RESULT, self._signature.return_annotation)
-        # Missing values are UNSET, also of required parameters: they may still come by position, under "*".
+        # Missing values are UNSET even for required parameters: they may come by position, under "*".
         fields = [(f"p{at}", kind, _UNSET) for at, kind in enumerate(kinds)]
         fields.append(("positional", list[msgspec.Raw], _UNSET))
         rename = {f"p{at}": parameter.name for at, parameter in enumerate(self._ordered)} | {"positional": POSITIONAL}
@@ -202,57 +201,57 @@ class Signature:
         for name, value in kwargs.items():
             if name in self._by_keyword:
                 if name in bound:
-                    raise self._misfit(args, kwargs)
+                    raise self._mismatch(args, kwargs)
                 bound[name] = value
             else:
                 others[name] = value
         if others:
             if self._var_keyword is None:
-                raise self._misfit(args, kwargs)
+                raise self._mismatch(args, kwargs)
             bound[self._var_keyword] = others
 
-    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BadArguments:
-        """Python's own words for arguments that don't fit the parameters."""
+    def _mismatch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BadArguments:
+        """Return the error with Python's own message for mismatched arguments."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            return self._refusal(f"{error}{self._forgotten_annotation()}")
-        return self._refusal("the arguments don't fit")
+            return self._error(f"{error}{self._forgotten_annotation()}")
+        return self._error("the arguments don't match")
 
     def _forgotten_annotation(self) -> str:
         first = self._positional[0] if self._positional else None
         if first is None or first.name != "ctx" or first.annotation is not inspect.Parameter.empty:
             return ""
-        return "; a parameter without an annotation is an argument: for a durable function write `ctx: Context`"
+        return "; for a durable function annotate the first parameter: `ctx: Context`"
 
-    def _refusal(self, why: str) -> BadArguments:
+    def _error(self, why: str) -> BadArguments:
         return BadArguments(f"task {self.task_name}{self._signature}: {why}")
 
     def _read(self, text: str, prefix: str) -> tuple[Any, ...]:
-        """The values of the parameters in order, UNSET where missing; the last is what stood under `*`."""
+        """Decode the values of the parameters in order, UNSET where missing. The last is that of `*`."""
         assert self._decoder is not None
         try:
             return msgspec.structs.astuple(self._decoder.decode(text))
         except (msgspec.MsgspecError, RecursionError) as error:
             why = CODEC_MISSING if text[:1] == "~" else prefix + _by_parameter(error)
-            raise self._refusal(why) from error
+            raise self._error(why) from error
 
     def _by_name(self, text: str) -> str:
-        """The same arguments with those under `*` bound to the parameters at their positions."""
+        """Bind the positional values under `*` to parameter names."""
         kept: dict[str, Any] = decode(text, dict[str, msgspec.Raw])
         given: list[msgspec.Raw] = decode(bytes(kept.pop(POSITIONAL)), list[msgspec.Raw])
         twice = [name for name in self._names[: len(given)] if name in kept]
         if twice:
-            raise self._refusal(f"{_MISFIT}multiple values for {twice[0]!r}")
+            raise self._error(f"{_MISMATCH}multiple values for {twice[0]!r}")
         if len(given) > len(self._names) and self._var_positional is None:
-            raise self._refusal(f"{_MISFIT}too many positional values ({len(given)})")
+            raise self._error(f"{_MISMATCH}too many positional values ({len(given)})")
         kept.update(zip(self._names, given, strict=False))
         if len(given) > len(self._names) and self._var_positional is not None:
             kept[self._var_positional] = given[len(self._names) :]
         return msgspec.json.encode(self._gather(kept)).decode()
 
     def _gather(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Keywords of a caller without names that only `**kwargs` can take are put under its name."""
+        """Move unknown keywords under the name of `**kwargs`."""
         if self._var_keyword is None:
             return kept
         others = {name: kept.pop(name) for name in list(kept) if not self._is_parameter(name)}
@@ -266,7 +265,7 @@ class Signature:
         positional = values[:count]
         first = positional.index(_UNSET) if _UNSET in positional else count
         if self._only_positional and first >= self._least and positional.count(_UNSET) == count - first:
-            return positional[:first], {}  # as it is nearly always: what is missing stands at the end, and has defaults
+            return positional[:first], {}  # The common case: only trailing defaults are missing.
         args, kwargs = self._with_gaps(positional)
         at = count
         for name in self._keyword_only:
@@ -284,7 +283,7 @@ class Signature:
         return tuple(args), kwargs
 
     def _with_gaps(self, positional: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Missing values are left to their defaults: what follows the first gap goes by keyword where it can."""
+        """Leave missing values to their defaults: pass what follows the first gap by keyword if possible."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         gap = False
@@ -302,11 +301,11 @@ class Signature:
         return args, kwargs
 
     def _missing(self, name: str) -> BadArguments:
-        return self._refusal(f"{_MISFIT}missing a required argument: {name!r}")
+        return self._error(f"{_MISMATCH}missing a required argument: {name!r}")
 
 
 class UntypedSignature:
-    """For tasks whose code lives elsewhere: arguments are kept as they are given, results are plain JSON."""
+    """The signature of a task whose code is in another application: arguments and results are plain JSON."""
 
     def __init__(self, task_name: str) -> None:
         self.task_name = task_name
@@ -314,7 +313,7 @@ class UntypedSignature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         return encode(self.bound(args, kwargs), f"the arguments of task {self.task_name}")
 
-    def encode_bound(self, bound: dict[str, Any], waiting: Collection[str]) -> str:  # noqa: ARG002
+    def encode_bound(self, bound: dict[str, Any], pending: Collection[str]) -> str:  # noqa: ARG002
         return encode(bound, f"the arguments of task {self.task_name}")
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,5 +333,5 @@ def _without_context(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _by_parameter(error: Exception) -> str:
-    """msgspec's message; its path starts at the parameter's name."""
+    """Return msgspec's message with a path that starts at the parameter's name."""
     return str(error).replace("`$.", "`")

@@ -1,9 +1,6 @@
-"""`SyncContext`, what a durable function written as a plain def takes as its first parameter.
+"""`SyncContext`: the first parameter of a durable function written as a plain `def`."""
 
-Each method makes an operation of what it is given (`operation_factory.py`) and hands it to the engine.
-"""
-
-# What the engine gives back is any value; its type is what the methods here say.
+# Executors return Any; the annotations of the methods state the actual types.
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _SyncStepOptions:
-    """`ctx.options(…)`: steps with these settings. All arguments of `step` go to the function."""
+    """The result of `ctx.options(…)`: runs steps with these options."""
 
     __slots__ = ("_executor", "_settings")
 
@@ -44,12 +41,25 @@ class _SyncStepOptions:
         self._settings = settings
 
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run part of this function once, and keep what it returned."""
+        """Run a function as a checkpointed step. Every argument is passed to the function."""
         return self._executor.perform(operation_factory.step_with(self._settings, fn, args, kwargs, blocking=True))
 
 
 class SyncContext:
-    """The door of a durable function to what is kept. Its methods block."""
+    """The first parameter of a durable function written as a plain `def`.
+
+    It has the methods of [`Context`][holdfast.Context], with the same arguments. They block instead of being awaited.
+    The function runs in a thread, and its step functions must be plain functions.
+
+    Example:
+        ```python
+        @app.task
+        def checkout(ctx: SyncContext, order: Order) -> str:
+            payment = ctx.step(charge, order)
+            ctx.sleep(timedelta(days=1))
+            return ctx.call(ship, order, payment)
+        ```
+    """
 
     __slots__ = ("_executor",)
 
@@ -58,20 +68,20 @@ class SyncContext:
 
     @property
     def run_id(self) -> UUID:
-        """The id of the run."""
+        """The id of this run."""
         return self._executor.run_id
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt under way, from 1."""
+        """The number of the current attempt, starting at 1."""
         return self._executor.attempt
 
     @property
     def scheduled_for(self) -> datetime | None:
-        """The moment that a schedule made this run for; None for other runs."""
+        """The schedule slot that created this run, or None if no schedule did."""
         return self._executor.scheduled_for
 
-    # Parts of the function
+    # Steps
 
     @overload
     def step(
@@ -87,9 +97,7 @@ class SyncContext:
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def step(self, fn: Any, /, *args: Any, **given: Any) -> Any:  # type: ignore[misc]  # *Ts isn't seen to fit
-        """Run part of this function once, and keep what it returned: a replay gets that. It is known by its name and
-        arguments. `retry=None` is one try; `undo` is called with the result when the run fails or is cancelled later.
-        """
+        """Run a function once and record its result."""
         return self._executor.perform(operation_factory.step(fn, args, given, blocking=True))
 
     def options(
@@ -101,27 +109,26 @@ class SyncContext:
         undo: Callable[[Any], object] | None = None,
         raises: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> _SyncStepOptions:
-        """Settings for a step whose function takes keyword arguments. Exceptions of the classes in `raises` come out
-        of a step that failed for good as themselves, not as StepFailed."""
+        """Return an object whose `step` passes every argument, keyword arguments included, to the function."""
         settings = operation_factory.step_settings(name=name, retry=retry, timeout=timeout, undo=undo, raises=raises)
         return _SyncStepOptions(self._executor, settings)
 
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Register a compensation before an effect that may or may not happen."""
+        """Register a compensation, to be called if the run later fails or is cancelled."""
         self._executor.perform(operation_factory.undo(fn, args, kwargs, blocking=True))
 
     def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `fn(connection, …)` and commit what it wrote together with the checkpoint, exactly once."""
+        """Call `fn(connection, …)` and commit its writes together with the checkpoint, exactly once."""
         return self._executor.perform(operation_factory.transaction(fn, args, kwargs))
 
     # Waiting
 
     def sleep(self, duration: Duration, name: str | None = None) -> None:
-        """Wait, without holding a worker's slot."""
+        """Sleep durably, without occupying a worker slot."""
         self._executor.perform(operation_factory.sleep(duration, name))
 
     def sleep_until(self, time: datetime, name: str | None = None) -> None:
-        """Wait for a moment, without holding a worker's slot."""
+        """Sleep durably until a point in time, without occupying a worker slot."""
         self._executor.perform(operation_factory.sleep_until(time, name))
 
     @overload
@@ -129,7 +136,7 @@ class SyncContext:
     @overload
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
     def wait_for(self, event: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
-        """Wait for an event: its payload, as `type`. Raises WaitTimeout, and replays the same way."""
+        """Wait for an event and return its payload."""
         return self._executor.perform(operation_factory.wait_for(event, timeout, type))
 
     @overload
@@ -137,21 +144,21 @@ class SyncContext:
     @overload
     def receive(self, topic: str, timeout: Duration | None = None, *, type: None = None) -> Any: ...
     def receive(self, topic: str, timeout: Duration | None = None, *, type: Any = None) -> Any:
-        """Wait for the next message sent to this run under a topic: its payload, as `type`."""
+        """Wait for the next message that `run.send(topic)` sends to this run, and return its payload."""
         return self._executor.perform(operation_factory.receive(topic, timeout, type))
 
     def emit(self, event: str, payload: Any = None) -> bool:
-        """Emit an event of the run's own tenant; True when it was the first of that name."""
+        """Emit an event in this run's tenant. Returns True if it is the first of that name."""
         return self._executor.perform(operation_factory.emit(event, payload))
 
-    # Other runs
+    # Child runs
 
     def spawn(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Make a child, once, and go on without waiting for it."""
+        """Start a child run and return its handle without waiting for it."""
         return self._executor.perform(operation_factory.spawn("spawn", task, args, kwargs))
 
     def join(self, run: Run[R]) -> R:
-        """Wait for a child: its result, or RunFailed, or RunCancelled."""
+        """Wait for a child run and return its result."""
         return self._executor.perform(operation_factory.join(run))
 
     @overload
@@ -159,15 +166,15 @@ class SyncContext:
     @overload
     def submit(self, graph: Graph, *, result: None = None) -> Run[dict[str, Any]]: ...
     def submit(self, graph: Graph, *, result: Node[Any] | None = None) -> Any:
-        """Make a graph a child; `join` waits for its result."""
+        """Submit a graph as a child. `join` waits for its result."""
         return self._executor.perform(operation_factory.submit(graph, result))
 
     def call(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a child and wait for its result."""
+        """Start a child run and wait for its result: `spawn` and `join`."""
         return self.join(self._executor.perform(operation_factory.spawn("call", task, args, kwargs)))
 
     def enqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Make an independent run, once: it isn't cancelled with this one."""
+        """Enqueue an independent run, exactly once. Unlike a child, it isn't cancelled with this run."""
         return self._executor.perform(operation_factory.enqueue(task, args, kwargs))
 
     @overload
@@ -184,40 +191,39 @@ class SyncContext:
         self, task: Takes1[T, R], items: Iterable[T], *, concurrency: int | None = None, errors: Literal["return"]
     ) -> list[R | RunFailed]: ...
     def map(self, task: Any, items: Iterable[Any], *, concurrency: int | None = None, errors: str = "raise") -> Any:
-        """A child per item, at most `concurrency` at a time, and their results in the order of the items. With
-        `errors="return"` those that failed have a RunFailed in their place."""
+        """Run a child for each item and return their results in the order of the items."""
         return self._executor.perform(operation_factory.fan_out(task, items, concurrency, errors))
 
     # Recorded values
 
     def now(self) -> datetime:
-        """The time, the same at each replay."""
+        """Return the current time, recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.NOW)
 
     def random(self) -> float:
-        """A number from 0 up to 1, the same at each replay."""
+        """Return a random number in [0, 1), recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.RANDOM)
 
     def uuid(self) -> UUID:
-        """A new UUID, the same at each replay."""
+        """Return a new UUID, recorded so that a replay sees the same."""
         return self._executor.perform(operation_factory.NEW_UUID)
 
-    # The run itself
+    # This run
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Say how far the run has come."""
+        """Report progress. `run.info().progress` and the dashboard show the latest report."""
         self._executor.perform(operation_factory.progress(done, total, note))
 
     def write(self, chunk: Any) -> None:
-        """Write a piece for those who follow the run with `run.stream()`."""
+        """Write a chunk to the run's stream, which `run.stream()` reads."""
         self._executor.perform(operation_factory.write(chunk))
 
     def check(self) -> None:
-        """For long loops in threads: raises when the run was cancelled or this worker lost it."""
+        """Raise if the run was cancelled or its lease was lost. Call it in long loops that nothing else interrupts."""
         self._executor.check()
 
     def restart(self, *args: Any) -> Any:
-        """Go on as a fresh call with these arguments, in the same run, with nothing kept of this one. Never returns."""
+        """Start this run over with these arguments and without its checkpoints. Never returns."""
         return self._executor.perform(operation_factory.restart(self._executor.task, args))
 
     def __repr__(self) -> str:

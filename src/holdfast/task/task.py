@@ -1,6 +1,6 @@
-"""`Task`, what `@app.task` makes of a function, and `Request`, a call of it that isn't made yet.
+"""`Task`, a registered function, and `Request`, a call of it to be enqueued later.
 
-A task knows its app only as an `Enqueuer`. How a function becomes a task is in `declare.py`.
+A task knows its app only as an `Enqueuer`. `registry.py` turns functions into tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ NO_OPTIONS = Options()
 
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True):
-    """A call not yet made: the task, its arguments as JSON text, and the options asked for."""
+    """A call of a task to be enqueued later, by `app.enqueue_many`, a schedule, a trigger or a graph.
+
+    Created by `task.request(…)`, which checks the arguments.
+    """
 
     declaration: Declaration
     signature: SignatureProtocol
@@ -65,7 +68,7 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class ExecutionSpec(NamedTuple):
-    """What the engine needs to run a task with certain arguments: its code, and what was declared about it."""
+    """How to execute a task with given arguments: the code and its settings. A machine's depend on its state."""
 
     signature: Any
     retry: Retry
@@ -74,7 +77,7 @@ class ExecutionSpec(NamedTuple):
 
 
 class Enqueuer(Protocol):
-    """What a task needs of its app."""
+    """Creates runs of requests. The app's client implements it."""
 
     def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]: ...
 
@@ -82,9 +85,21 @@ class Enqueuer(Protocol):
 
 
 class Task(Generic[P, R_co]):
-    """A registered function. `enqueue` makes a run of it; calling it calls the plain function.
+    """A registered function, returned by `@app.task`.
 
-    `durable` tells durable functions, whose first parameter is a context, from jobs.
+    `enqueue` creates a run of it; calling the task calls the plain function.
+
+    Example:
+        ```python
+        run = charge.enqueue(42)
+        charge.options(delay=60, key="order-42").enqueue(42)
+        charge(42)  # an ordinary function call
+        ```
+
+    Attributes:
+        name: The task's name.
+        durable: Whether it is a durable function, whose first parameter is a context.
+        fn: The function, or None if its code is in another application.
     """
 
     durable: ClassVar[bool] = False
@@ -112,37 +127,47 @@ class Task(Generic[P, R_co]):
 
     @property
     def origin(self) -> Callable[..., Any] | None:
-        """The function that tells where its code stands."""
+        """The function whose source location identifies the task."""
         return self.fn
 
     def execution_spec(self, _args: str) -> ExecutionSpec:
-        """What the engine needs to run it with these kept arguments."""
+        """Return how to execute it with these stored arguments."""
         return self._execution_spec
 
     @property
     def request_options(self) -> Options:
-        """The options for the calls made through this task."""
+        """The options set with `options`."""
         return self._options
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> Request[R_co]:
-        """A call to be made later, by `app.enqueue_many` or a schedule. The arguments are checked now."""
+        """Create a request, to be enqueued later. The arguments are checked now."""
         return Request(self.declaration, self.signature, self.signature.encode(args, kwargs), self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
-        """Make a run of this call."""
+        """Create a run with these arguments.
+
+        Raises:
+            BadArguments: The arguments don't match the function's parameters.
+        """
         return self._enqueuer.enqueue([self.request(*args, **kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
-        """Make a run of this call."""
+        """Create a run with these arguments. The awaitable form of `enqueue`."""
         return (await self._enqueuer.aenqueue([self.request(*args, **kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
-        """Make a run per row of arguments, all or none."""
+        """Create a run per tuple of arguments, in one transaction.
+
+        Example:
+            ```python
+            send.enqueue_many([("ada@example.org",), ("bob@example.org",)])
+            ```
+        """
         requests = self._requests(calls)
         return self._enqueuer.enqueue(requests, "enqueue_many") if requests else []
 
     async def aenqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Run[R_co]]:
-        """Make a run per row of arguments, all or none."""
+        """Create a run per tuple of arguments. The awaitable form of `enqueue_many`."""
         requests = self._requests(calls)
         return await self._enqueuer.aenqueue(requests) if requests else []
 
@@ -169,7 +194,24 @@ class Task(Generic[P, R_co]):
     else:
 
         def options(self, **given: Any) -> Self:
-            """This task with options for the calls made through it; earlier ones stay unless given again."""
+            """Return this task with options for the runs that it enqueues. None resets an option.
+
+            Args:
+                queue: The queue.
+                priority: Runs with a higher priority are claimed first.
+                delay: Start after this time.
+                run_at: Start at this time.
+                key: Idempotency key. The same key and arguments return the existing run; other arguments raise
+                    `KeyConflict`.
+                unique: At most one unfinished run has this name; a second enqueue returns the existing run.
+                tenant: The tenant that the run belongs to.
+                retry: When to retry a failed attempt.
+                timeout: The limit for one attempt.
+                deadline: The limit for the whole run, as a duration or a point in time.
+                tags: Labels to find the run by.
+                limits: Limits that replace those of the task.
+                connection: A PostgreSQL connection of yours, to enqueue inside its transaction.
+            """
             task = copy.copy(self)
             task._options = self._options.merge(**given)
             return task
@@ -179,13 +221,13 @@ class Task(Generic[P, R_co]):
 
     def _requests(self, calls: Iterable[tuple[Any, ...]]) -> list[Request[R_co]]:
         if not isinstance(calls, Iterable):
-            raise BadArguments(f"task {self.name}: enqueue_many takes a list of tuples, not a {type(calls).__name__}")
+            raise BadArguments(f"task {self.name}: enqueue_many takes a list of tuples, not {type(calls).__name__}")
         requests = [self._row(at, call) for at, call in enumerate(calls)]
         for option in ("key", "unique"):
             if len(requests) > 1 and getattr(self._options, option) is not None:
                 raise ConfigError(
-                    f"task {self.name}: enqueue_many would give option {option} to {len(requests)} calls; give each "
-                    f"its own: app.enqueue_many([task.options({option}=…).request(…), …])"
+                    f"task {self.name}: enqueue_many can't use one {option} for {len(requests)} runs; set it per run: "
+                    f"app.enqueue_many([task.options({option}=…).request(…), …])"
                 )
         return requests
 
@@ -193,7 +235,7 @@ class Task(Generic[P, R_co]):
         if not isinstance(call, tuple | list):
             raise BadArguments(
                 f"task {self.name}: row {at} of enqueue_many must be a tuple of arguments, not {type(call).__name__}; "
-                "a single argument is written (value,)"
+                "write a single argument as (value,)"
             )
         try:
             return Request(self.declaration, self.signature, self.signature.encode(tuple(call), {}), self._options)
@@ -214,7 +256,7 @@ class _SyncTask(Task[P, R_co]):
 
 
 class _Durable(Task[P, R_co]):
-    """A durable function. It is called like a plain one only by those who hand their own context on."""
+    """A durable function. Calling it directly needs a context."""
 
     durable = True
 
@@ -223,8 +265,8 @@ class _Durable(Task[P, R_co]):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if not (args and hasattr(args[0], "run_id")):
                 raise TaskError(
-                    f"{self.name} is a durable function and needs a context: write ctx.call(task, …) for a child of "
-                    "its own, or hand on the context that you have: task(ctx, …); in tests, holdfast.testing.context()"
+                    f"{self.name} is a durable function and needs a context: use ctx.call(task, …) for a child run, "
+                    "task(ctx, …) to pass your own context on, or holdfast.testing.context() in tests"
                 )
             return self.fn(*args, **kwargs)
 
@@ -242,13 +284,13 @@ class _SyncDurable(_Durable[P, R_co]):
 
 
 class RemoteTask(Task[..., Any]):
-    """A task whose code lives elsewhere: it can be enqueued here, not called."""
+    """A task whose code is in another application. It can be enqueued, not called."""
 
     def __init__(self, declaration: Declaration, enqueuer: Enqueuer) -> None:
         super().__init__(declaration, UntypedSignature(declaration.name), enqueuer)
 
 
-# Tasks by the number of arguments they accept, because type checkers match `Task[[A], R]` too strictly
+# Tasks by the number of arguments that they accept. Type checkers match `Task[[A], R]` too strictly.
 
 
 class Takes0(Protocol[R_co]):

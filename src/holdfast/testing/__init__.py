@@ -1,6 +1,6 @@
-"""What tests need: an app on a private store, a clock to be moved, contexts without a store, crashes, fakes.
+"""Test tools: an app on a private store with a virtual clock, contexts in memory, crash injection, fake steps.
 
-The fixture `kit` comes with the pytest plugin, the module `pytest_holdfast`. Never imported by the rest of the library.
+The `kit` fixture comes with the pytest plugin, the module `pytest_holdfast`. The library itself never imports this.
 """
 
 from holdfast.model.virtual_clock import VirtualClock

@@ -1,8 +1,8 @@
-"""Crashes of workers in tests: at each point where a worker writes, it can die, in this process, as if killed.
+"""Inject worker crashes in tests: kill the worker, in this process, at any point where it writes.
 
-The store of a kit says what is about to be written; `CrashInjector` notes it, or kills the worker there, right before
-(what was done isn't on record) or right after (it is, and nobody has heard of it). Another session of the worker then
-takes over, as another worker would.
+The store of a kit reports each write to a `CrashInjector`, which records it or kills the worker: right before the write
+(the work is done but not recorded) or right after it (recorded, but the worker doesn't know). A new session then takes
+over, as another worker would.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "crash_at_every_step"
 PACKAGE_PREFIX = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 USER_CODE_RECORDS = ("step", "failed", "undone")
-"""Records of what author code has done by then, that would be done again."""
+"""Records of user code that has run and would run again after a crash."""
 USER_CODE_ENDS = {"done": "the end", "failed": "the failure", "retrying": "a failed attempt", "timed_out": "a timeout"}
 USER_CODE_ENDS |= {"moved": "the move to another state", "restarted": "the restart"}
 OTHER_ENDS = {
@@ -52,16 +52,16 @@ OTHER_ENDS = {
 
 
 class CrashPoint(NamedTuple):
-    """Where a worker can die. `recorded`: right after that was written, else right before. `nth`: at which time."""
+    """A point where a worker can crash: before or after (`recorded`) the nth write of a kind."""
 
     what: str
     nth: int
     recorded: bool
 
     def __str__(self) -> str:
-        times = f", for the {_ordinal(self.nth)} time" if self.nth > 1 else ""
-        when = "was on record" if self.recorded else "was done, but not on record"
-        return f"a crash when {self.what} {when}{times}"
+        times = f", the {_ordinal(self.nth)} time" if self.nth > 1 else ""
+        when = "was recorded" if self.recorded else "was done but not recorded"
+        return f"a crash after {self.what} {when}{times}"
 
 
 def _ordinal(number: int) -> str:
@@ -70,7 +70,7 @@ def _ordinal(number: int) -> str:
 
 
 class ObservedWrite(NamedTuple):
-    """Something that is about to be written about a run. `done`: author code has done it."""
+    """A write about a run. `done`: user code has run that the write records."""
 
     run: str
     what: str
@@ -78,20 +78,20 @@ class ObservedWrite(NamedTuple):
 
 
 class CrashInjector:
-    """Notes where workers write; and lets one die at the point `at`, if there is one."""
+    """Records the points where workers write, and kills a worker at the point `at`, if set."""
 
     def __init__(self, at: CrashPoint | None = None) -> None:
         self.at = at
         self.points: list[CrashPoint] = []
         self.where: str | None = None
-        """The line of author code at which it stood, when it has died."""
+        """The line of user code where the killed worker was."""
         self._times: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def guard(
         self, worker: ClockFollower | None, writes: Iterable[ObservedWrite], write: Callable[[], T], lost: T
     ) -> T:
-        """Write, or don't; `lost` is what a dead worker is answered."""
+        """Perform a write, and crash before or after it if this is the point. A killed worker gets `lost`."""
         if worker is None:
             return write()
         points = self._record(worker, writes)
@@ -108,7 +108,7 @@ class CrashInjector:
         return self.at if self.at is not None and self.at.recorded is recorded and self.where is None else None
 
     def _record(self, worker: ClockFollower, writes: Iterable[ObservedWrite]) -> dict[CrashPoint | None, str]:
-        """The points that this is, with their runs."""
+        """Return the crash points of these writes, with their runs."""
         found: dict[CrashPoint | None, str] = {}
         with self._lock:
             for run, what, done in writes:
@@ -129,10 +129,10 @@ class CrashInjector:
 
 
 active_injectors: list[CrashInjector] = []
-"""What the test under way is to go through; the last one counts."""
+"""The injectors of the current test. The last one is used."""
 
 
-# What is written
+# Observed writes
 
 
 def writes_of(commands: Sequence[Command]) -> list[ObservedWrite]:
@@ -150,21 +150,21 @@ def _write_of(command: Command) -> ObservedWrite:
 
 
 def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
-    """Attempts that are handed back are nobody's doing."""
+    """Return the writes of ended attempts, without released ones."""
     named = USER_CODE_ENDS | OTHER_ENDS
     return [ObservedWrite(end.id, named[end.kind], end.kind in USER_CODE_ENDS) for end in ends if end.kind in named]
 
 
 class CrashingJournal(Journal):
-    """What durable functions record."""
+    """A journal with crash points."""
 
     def __init__(self, ground: StoreContext, lanes: LaneStore, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, lanes)
         self._crashes = crashes
         self._clock = clock
 
-    def record_steps(self, session: str, rows: str, number: int) -> bool:  # noqa: ARG002 - nothing of them is written
-        """Never as one: a crash is at one step."""
+    def record_steps(self, session: str, rows: str, number: int) -> bool:  # noqa: ARG002
+        """Refuse bulk writes, because a crash point is a single step."""
         return False
 
     def record(self, session: str, records: Sequence[NewCheckpoint]) -> list[Reply]:
@@ -184,7 +184,7 @@ class CrashingJournal(Journal):
 
 
 class CrashingAttempts(AttemptStore):
-    """The ends of attempts."""
+    """Ends of attempts with crash points."""
 
     def __init__(self, ground: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground)
@@ -197,7 +197,7 @@ class CrashingAttempts(AttemptStore):
 
 
 class CrashingTransactions(StepTransactions):
-    """Transactions of author code, which happen with their record or not at all: there is no point in between."""
+    """User transactions with a crash point after the commit; before it, everything rolls back."""
 
     def __init__(self, ground: StoreContext, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
         super().__init__(ground, journal)
@@ -217,7 +217,7 @@ class CrashingTransactions(StepTransactions):
 
 
 class CrashingStore(Store):
-    """A store whose workers can die where they write."""
+    """A store that reports its writes to a crash injector."""
 
     def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: CrashInjector) -> None:
         super().__init__(database, clock=clock, payloads=payloads)
@@ -227,15 +227,15 @@ class CrashingStore(Store):
         self.step_transactions = CrashingTransactions(ground, plain, crashes, clock)
 
 
-# Where author code stands
+# The current line of user code
 
 
 def line_of(attempt: Any) -> str:
-    """The line of the task's function, or of what it has called, at which it stands; else where that function is."""
+    """Return the current line of the task's function or what it calls; else where the function is defined."""
     code = None if attempt is None else getattr(inspect.unwrap(attempt.signature.fn), "__code__", None)
     if code is None:
-        return "a line that is not known"
-    frames = _in_threads(code) if attempt.handle is None else _awaiting(attempt.handle.get_coro())
+        return "an unknown line"
+    frames = _in_threads(code) if attempt.loop_task is None else _awaiting(attempt.loop_task.get_coro())
     beside = dropwhile(lambda frame: frame.f_code is not code, frames)
     stands = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), beside))
     if stands:
@@ -244,7 +244,7 @@ def line_of(attempt: Any) -> str:
 
 
 def _awaiting(coroutine: Any) -> list[FrameType]:
-    """The frames of a coroutine and of what it awaits, outermost first."""
+    """Return the frames of a coroutine and of what it awaits, outermost first."""
     found: list[FrameType] = []
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)
@@ -254,7 +254,7 @@ def _awaiting(coroutine: Any) -> list[FrameType]:
 
 
 def _in_threads(code: CodeType) -> list[FrameType]:
-    """The frames of a thread that is in this code, outermost first."""
+    """Return the frames of a thread that runs this code, outermost first."""
     for top in sys._current_frames().values():
         frames = [frame for frame, _ in traceback.walk_stack(top)]
         if any(frame.f_code is code for frame in frames):
@@ -263,7 +263,7 @@ def _in_threads(code: CodeType) -> list[FrameType]:
 
 
 def _shown(path: str) -> str:
-    """A path as people in this folder would write it."""
+    """Return a path relative to the current directory if possible."""
     with suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
     return path
@@ -277,11 +277,23 @@ def crash_at_every_step(test: F, /) -> F: ...
 @overload
 def crash_at_every_step(*, unrecorded: bool = True) -> Callable[[F], F]: ...
 def crash_at_every_step(test: Any = None, /, *, unrecorded: bool = True) -> Any:
-    """Run a test once as it is, and then once for each place where a worker wrote something in it, with the worker
-    crashing right after that; and where that was the record of something that author code had done, like a step, once
-    more, with a crash right before: done, but not on record. `unrecorded=False` leaves those out.
+    """Mark a test to run once normally, and again with a worker crash after each write.
 
-    The test must use the fixture `kit`, or a `Kit` of its own. Its fixtures are set up anew each time.
+    Where a write records work that user code has done, such as a step, the test also runs with a crash right before
+    it: the work is done but not recorded. The test must use the `kit` fixture or its own `Kit`; its fixtures are set up
+    anew for each run.
+
+    Args:
+        unrecorded: Whether to include the crashes before a write.
+
+    Example:
+        ```python
+        @crash_at_every_step
+        def test_checkout(kit):
+            run = checkout.enqueue(order)
+            kit.drain()
+            assert payments() == [42]
+        ```
     """
     import pytest
 

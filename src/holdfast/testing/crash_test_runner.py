@@ -1,4 +1,4 @@
-"""Runs a marked test again and again, a crash at another point each time, and reports it as one test."""
+"""Run a marked test repeatedly, with a crash at a different point each time, and report it as one test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from holdfast.testing.crash_injection import MARK, CrashInjector, active_injecto
 TITLE = "crash_at_every_step"
 INTERRUPTS = (KeyboardInterrupt, pytest.exit.Exception)
 HINT = (
-    "What a durable function does outside of steps is done again whenever it is replayed: after a crash, and after\n"
-    "each wait. What a step does is done again when its worker dies before that is on record: let the other side\n"
-    "know it by holdfast.idempotency_key()."
+    "Code outside of steps runs again at every replay: after a crash and after each wait. A step runs again if its\n"
+    "worker dies before the result is recorded: pass holdfast.idempotency_key() to the external system."
 )
 
 
 class CrashTestRunner:
-    """All runs of one test. Each has its fixtures anew; the first is without a crash, and notes the points."""
+    """Runs one test repeatedly, with new fixtures each time. The first run records the crash points."""
 
     def __init__(self, item: pytest.Item, unrecorded: bool) -> None:
         self._item = item
@@ -43,25 +42,25 @@ class CrashTestRunner:
             return reports
         points = [point for point in plain.points if point.recorded or self._unrecorded]
         if not points:
-            return [reports[0], self._nowhere(), reports[-1]]
+            return [reports[0], self._no_crash_points(), reports[-1]]
         survived: list[CrashInjector] = []
         for point in points:
             crashes = CrashInjector(point)
             tried = self._once(crashes)
             if not _passed(tried):
-                return _told(tried, crashes, survived)
+                return _explained(tried, crashes, survived)
             if crashes.where is not None:
                 survived.append(crashes)
-        said = f"{len(survived)} crashes, at {len(points)} points where a worker wrote something"
+        said = f"{len(survived)} crashes, at {len(points)} points where a worker wrote"
         _main(reports).sections.append((TITLE, said))
         return reports
 
     def _once(self, crashes: CrashInjector) -> list[pytest.TestReport]:
-        """Set up, call and tear down, but for what the test shares with its neighbours."""
+        """Set up, call and tear down, except for fixtures that the test shares with others."""
         active_injectors.append(crashes)
         try:
-            shared: Any = self._item.parent  # as if the next test were another one of the same module or class
-            self._item._report_sections.clear()  # what earlier runs have logged and printed
+            shared: Any = self._item.parent  # As if the next test were in the same module or class.
+            self._item._report_sections.clear()  # Output of earlier runs.
             return runtestprotocol(self._item, log=False, nextitem=shared)
         finally:
             active_injectors.remove(crashes)
@@ -73,15 +72,15 @@ class CrashTestRunner:
         report: pytest.TestReport = self._item.ihook.pytest_runtest_makereport(item=self._item, call=call)
         return report
 
-    def _nowhere(self) -> pytest.TestReport:
-        why = f"@{MARK}: no worker wrote anything in this test: drain with the fixture kit, or with a Kit of its own"
+    def _no_crash_points(self) -> pytest.TestReport:
+        why = f"@{MARK}: no worker wrote anything in this test: call drain() of the kit fixture or of a Kit"
         return self._report(pytest.CallInfo.from_call(lambda: pytest.fail(why, pytrace=False), when="call"))
 
 
-def _told(
+def _explained(
     reports: list[pytest.TestReport], crashes: CrashInjector, survived: list[CrashInjector]
 ) -> list[pytest.TestReport]:
-    """The reports of a run that failed, with where its worker died."""
+    """Add to the reports of a failed run where its worker crashed."""
     said = f"The test passes without a crash. It fails with {_shown(crashes)}."
     if survived:
         said += f"\nIt passed with {_shown(survived[-1])}."
@@ -89,7 +88,7 @@ def _told(
         if report.failed:
             report.sections.insert(0, (TITLE, f"{said}\n\n{HINT}"))
             crash = getattr(report.longrepr, "reprcrash", None)
-            if crash is not None:  # which has the words of the summary
+            if crash is not None:  # The summary shows this message.
                 crash.message = f"with {_shown(crashes)}: {crash.message}"
     return reports
 
@@ -99,7 +98,7 @@ def _shown(crashes: CrashInjector) -> str:
 
 
 def _main(reports: list[pytest.TestReport]) -> pytest.TestReport:
-    """That of the test itself, or of what it didn't come beyond."""
+    """Return the report of the call, or of the setup that failed before it."""
     return next((report for report in reports if report.when == "call"), reports[0])
 
 
@@ -108,7 +107,7 @@ def _passed(reports: list[pytest.TestReport]) -> bool:
 
 
 def run_crash_test(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Run a marked test as often as there are points to crash at, and tell the outcome."""
+    """Run a marked test once per crash point and report one outcome."""
     mark = item.get_closest_marker(MARK)
     unrecorded = mark is None or mark.kwargs.get("unrecorded", True)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -1,4 +1,4 @@
-"""`fake_step`: something else is called instead of a step's function."""
+"""`fake_step`: replace the function of a step in tests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from holdfast.task.task import Task
 
 
 class FakeCall(NamedTuple):
-    """One call that a fake got instead of the step's function."""
+    """One call of a fake."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class FakeStep:
-    """Stands in for the function of a step; `calls` has what it was called with, in order."""
+    """A fake for the function of a step.
+
+    Attributes:
+        calls: The arguments of each call, in order.
+    """
 
     def __init__(self, step: Callable[..., Any] | str, answer: Callable[..., Any]) -> None:
         self._step = step
@@ -52,7 +56,7 @@ class FakeStep:
 
 
 def _like(fn: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """With the annotations of the function that it stands in for: its results are read by them."""
+    """Copy the annotations of the replaced function, by which results are decoded."""
     return functools.wraps(getattr(fn, "__func__", fn))
 
 
@@ -64,14 +68,28 @@ def fake_step(
     raises: BaseException | type[BaseException] | None = None,
     does: Callable[..., Any] | None = None,
 ) -> Iterator[FakeStep]:
-    """In this block the function of a step isn't called: the step gives `returns`, or raises `raises`, or does what
-    `does` does with the same arguments. `step` is the function, or the step's name where it was given one."""
+    """Replace the function of a step inside a `with` block.
+
+    Args:
+        step: The step's function, or its name if it has an explicit one.
+        returns: What the step returns.
+        raises: What the step raises.
+        does: A function to call with the step's arguments instead.
+
+    Example:
+        ```python
+        with fake_step(charge, returns="payment-1") as fake:
+            run = checkout.enqueue(order)
+            kit.drain()
+        assert fake.calls[0].args == (42,)
+        ```
+    """
     if isinstance(step, Task):
         step = step.fn or step.name
     if not isinstance(step, str) and not callable(step):
-        raise ConfigError(f"fake_step takes the function of a step, or its name, not a {type(step).__name__}")
+        raise ConfigError(f"fake_step takes a step's function or name, not {type(step).__name__}")
     if sum(given is not None for given in (returns, raises, does)) > 1:
-        raise ConfigError("fake_step takes one of returns=, raises= and does=")
+        raise ConfigError("fake_step takes only one of returns=, raises= and does=")
 
     def answer(*_args: Any, **_kwargs: Any) -> Any:
         if raises is not None:

@@ -1,38 +1,35 @@
-"""`context()` and `sync_context()`: contexts without a store, for calling durable functions like plain ones.
+"""`context()` and `sync_context()`: contexts in memory, to call durable functions directly in tests.
 
-The plans of operations are the engine's own (`engine/durable/plans.py`); what they ask for is carried out here, in
-memory: steps run, time passes at once, waits get what the test has given. Nothing is replayed: for that, and for graphs
-and undoing, there is the kit.
+The engine's own plans (`engine/durable/plans.py`) decide what happens; the effects are executed here, in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
-from holdfast.engine.durable import plans as fx
 from holdfast.engine.durable.history import RecordedHistory
-from holdfast.engine.durable.plans import OperationPlans
+from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepRetries, step_result
+from holdfast.engine.durable.sync_executor import complete
 from holdfast.errors import TaskError
 from holdfast.model.clock import time_to_micros, to_datetime
 from holdfast.model.codec import decode, encode
 from holdfast.model.failure import describe_exception, error_to_json
 from holdfast.model.ids import new_id
 from holdfast.model.payloads import Payloads
-from holdfast.store import Claim, NewRun
-from holdfast.store import commands as write
-from holdfast.store.commands import LoadedHistory, RunToken, WaitOutcome
+from holdfast.store import Claim, NewRun, commands
+from holdfast.store.commands import Checkpoint, LoadedHistory, RunToken, WaitOutcome
 from holdfast.store.run_tree import format_spawn_key
 from holdfast.task.context import Context
 from holdfast.task.functions import is_async
-from holdfast.task.operations import Operation
+from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.registry import remote_task
 from holdfast.task.scope import Scope, current_scope
 from holdfast.task.signature import Signature
@@ -40,11 +37,11 @@ from holdfast.task.sync_context import SyncContext
 from holdfast.task.task import Request, Task
 
 PLAIN_PAYLOADS = Payloads(warn_above=None, compress_above=None)
-"""Nothing is stored, so nothing is compressed."""
+"""Payloads are not stored, so they are not compressed."""
 
 
 class InMemoryRun:
-    """A run that a direct call made: it can be joined, and nothing else."""
+    """A run created by a direct call. It can only be joined."""
 
     def __init__(self, id: UUID, task: str) -> None:
         self.id = id
@@ -53,14 +50,14 @@ class InMemoryRun:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise TaskError(f"a run made in a direct call has no .{name}: it isn't in any store; use the kit for that")
+        raise TaskError(f"a run in memory has no .{name}, because it isn't in a store: use the kit instead")
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.task}>"
 
 
 class InMemoryRunFactory:
-    """Makes runs of requests, to be called here."""
+    """Creates runs of requests, to be called directly. Implements `ClientServices`."""
 
     def __init__(self) -> None:
         self.requests: dict[str, Request[Any]] = {}
@@ -71,7 +68,7 @@ class InMemoryRunFactory:
         return run
 
     def new_child_graph(self, plan: Any, result: str | None) -> NoReturn:  # noqa: ARG002
-        raise TaskError("ctx.submit needs a store: test functions that submit graphs with the kit")
+        raise TaskError("ctx.submit needs a store: use the kit to test functions that submit graphs")
 
     def pack(self, text: str, what: str) -> str:
         return PLAIN_PAYLOADS.pack(text, what)
@@ -90,15 +87,17 @@ class InMemoryRunFactory:
         return next(known).decode_result(text)
 
     def ended(self) -> None:
-        """Nobody waits for it."""
-
-
-Calls: TypeAlias = Generator[Callable[[], Any], Any, Any]
-"""Yields author code to call, is sent what it returned or thrown what it raised, and returns what came of it all."""
+        """Do nothing: nothing waits for it."""
 
 
 class Restarted(BaseException):
-    """The function called `ctx.restart`; `arguments` are those of the next call. No `Exception`: it isn't its own."""
+    """Raised when a durable function that was called directly calls `ctx.restart`.
+
+    A `BaseException`, so that the function's own `except Exception` doesn't catch it.
+
+    Attributes:
+        arguments: The arguments of the restart.
+    """
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         super().__init__(*arguments)
@@ -106,7 +105,7 @@ class Restarted(BaseException):
 
 
 class SharedState:
-    """What a direct call and the children that it makes share: the time, events, and what they left for the test."""
+    """The state that a direct call shares with its children: time, events and recorded effects."""
 
     def __init__(self, now: datetime | None, events: Mapping[str, Any] | None, connection: object) -> None:
         self.now = time_to_micros(datetime.now(UTC) if now is None else now, "now")
@@ -119,7 +118,7 @@ class SharedState:
 
 
 class InMemoryExecutor:
-    """Carries out the operations of one direct call."""
+    """Executes the operations of one direct call in memory."""
 
     attempt = 1
 
@@ -139,9 +138,9 @@ class InMemoryExecutor:
         )
 
     def check(self) -> None:
-        """It is never cancelled."""
+        """Do nothing: a direct call is never cancelled."""
 
-    # What plans read: how children ended
+    # Implements `ChildReader`
 
     def spawned_results(self, parent: str) -> dict[str, Any]:  # noqa: ARG002 - there is one
         return {}
@@ -149,61 +148,49 @@ class InMemoryExecutor:
     def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
-    # Carrying out
+    # What plans await
 
-    def play(self, operation: Operation) -> Calls:
-        plan = self._plans.start(operation)
-        try:
-            effect = next(plan)
-            while True:
-                effect = plan.send((yield from self._carry_out(effect)))
-        except StopIteration as end:
-            return end.value
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        """Call user code."""
+        raise NotImplementedError
 
-    def _carry_out(self, effect: fx.Effect) -> Calls:
-        match effect:
-            case fx.StepEffect():
-                return (yield from self._try(effect))
-            case fx.TransactionEffect():
-                return (yield from self._transact(effect))
-            case fx.WaitEffect():
-                return (yield from self._wait(effect))
-            case fx.RestartEffect():
-                raise Restarted(tuple(decode(effect.args).get("*", ())))
-            case fx.ReplayEffect() | fx.UnrecordedEffect():
-                raise TaskError(f"{type(effect).__name__} in a direct call: that is a fault in Holdfast")
-        return self._write(effect)
+    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> NoReturn:  # noqa: ARG002
+        raise AssertionError("an in-memory context has no history")
 
-    def _try(self, effect: fx.StepEffect) -> Calls:
-        """A step with its retries, without pauses between them."""
-        step = effect.step
+    async def stop_at_unrecorded(self, key: str) -> NoReturn:
+        raise AssertionError(f"an in-memory context doesn't replay {key}")
+
+    async def restart(self, args: str) -> NoReturn:
+        raise Restarted(tuple(decode(args).get("*", ())))
+
+    async def run_step(self, step: Step, key: str) -> StepResult:
+        """Call a step function, with its retries but without pauses between them."""
         self.shared.steps.append(step.name)
-        tries = StepRetries(step.retry, step.timeout)
+        retries = StepRetries(step.retry, step.timeout)
         while True:
             try:
-                value = yield self._call(effect.key, step.fn, *step.args, **step.kwargs)
-                tried: fx.StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
+                value = await self.invoke(self._call(key, step.fn, *step.args, **step.kwargs))
+                result: StepResult | float = step_result(step, value, PLAIN_PAYLOADS)
             except Exception as error:
-                tried = tries.failed(error)
-            if isinstance(tried, fx.StepResult):
-                return tried
+                result = retries.failed(error)
+            if isinstance(result, StepResult):
+                return result
 
-    def _transact(self, effect: fx.TransactionEffect) -> Calls:
-        call = effect.operation
-        if self.shared.connection is None:
-            raise TaskError(f"ctx.transaction({call.name}) needs a connection: give it one, context(connection=…)")
-        self.shared.steps.append(call.name)
+    async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        connection = self.shared.connection
+        if connection is None:
+            raise TaskError(f"ctx.transaction({operation.name}) needs a connection: pass context(connection=…)")
+        self.shared.steps.append(operation.name)
         try:
-            value = yield self._call(effect.key, call.fn, self.shared.connection, *call.args, **call.kwargs)
-            tried: fx.StepResult | float = step_result(call, value, PLAIN_PAYLOADS)
+            value = await self.invoke(self._call(key, operation.fn, connection, *operation.args, **operation.kwargs))
+            return step_result(operation, value, PLAIN_PAYLOADS)
         except Exception as error:
-            tried = StepRetries().failed(error)
-        return tried
+            return cast(StepResult, StepRetries().failed(error))
 
     def _call(self, key: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
         here = Scope(str(self.run_id), durable=True, step=key)
 
-        def call() -> Any:  # in a context of its own
+        def call() -> Any:  # The caller runs it in a copy of the context.
             current_scope.set(here)
             return fn(*args, **kwargs)
 
@@ -216,41 +203,40 @@ class InMemoryExecutor:
 
         return awaited if is_async(fn) else call
 
-    def _write(self, command: write.Command | write.NewStepCheckpoint) -> Any:
+    async def write(self, command: commands.Command | commands.NewStepCheckpoint) -> Any:
         shared = self.shared
         match command:
-            case write.NewCheckpoint(kind="now"):
+            case commands.NewCheckpoint(kind="now"):
                 return str(shared.now)
-            case write.NewCheckpoint():
+            case commands.NewCheckpoint():
                 return command.value
-            case write.EmitCommand():
+            case commands.EmitCommand():
                 first = command.name not in shared.events
                 shared.events.setdefault(command.name, command.payload)
                 shared.emitted.setdefault(command.name, decode(command.payload))
                 return "true" if first else "false"
-            case write.SpawnCommand():
+            case commands.SpawnCommand():
                 self._ends[format_spawn_key(0, command.key)] = [run.id for run in command.children]
                 shared.enqueued += [self._runs.requests[run.id] for run in command.children]
                 return command.value
-            case write.EnqueueCommand():
+            case commands.EnqueueCommand():
                 shared.enqueued.append(self._runs.requests[command.request.id])
                 return f'"{command.request.id}"'
-            case write.WriteCommand():
+            case commands.WriteCommand():
                 shared.written.append(decode(command.data))
         return None
 
-    # Waiting
+    # Waits
 
-    def _wait(self, effect: fx.WaitEffect) -> Calls:
-        wait = effect.wait
+    async def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> WaitResult:
         if wait.kind == "children":
-            yield from self._run_children(wait.target or "")
+            await self._run_children(wait.target or "")
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
             outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
-            return fx.WaitResult(wait.n, outcome, None if effect.read is None else effect.read())
-        return fx.WaitResult(wait.n, self._come(wait))
+            return WaitResult(wait.n, outcome, None if read is None else read())
+        return WaitResult(wait.n, self._come(wait))
 
-    def _come(self, wait: write.WaitCommand) -> WaitOutcome:
+    def _come(self, wait: commands.WaitCommand) -> WaitOutcome:
         """What a wait comes to, now: what is there already, else its time passes."""
         if wait.kind == "event" and wait.name in self.shared.events:
             return WaitOutcome("event", self.shared.events[wait.name])
@@ -262,50 +248,48 @@ class InMemoryExecutor:
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
         return WaitOutcome("due", None)
 
-    def _run_children(self, spawn: str) -> Calls:
+    async def _run_children(self, spawn: str) -> None:
         """Call the functions of children that are waited for, one after the other, each once."""
         for place, made in enumerate(self._ends[spawn]):
             if isinstance(made, str):
-                self._ends[spawn][place] = yield from self._run_child(made, place)
+                self._ends[spawn][place] = await self._run_child(made, place)
 
-    def _run_child(self, id: str, place: int) -> Calls:
+    async def _run_child(self, id: str, place: int) -> tuple[Any, ...]:
         request = self._runs.requests[id]
         signature = request.signature
         if not isinstance(signature, Signature):
-            raise TaskError(f"{request.task} can't be called here: its code lives elsewhere, or it is a machine")
+            raise TaskError(f"{request.task} can't be called directly: it is a machine or a remote task")
         args, kwargs = signature.decode(request.args)
         fn: Callable[..., Any] = signature.fn
         if signature.durable:
             fn = partial(fn, _context_of_child(fn, self.shared))
         try:
-            result = signature.encode_result((yield partial(fn, *args, **kwargs)))
+            result = signature.encode_result(await self.invoke(partial(fn, *args, **kwargs)))
         except Exception as error:
             return (id, place, "failed", None, error_to_json(describe_exception(error)))
         return (id, place, "done", result, None)
 
 
-def _never_comes(wait: write.WaitCommand) -> str:
+def _never_comes(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
-        return f"event {wait.name!r} never comes: give it to the context, context(events={{{wait.name!r}: …}})"
-    return (
-        f"no message comes on topic {wait.target!r}: give it to the context, context(messages={{{wait.target!r}: […]}})"
-    )
+        return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
+    return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
 
 
 class RecordedEffects:
-    """What the test can look at afterwards, whatever the kind of context."""
+    """What a test can inspect after a direct call."""
 
     __slots__ = ()
     _executor: Any
 
     @property
     def steps(self) -> list[str]:
-        """The names of the steps and transactions that were run, in order; those of children too."""
+        """The names of the steps and transactions that ran, in order, including those of children."""
         return list(self._executor.shared.steps)
 
     @property
     def enqueued(self) -> list[Request[Any]]:
-        """The requests of the runs and children that were made, in order."""
+        """The requests of the runs and children that were created, in order."""
         return list(self._executor.shared.enqueued)
 
     @property
@@ -315,53 +299,37 @@ class RecordedEffects:
 
     @property
     def written(self) -> list[Any]:
-        """What was written with `ctx.write`."""
+        """The chunks written with `ctx.write`."""
         return list(self._executor.shared.written)
 
     @property
     def time(self) -> datetime:
-        """The time, which every sleep has moved on."""
+        """The current time. Every sleep has advanced it."""
         return to_datetime(self._executor.shared.now)
 
 
 class InMemoryAsyncExecutor(InMemoryExecutor):
-    """For a `Context`: plain functions run in threads, as they would in a worker."""
+    """Executes operations of a `Context`. Plain functions run in threads, as in a worker."""
 
     async def perform(self, operation: Operation) -> Any:
-        calls = self.play(operation)
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    value = await (call() if is_async(call) else asyncio.to_thread(call))
-                except Exception as error:
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(value)
-        except StopIteration as end:
-            return end.value
+        return await self._plans.start(self, operation)
+
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        return await (call() if is_async(call) else asyncio.to_thread(call))
 
 
 class InMemorySyncExecutor(InMemoryExecutor):
-    """For a `SyncContext`."""
+    """Executes operations of a `SyncContext`."""
 
     def perform(self, operation: Operation) -> Any:
-        calls = self.play(operation)
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    value = _awaited_elsewhere(call) if is_async(call) else copy_context().run(call)
-                except Exception as error:
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(value)
-        except StopIteration as end:
-            return end.value
+        return complete(self._plans.start(self, operation))
+
+    async def invoke(self, call: Callable[[], Any]) -> Any:
+        return _awaited_elsewhere(call) if is_async(call) else copy_context().run(call)
 
 
 def _awaited_elsewhere(call: Callable[[], Any]) -> Any:
-    """An async child of a plain function: on a loop of its own, in a thread, since this one's may be running."""
+    """Run an async child on a new event loop in another thread, because this thread may have a running one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(copy_context().run, lambda: asyncio.run(call())).result()
 
@@ -373,13 +341,13 @@ def _context_of_child(fn: Callable[..., Any], shared: SharedState) -> InMemoryCo
 
 
 class InMemoryContext(RecordedEffects, Context):
-    """A `Context` in memory."""
+    """A `Context` in memory, returned by `context()`."""
 
     __slots__ = ()
 
 
 class InMemorySyncContext(RecordedEffects, SyncContext):
-    """A `SyncContext` in memory."""
+    """A `SyncContext` in memory, returned by `sync_context()`."""
 
     __slots__ = ()
 
@@ -392,9 +360,25 @@ def context(
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemoryContext:
-    """A context in memory, for calling a durable function: `await checkout(context(), order)`. `events` are those that
-    have happened, `messages` those that were sent, in order, by topic; `connection` is what functions of
-    `ctx.transaction` get; `now` is the time at its start."""
+    """Create a context in memory, to call a durable function directly.
+
+    Steps run, sleeps return at once and advance the time, and waits receive what the test has passed. Nothing is
+    replayed; graphs and compensations need the kit.
+
+    Args:
+        events: The events that have occurred, with their payloads.
+        messages: The messages that were sent, in order, by topic.
+        connection: The connection for functions of `ctx.transaction`.
+        now: The initial time.
+        scheduled_for: The value of `ctx.scheduled_for`.
+
+    Example:
+        ```python
+        ctx = context(events={"paid": 42})
+        assert await checkout(ctx, order) == "shipped"
+        assert ctx.steps == ["charge", "ship"]
+        ```
+    """
     return InMemoryContext(InMemoryAsyncExecutor(SharedState(now, events, connection), messages, scheduled_for))
 
 
@@ -406,5 +390,5 @@ def sync_context(
     now: datetime | None = None,
     scheduled_for: datetime | None = None,
 ) -> InMemorySyncContext:
-    """The same for a durable function that is a plain def: `checkout(sync_context(), order)`."""
+    """Create a context in memory for a durable function that is a plain def. See `context`."""
     return InMemorySyncContext(InMemorySyncExecutor(SharedState(now, events, connection), messages, scheduled_for))

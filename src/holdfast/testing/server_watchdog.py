@@ -1,10 +1,10 @@
-"""Ends a PostgreSQL server whose starter is gone. Run as a program by `server`, never imported.
+"""Stop a PostgreSQL server whose parent process is gone. Run as a program by `server.py`, never imported for use.
 
-    python watch.py PID DATA [FOLDER ...]
+    python server_watchdog.py PID DATA [DIRECTORY ...]
 
-Its standard input is a pipe whose other end only the starter holds, so that it closes however the starter ends, by
-SIGKILL too. Then the server PID on the folder DATA is ended at once, and the temporary FOLDERs are removed. (A signal
-on the parent's death would need code between fork and exec, which isn't safe in a process with threads.)
+Its standard input is a pipe that only the parent holds open, so it closes however the parent ends, SIGKILL included.
+Then the server PID on the data directory DATA is stopped, and the temporary directories are removed. (A parent-death
+signal would need code between fork and exec, which isn't safe in a process with threads.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def main(pid: int, data: Path, temporary: list[Path]) -> None:
-    """Wait for the end of the starter, then clean up after it."""
+    """Wait until the parent is gone, then clean up."""
     sys.stdin.buffer.read()
     if _runs_on(pid, data):
         with contextlib.suppress(ProcessLookupError):
@@ -30,7 +30,7 @@ def main(pid: int, data: Path, temporary: list[Path]) -> None:
 
 
 def _runs_on(pid: int, data: Path) -> bool:
-    """Whether the server on `data` is still that process: its number may have been given to another."""
+    """Return whether the server on `data` is still this process: the pid may have been reused."""
     try:
         return (data / "postmaster.pid").read_text().split("\n", 1)[0] == str(pid)
     except OSError:

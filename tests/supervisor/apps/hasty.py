@@ -6,11 +6,11 @@ python hasty.py PROCESSES GRACE
 import sys
 
 from holdfast.cli.worker import show_lines
-from holdfast.engine.processes.supervisor import Pace, Supervisor
+from holdfast.engine.processes.supervisor import RestartPolicy, Supervisor
 from holdfast.telemetry.log_format import configure_console_log
 
 processes, grace = int(sys.argv[1]), float(sys.argv[2])
-pace = Pace(first_pause=0.02, longest_pause=0.1, patience=1.0)
+policy = RestartPolicy(first_pause=0.02, longest_pause=0.1, patience=1.0)
 command = [sys.executable, "-m", "holdfast.cli", "--app=shop:app", "worker", "--lease=5", f"--grace={grace}"]
 configure_console_log(False, "holdfast | ")
-sys.exit(Supervisor(lambda _number: command, processes, grace, show_lines(len("worker 1"), False), pace).run())
+sys.exit(Supervisor(lambda _number: command, processes, grace, show_lines(len("worker 1"), False), policy).run())

@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.demo import Interrupt
 from holdfast.cli.demo.state import DemoResult, DemoState, Ledger, WorkerKill, WorkerView
-from holdfast.engine.processes.supervisor import Child
+from holdfast.engine.processes.supervisor import WorkerProcess
 from holdfast.model.run import RunInfo
 
 WORKERS = 3
@@ -48,7 +48,7 @@ class Scenario:
         self._draw = draw
         self._interrupt = interrupt
         self._ledger = Ledger(folder / "ledger")
-        self._children: list[Child] = []
+        self._children: list[WorkerProcess] = []
         self._numbers: dict[Any, int] = {}
         self._infos: list[RunInfo[Any]] = []
 
@@ -84,7 +84,7 @@ class Scenario:
         try:
             for number in range(1, WORKERS + 1):
                 with self._interrupt.held():  # so that none is started that we don't know of
-                    child = Child(number, command, self._write_log)
+                    child = WorkerProcess(number, command, self._write_log)
                     self._children.append(child)
                 self._scene.figures.append(WorkerView(number, child.pid))
             yield
@@ -99,10 +99,10 @@ class Scenario:
     def _stop(self) -> None:
         alive = [child for child in self._children if self._figure(child).state != "killed"]
         for child in alive:
-            child.tell_to_stop()
+            child.request_stop()
         deadline = time.monotonic() + STOP_SECONDS
         for child in alive:
-            while child.ended() is None and time.monotonic() < deadline:
+            while child.exit_code() is None and time.monotonic() < deadline:
                 self._read_output()
                 time.sleep(0.01)
             self._figure(child).state = "stopped"
@@ -111,15 +111,15 @@ class Scenario:
     def kill_all(self) -> None:
         """Leave nothing running, whatever happened."""
         for child in self._children:
-            if child.ended() is None:
+            if child.exit_code() is None:
                 child.signal_group(signal.SIGKILL)
         for child in self._children:
-            while child.ended() is None:
+            while child.exit_code() is None:
                 time.sleep(0.005)
             child.output.close()
         self._children = []
 
-    def _figure(self, child: Child) -> WorkerView:
+    def _figure(self, child: WorkerProcess) -> WorkerView:
         return self._scene.figures[child.number - 1]
 
     def _read_output(self) -> None:
@@ -139,7 +139,7 @@ class Scenario:
 
     def _refuse_surprises(self, deadline: float) -> None:
         for child in self._children:
-            if self._figure(child).state != "killed" and child.ended() is not None:
+            if self._figure(child).state != "killed" and child.exit_code() is not None:
                 child.output.read_all()
                 raise DemoFailed(f"worker {child.number} ended by itself: {self._last_words(child.number)}")
         if time.monotonic() > deadline:
@@ -176,12 +176,12 @@ class Scenario:
 
     # The kill
 
-    def _held_by(self, child: Child) -> frozenset[int]:
+    def _held_by(self, child: WorkerProcess) -> frozenset[int]:
         """What the database says is in the hands of a worker."""
         mark = f":{child.pid}:"
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "running" and mark in (i.worker or ""))
 
-    def _victim(self) -> Child:
+    def _victim(self) -> WorkerProcess:
         """A worker whose hands are full in the middle of the work. Where all is done before one is seen, on a machine
         that has much else to do, there is more work."""
         jobs = self._scene.jobs
@@ -194,18 +194,18 @@ class Scenario:
     def _is_under_way(self) -> bool:
         return self._scene.states["done"] >= self._scene.jobs * KILL_AFTER
 
-    def _busiest(self) -> Child | None:
+    def _busiest(self) -> WorkerProcess | None:
         """The worker with the most in hand, if any has something."""
         held = {child.number: len(self._held_by(child)) for child in self._children}
         best = max(self._children, key=lambda child: held[child.number])
         return best if held[best.number] else None
 
-    def _kill(self, child: Child) -> WorkerKill:
+    def _kill(self, child: WorkerProcess) -> WorkerKill:
         os.kill(child.pid, signal.SIGKILL)
         at = time.monotonic()
         figure = self._figure(child)
         figure.state = "killed"
-        while child.ended() is None:
+        while child.exit_code() is None:
             time.sleep(0.005)
         self._look()
         held = self._held_by(child)
@@ -234,7 +234,7 @@ class Scenario:
         """What the database says was done by the first who had it."""
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "done" and i.attempt == 1)
 
-    def _done_by_others(self, dead: Child) -> set[int]:
+    def _done_by_others(self, dead: WorkerProcess) -> set[int]:
         return {number for number, pid in self._ledger.done_last_by.items() if pid != dead.pid}
 
     def _count(self, kill: WorkerKill, takeover: float | None) -> DemoResult:

@@ -12,23 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from time import monotonic_ns
+from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.delivery import OrderedDelivery
 from holdfast.engine.durable.executor import BUSY_SUSPEND_DELAY_S, Executor, suspend_delay_s
-from holdfast.engine.durable.plans import (
-    Effect,
-    OperationPlans,
-    ReplayEffect,
-    RestartEffect,
-    StepEffect,
-    StepResult,
-    TransactionEffect,
-    UnrecordedEffect,
-    WaitEffect,
-    WaitResult,
-)
+from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepCalls, StepRetries, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.write_queue import PendingWrite, WriteResult
@@ -36,9 +26,11 @@ from holdfast.errors import Fatal, StoreError
 from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.step_keys import key_label
 from holdfast.store.commands import (
+    Checkpoint,
     Command,
     NewCheckpoint,
     NewStepCheckpoint,
+    WaitCommand,
     WaitOutcome,
     WaitRegistered,
     WithdrawCommand,
@@ -52,6 +44,14 @@ QUIET_ITERATIONS = 20
 """Iterations of the event loop without any activity before a run is suspended."""
 MAX_REJECTED_CALLS = 10_000
 """After this many calls on a closed context, the calling code is abandoned: it ignores its cancellation."""
+
+
+class OpenWait(NamedTuple):
+    """A wait of a branch, and the future that the branch awaits."""
+
+    wait: WaitCommand
+    read: Read | None
+    future: asyncio.Future[Any]
 
 
 class AsyncExecutor(Executor):
@@ -90,8 +90,7 @@ class AsyncExecutor(Executor):
         self._loop = loop
         self._delivery = OrderedDelivery(loop, plans.history.numbers)
         self._timeouts = EnclosingTimeouts(loop)
-        self._open_waits: dict[str, tuple[WaitEffect, asyncio.Future[Any]]] = {}
-        self._futures: set[asyncio.Future[Any]] = set()
+        self._open_waits: dict[str, OpenWait] = {}
         self._started = self._finished = 0  # Calls of user code, writes and reads.
         self._other_activity = 0
         self._closed = False
@@ -104,40 +103,12 @@ class AsyncExecutor(Executor):
 
     async def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             await self._reject_call()
         task = asyncio.current_task(self._loop)  # Given the loop, it needs no system call to find it.
-        if task is not self.current.handle and task is not None:
+        if task is not self.current.loop_task and task is not None:
             self._delivery.add_branch(task)
-        plan = self.plans.start(operation)
-        try:
-            effect = next(plan)
-            while True:
-                if type(effect) is StepEffect:  # The most frequent effect, so it gets no coroutine of its own.
-                    if self._delivery.has_branches:
-                        self._delivery.note_activity()
-                    self._started += 1
-                    try:
-                        result = await self.calls.run(self, effect.step, effect.key)
-                    except BaseException:
-                        self._note_finished()
-                        raise
-                    self._finished += 1
-                    effect = plan.send(result)
-                    continue
-                work = _HANDLERS.get(type(effect), _submit)(self, effect)
-                if self._delivery.has_branches:
-                    self._delivery.note_activity()
-                try:
-                    answer = await work
-                except asyncio.CancelledError:
-                    self._withdraw_wait(effect)
-                    raise
-                finally:
-                    self._note_answer(work)
-                effect = plan.send(answer)
-        except StopIteration as end:
-            return end.value
+        return await self.plans.start(self, operation)
 
     async def _reject_call(self) -> NoReturn:
         """Cancel code that uses a closed context."""
@@ -147,7 +118,7 @@ class AsyncExecutor(Executor):
         raise asyncio.CancelledError("the run is suspended or has ended; its context can't be used")
 
     def check(self) -> None:
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise asyncio.CancelledError("the run is suspended or has ended")
 
     @property
@@ -164,7 +135,7 @@ class AsyncExecutor(Executor):
 
     def _new_future(self) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._futures.add(future)
+        self._delivery.futures.add(future)
         return future
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
@@ -175,7 +146,7 @@ class AsyncExecutor(Executor):
             self._note_answer(future)
 
     def _note_answer(self, awaited: Any) -> None:
-        self._futures.discard(awaited)
+        self._delivery.futures.discard(awaited)
         self._other_activity += 1
         if self._open_waits:
             self._suspend_soon()  # This branch may end now, and all others wait.
@@ -200,18 +171,24 @@ class AsyncExecutor(Executor):
 
     # Replay and writes
 
-    async def _replay(self, effect: ReplayEffect) -> Any:
-        # Tasks that user code created before this call must start before it gets its answer, as they did live.
-        await asyncio.sleep(0)
-        n, data = effect.checkpoint.n, None
-        self._delivery.expect(n, recorded=True)
-        if effect.read is not None:
-            try:
-                data = await self._read(effect.read)
-            except BaseException:  # This branch was cancelled: the others must not wait for its turn.
-                self._delivery.cancel(n)
-                raise
-        return await self._await(self._deliver(n, data))
+    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Any:
+        n, data = checkpoint.n, None
+        self._delivery.note_activity()
+        try:
+            # Tasks that user code created before this call must start before it gets its answer, as they did live.
+            await asyncio.sleep(0)
+            self._delivery.expect(n, recorded=True)
+            if read is not None:
+                try:
+                    data = await self._read(read)
+                except BaseException:  # This branch was cancelled: the others must not wait for its turn.
+                    self._delivery.cancel(n)
+                    raise
+            return await self._await(self._deliver(n, data))
+        except asyncio.CancelledError:
+            if checkpoint.kind == "message":  # It hasn't reached user code: give it back.
+                self._withdraw_wait(checkpoint.key)
+            raise
 
     def _deliver(self, n: int, value: Any) -> asyncio.Future[Any]:
         future = self._new_future()
@@ -222,24 +199,23 @@ class AsyncExecutor(Executor):
         """Run a blocking read in a thread."""
         return await self._track(self.calls.in_thread(partial(self._services.read, self.current, read)))
 
-    async def write(self, command: Command) -> Any:
-        """Write a command and wait until it is durable."""
-        return await self._await(self._submit(command))
-
-    def _submit(self, command: Command | NewStepCheckpoint) -> asyncio.Future[Any]:
-        """Write a command; the future is done when it is durable and its turn has come."""
+    def write(self, command: Command | NewStepCheckpoint) -> asyncio.Future[Any]:
         self._started += 1
-        future = self._new_future()
+        delivery = self._delivery
+        future: asyncio.Future[Any] = self._loop.create_future()
+        delivery.futures.add(future)
         n: int | None = getattr(command, "n", None)
         if n is not None:
-            self._delivery.expect(n)
-        self._services.submit(PendingWrite.of(self.current, command, self._on_written, True, future))
+            delivery.expect(n)
+        self._services.submit(PendingWrite(self.current, command, self._on_written, True, future))
+        if delivery.has_branches:
+            delivery.note_activity()
         return future
 
     def _submit_unawaited(self, command: Command) -> None:
         """Write a command that nobody waits for, because what it says is durable elsewhere."""
         self._started += 1
-        self._services.submit(PendingWrite.of(self.current, command, self._note_finished, True))
+        self._services.submit(PendingWrite(self.current, command, self._note_finished, True))
 
     def _on_written(self, write: PendingWrite, answer: WriteResult) -> None:
         self._finished += 1
@@ -249,59 +225,66 @@ class AsyncExecutor(Executor):
         if type(answer) is Written:
             if n is not None:
                 self._delivery.deliver(n, future, answer.value)
-            elif not future.done():
-                future.set_result(answer.value)
+            else:
+                self._delivery.futures.discard(future)
+                if not future.done():
+                    future.set_result(answer.value)
         elif isinstance(answer, Exception):
             if n is not None:
                 self._delivery.cancel(n)
+            self._delivery.futures.discard(future)
             if not future.done():
                 future.set_exception(answer)
         # Otherwise the run is lost: user code is being cancelled, and nothing more reaches it.
 
     # Waits
 
-    def _wait(self, effect: WaitEffect) -> asyncio.Future[Any]:
-        wait, history = effect.wait, self.plans.history
-        self._timeouts.check(wait.key, wait.n, self.plans)
-        future = self._new_future()
+    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
+        history = self.plans.history
+        self._timeouts.check(wait, self.plans)
+        opened = OpenWait(wait, read, self._new_future())
         known = history.open_waits.pop(wait.key, None)
         if known is not None or wait.key in history.withdrawn:
             self.plans.skip_number(wait.n)
-            self._add_open_wait(effect, future, None if known is None else known.due_in)
+            self._add_open_wait(opened, None if known is None else known.due_in)
         else:
-            self._register_wait(effect, future)
-        return future
+            self._register_wait(opened)
+        try:
+            return cast(WaitResult, await self._await(opened.future))
+        except asyncio.CancelledError:
+            self._withdraw_wait(wait.key)
+            raise
 
-    def _register_wait(self, effect: WaitEffect, future: asyncio.Future[Any]) -> None:
-        self._delivery.expect(effect.wait.n)
+    def _register_wait(self, opened: OpenWait) -> None:
+        self._delivery.expect(opened.wait.n)
         self._started += 1
-        write = PendingWrite.of(self.current, effect.wait, self._on_registered, True, (effect, future))
+        write = PendingWrite(self.current, opened.wait, self._on_registered, True, opened)
         # In the next iteration: a branch that was cancelled before this call withdraws its waits first.
         self._loop.call_soon(self._services.submit, write)
 
     def _on_registered(self, write: PendingWrite, answer: WriteResult) -> None:
-        effect, future = write.context
+        opened: OpenWait = write.context
         self._note_finished()
-        n = effect.wait.n
+        n = opened.wait.n
         if isinstance(answer, WaitRegistered):
             self._delivery.cancel(n)
             self.plans.skip_number(n)
-            self._add_open_wait(effect, future, answer.due_in)
+            self._add_open_wait(opened, answer.due_in)
         elif isinstance(answer, WaitOutcome):
-            self._deliver_outcome(n, future, answer, effect.read)
+            self._deliver_outcome(n, opened, answer)
         elif isinstance(answer, Exception):
             self._delivery.cancel(n)
-            if not future.done():
-                future.set_exception(answer)
+            if not opened.future.done():
+                opened.future.set_exception(answer)
 
-    def _add_open_wait(self, effect: WaitEffect, future: asyncio.Future[Any], due_in: int | None) -> None:
-        key = effect.wait.key
-        self._open_waits[key] = (effect, future)
-        future.add_done_callback(lambda _: self._open_waits.pop(key, None))
+    def _add_open_wait(self, opened: OpenWait, due_in: int | None) -> None:
+        key = opened.wait.key
+        self._open_waits[key] = opened
+        opened.future.add_done_callback(lambda _: self._open_waits.pop(key, None))
         self._other_activity += 1
         if due_in is not None:
             self._next_due_s = min(self._next_due_s, self._loop.time() + due_in / MICROS_PER_SECOND)
-        if effect.wait.kind != "sleep":
+        if opened.wait.kind != "sleep":
             self._waits_for_others = True
         self._services.watch(self)
         self._suspend_soon()
@@ -313,21 +296,19 @@ class AsyncExecutor(Executor):
         opened = self._open_waits.pop(key, None)
         if opened is None or self._closed:
             return
-        effect, future = opened
         self._resumes += 1
         n = self.plans.next_number()
         self._delivery.expect(n)
-        recorded = encode_outcome(effect.wait.kind, outcome)
+        recorded = encode_outcome(opened.wait.kind, outcome)
         self._submit_unawaited(NewCheckpoint(*self.plans.run_token, n, key, *recorded, waited=True))
-        self._deliver_outcome(n, future, outcome, effect.read)
+        self._deliver_outcome(n, opened, outcome)
 
-    def _deliver_outcome(
-        self, n: int, future: asyncio.Future[Any], outcome: WaitOutcome, read: Callable[[], Any] | None
-    ) -> None:
-        if read is None:
+    def _deliver_outcome(self, n: int, opened: OpenWait, outcome: WaitOutcome) -> None:
+        future = opened.future
+        if opened.read is None:
             self._delivery.deliver(n, future, WaitResult(n, outcome))
             return
-        reading = self._loop.create_task(self._read(read))
+        reading = self._loop.create_task(self._read(opened.read))
         self._delivery.add_branch(reading)
 
         def done(task: asyncio.Task[Any]) -> None:
@@ -341,18 +322,9 @@ class AsyncExecutor(Executor):
 
         reading.add_done_callback(done)
 
-    def _withdraw_wait(self, effect: Effect) -> None:
-        """Withdraw the wait of a branch that was cancelled, if user code cancelled it.
-
-        A recorded message that hasn't reached user code is given back too.
-        """
-        if isinstance(effect, WaitEffect):
-            key = effect.wait.key
-        elif isinstance(effect, ReplayEffect) and effect.checkpoint.kind == "message":
-            key = effect.checkpoint.key
-        else:
-            return
-        was_stopped = self._closed or self.current.order is not None or self.plans.replay_only
+    def _withdraw_wait(self, key: str) -> None:
+        """WithdrawCommand the wait of a branch that was cancelled, if user code cancelled it."""
+        was_stopped = self._closed or self.current.stop_reason is not None or self.plans.replay_only
         if key not in self.plans.history.withdrawn and not was_stopped:
             self._submit_unawaited(WithdrawCommand(self.plans.run_token, self.plans.next_marker_number(), key))
 
@@ -393,21 +365,21 @@ class AsyncExecutor(Executor):
         """Register waits that user code cancelled in an earlier attempt and doesn't cancel in this one."""
         self.plans.history.withdrawn -= keys
         for key in sorted(keys):
-            effect, future = self._open_waits.pop(key)
-            effect.wait.n = self.plans.next_number()
-            self._register_wait(effect, future)
+            opened = self._open_waits.pop(key)
+            opened.wait.n = self.plans.next_number()
+            self._register_wait(opened)
 
     def _reject_open_waits(self) -> None:
         """Fail all waits, because a timeout of the event loop is pending and would not survive the suspension."""
-        for key, (effect, future) in list(self._open_waits.items()):
-            self._withdraw_wait(effect)
-            if not future.done():
-                future.set_exception(enclosing_timeout_error(key))
+        for key, opened in list(self._open_waits.items()):
+            self._withdraw_wait(key)
+            if not opened.future.done():
+                opened.future.set_exception(enclosing_timeout_error(key))
 
     def close(self) -> None:
         """Cancel everything that still waits in this context, and accept no more calls."""
         self._closed = True
-        for future in list(self._futures):
+        for future in list(self._delivery.futures):
             future.cancel()
         self._delivery.cancel_branches()
 
@@ -415,50 +387,63 @@ class AsyncExecutor(Executor):
         """Accept calls again, for compensations."""
         self._closed = False
 
-    async def _restart(self, effect: RestartEffect) -> Any:
-        self.current.restart_args = effect.args
+    async def restart(self, args: str) -> NoReturn:
+        self.current.restart_args = args
         self.close()
         self._services.stop(self.current, "restart")
         await self._await_cancellation()
 
-    def _stop_at_unrecorded(self, effect: UnrecordedEffect) -> asyncio.Future[Any]:
-        if effect.key not in self.plans.history.withdrawn:
-            self.unrecorded.append(effect.key)
+    async def stop_at_unrecorded(self, key: str) -> NoReturn:
+        if key not in self.plans.history.withdrawn:
+            self.unrecorded.append(key)
         self._other_activity += 1
-        return self._new_future()
+        await self._await_cancellation()
 
     # Steps
 
     async def run_step(self, step: Step, key: str) -> StepResult:
-        """Call a step function, with its retries."""
-        return cast(StepResult, await self._track(self.calls.run(self, step, key)))
+        calls, telemetry = self.calls, self.current.telemetry
+        if self._delivery.has_branches:
+            self._delivery.note_activity()
+        self._started += 1
+        started_ns = monotonic_ns()
+        token = current_scope.set(calls.scope(key))
+        span = None if telemetry is None else telemetry.step(step.name, key)
+        result: StepResult | None = None
+        try:
+            if step.timeout is None and step.function_info.is_async:
+                try:
+                    result = step_result(step, await step.fn(*step.args, **step.kwargs), calls.payloads)
+                except BaseException as error:
+                    if calls.was_stopped(error):
+                        raise
+                    result = await calls.run(self, step, key, error)
+            else:
+                result = await calls.run(self, step, key)
+            result.duration_us = (monotonic_ns() - started_ns) // 1000
+            return result
+        finally:
+            if span is not None:
+                span.end(result)
+            current_scope.reset(token)
+            self._finished += 1
+            if self._open_waits:
+                self._suspend_soon()
 
     def record_late(self, key: str, result: StepResult) -> None:
-        """Record a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
+        """NewCheckpoint a step with an undo whose thread ended after its caller was cancelled, so that it is undone."""
         if result.error is None:
             self._submit_unawaited(cast(NewCheckpoint, self.plans.step_record(key, result, has_undo=True)))
 
-    async def _run_transaction(self, effect: TransactionEffect) -> StepResult:
-        call = TransactionCall(effect.operation, effect.key, self.plans, self._delivery, self._loop, self.calls)
+    async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        call = TransactionCall(operation, key, self.plans, self._delivery, self._loop, self.calls)
         transact = partial(self._services.transact, self.current, call.record, call.run)
-        result = await call.result(self._track(self.calls.transaction_in_thread(transact, effect.key)))
+        result = await call.result(self._track(self.calls.transaction_in_thread(transact, key)))
         if result.error is None:
             if result.text is None:
                 return await self._await_cancellation()
             await self._await(self._deliver(result.n, None))
         return result
-
-
-Handler: TypeAlias = Callable[[AsyncExecutor, Any], Awaitable[Any]]
-
-_submit: Handler = AsyncExecutor._submit
-_HANDLERS: dict[type[Any], Handler] = {
-    ReplayEffect: AsyncExecutor._replay,
-    WaitEffect: AsyncExecutor._wait,
-    TransactionEffect: AsyncExecutor._run_transaction,
-    RestartEffect: AsyncExecutor._restart,
-    UnrecordedEffect: AsyncExecutor._stop_at_unrecorded,
-}
 
 
 class TransactionCall:
@@ -581,13 +566,13 @@ class EnclosingTimeouts:
     def has_pending(self) -> bool:
         return bool(self._timers and self._pending())
 
-    def check(self, key: str, n: int, plans: OperationPlans) -> None:
+    def check(self, wait: WaitCommand, plans: OperationPlans) -> None:
         """Reject a wait of the current task inside a timeout."""
         if self._timers:
             task = asyncio.current_task(self._loop)
             if task is not None and any(timer.encloses(task) for timer in self._pending()):
-                plans.skip_number(n)
-                raise enclosing_timeout_error(key)
+                plans.skip_number(wait.n)
+                raise enclosing_timeout_error(wait.key)
 
 
 _enclosing_timeouts: ContextVar[EnclosingTimeouts | None] = ContextVar("holdfast_timeouts", default=None)

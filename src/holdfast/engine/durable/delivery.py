@@ -28,13 +28,15 @@ class OrderedDelivery:
 
     __slots__ = (
         "_branches", "_cancelled", "_expected", "_idle_iterations", "_is_scheduled", "_loop", "_only", "_ready",
-        "_requested", "_skipped", "has_branches",
+        "_requested", "_skipped", "futures", "has_branches",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, recorded: Iterable[int]) -> None:
         self._loop = loop
         self.has_branches = False
         """Whether user code runs tasks beside the function's own."""
+        self.futures: set[asyncio.Future[Any]] = set()
+        """Futures that user code awaits."""
         self._branches: set[asyncio.Task[Any]] = set()
         self._expected = list(recorded)  # A heap of the numbers to deliver.
         heapq.heapify(self._expected)
@@ -87,7 +89,7 @@ class OrderedDelivery:
             self.note_activity()
 
     def _enqueue_only(self) -> None:
-        """Order the only expected outcome among others from now on."""
+        """StopReason the only expected outcome among others from now on."""
         heapq.heappush(self._expected, self._only)
         self._requested.add(self._only)
         self._only = 0
@@ -106,6 +108,7 @@ class OrderedDelivery:
         if n == self._only:
             if not self.has_branches:
                 self._only = 0
+                self.futures.discard(future)
                 if not future.done():
                     future.set_result(value)
                 return
@@ -156,5 +159,6 @@ class OrderedDelivery:
     def _resolve_next(self, future: asyncio.Future[Any], value: Any) -> None:
         self._requested.discard(heapq.heappop(self._expected))
         self._idle_iterations = 0 if self.has_branches else ITERATIONS_BETWEEN_OUTCOMES
+        self.futures.discard(future)
         if not future.done():
             future.set_result(value)

@@ -107,8 +107,6 @@ class RecordedHistory:
 
     def consume(self, key: str) -> Checkpoint | None:
         """Return the checkpoint of an operation, or None if the operation isn't recorded."""
-        if not self.unconsumed:
-            return None
         checkpoint = self.unconsumed.pop(key, None)
         if checkpoint is None:
             self._new_keys.add(key)

@@ -1,16 +1,18 @@
 """Plans of the operations that a durable function performs.
 
-A plan is a generator, written once for async and sync executors. It looks up the operation in the recorded history. If
-the operation is recorded, the plan replays its outcome. Otherwise it performs the operation, records the outcome and
-only then returns it. Plans do no I/O: they yield effects, and the executor sends back the result of each.
+A plan looks up its operation in the recorded history. If the operation is recorded, the plan replays its outcome.
+Otherwise it performs the operation, records the outcome and only then returns it.
+
+Plans are coroutines that do no I/O themselves but await the methods of an executor. So each plan is written once: the
+async executor suspends it on the event loop; the sync executor's methods block instead and never suspend it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -41,68 +43,38 @@ from holdfast.store.waits import decode_outcome, event_target
 from holdfast.task import operations as op
 from holdfast.task.scope import current_scope
 
+Plan: TypeAlias = Coroutine[Any, Any, Any]
 Read: TypeAlias = Callable[[], Any]
 """A blocking read from the database."""
 
 
-class ReplayEffect(msgspec.Struct):
-    """Wait until it is a recorded outcome's turn. Results in what `read` returns."""
+class PlanExecutor(Protocol):
+    """What plans await."""
 
-    checkpoint: Checkpoint
-    read: Read | None = None
+    def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Awaitable[Any]:
+        """Wait until it is a recorded outcome's turn; return what `read` returns."""
 
+    def write(self, command: Command | NewStepCheckpoint) -> Awaitable[Any]:
+        """Write a command; return the recorded value when it is durable."""
 
-class WaitEffect(msgspec.Struct):
-    """Register a wait and wait for its outcome. Results in a `WaitResult`."""
+    def wait(self, wait: commands.WaitCommand, read: Read | None = None) -> Awaitable[WaitResult]:
+        """Register a wait and wait for its outcome."""
 
-    wait: commands.WaitCommand
-    read: Read | None = None
+    def run_step(self, step: op.Step, key: str) -> Awaitable[StepResult]:
+        """Call the function of a step, with its retries."""
 
+    def run_transaction(self, operation: op.Transaction, key: str) -> Awaitable[StepResult]:
+        """Call a function in a transaction that also records its result. A failure isn't recorded."""
 
-class StepEffect(msgspec.Struct):
-    """Call the function of a step, with its retries. Results in a `StepResult`."""
+    def restart(self, args: str) -> Awaitable[Any]:
+        """Restart the run with other arguments. Never returns."""
 
-    step: op.Step
-    key: str
-
-
-class TransactionEffect(msgspec.Struct):
-    """Run a function in a transaction that also records its result. Results in a `StepResult`.
-
-    A failure isn't recorded: the transaction was rolled back.
-    """
-
-    operation: op.Transaction
-    key: str
-
-
-class RestartEffect(msgspec.Struct):
-    """Restart the run with other arguments. Never results in anything."""
-
-    args: str
-
-
-class UnrecordedEffect(msgspec.Struct):
-    """Stop at an operation that isn't recorded, in a replay that performs nothing new. Never results in anything."""
-
-    key: str
-
-
-Effect: TypeAlias = (
-    Command
-    | NewStepCheckpoint
-    | ReplayEffect
-    | WaitEffect
-    | StepEffect
-    | TransactionEffect
-    | RestartEffect
-    | UnrecordedEffect
-)
-Plan: TypeAlias = Generator[Effect, Any, Any]
+    def stop_at_unrecorded(self, key: str) -> Awaitable[Any]:
+        """Stop a replay at an operation that isn't recorded. Never returns."""
 
 
 class WaitResult(msgspec.Struct):
-    """The outcome of a wait, the number of its checkpoint, and what `WaitEffect.read` returned."""
+    """The outcome of a wait, the number of its checkpoint, and what `read` returned."""
 
     n: int
     outcome: WaitOutcome
@@ -165,7 +137,7 @@ class OperationPlans:
         self._unused_numbers: set[int] = set()
         self._failures: dict[int, BaseException] = {}
 
-    def start(self, operation: op.Operation) -> Plan:
+    def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
         current = current_scope.get()
         if current is not None and current.step is not None and not isinstance(operation, op.Write | op.Progress):
@@ -173,7 +145,7 @@ class OperationPlans:
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
                 "body of the durable function (only write and progress work inside a step)"
             )
-        return _PLANS[type(operation)](self, operation)
+        return _PLANS[type(operation)](self, executor, operation)
 
     def failures_to_retry(self, error: BaseException) -> tuple[int, ...]:
         """Return the checkpoints of failures that the next attempt runs again when `error` ends this one.
@@ -202,22 +174,23 @@ class OperationPlans:
 
     # Steps
 
-    def step(self, operation: op.Step) -> Plan:
-        key = self.history.next_key(operation.base)
-        recorded = self.history.consume(key)
+    async def step(self, executor: PlanExecutor, operation: op.Step) -> Any:
+        history = self.history
+        key = history.next_key(operation.base)
+        recorded = history.consume(key) if history.unconsumed else None
         if recorded is not None:
-            yield ReplayEffect(recorded)
+            await executor.replay(recorded)
             if recorded.kind == "failed":
                 failure = recorded_step_failure(operation.name, recorded.value or "", operation.raises)
                 self._raise(recorded.n, failure)
             return self._step_value(operation, recorded.n, key, recorded.value, recorded.undo)
         if self.replay_only:
-            yield UnrecordedEffect(key)
+            await executor.stop_at_unrecorded(key)
         if operation.undo is not None and not self.has_undos:
-            yield commands.MarkUndosCommand(self.run_token)
+            await executor.write(commands.MarkUndosCommand(self.run_token))
             self.has_undos = True
-        result: StepResult = yield StepEffect(operation, key)
-        yield self.step_record(key, result, has_undo=operation.undo is not None)
+        result: StepResult = await executor.run_step(operation, key)
+        await executor.write(self.step_record(key, result, operation.undo is not None))
         if result.error is not None:
             failure = step_failure(operation.name, result.error, operation.raises, result.exception)
             self._raise(result.n, failure)
@@ -235,7 +208,7 @@ class OperationPlans:
                 self.compensations.append(Compensation(n, key, partial(operation.undo, value), operation))
         return value
 
-    def step_record(self, key: str, result: StepResult, *, has_undo: bool = False) -> NewStepCheckpoint | NewCheckpoint:
+    def step_record(self, key: str, result: StepResult, has_undo: bool) -> NewStepCheckpoint | NewCheckpoint:
         """Return the checkpoint of a step, with the next number."""
         if result.error is not None:
             return self._failure_record(key, result, result.error)
@@ -249,92 +222,100 @@ class OperationPlans:
         text = encode_failure(error, result.exception)
         return NewCheckpoint(*self.run_token, n, key, "failed", text, result.duration_us)
 
-    def transaction(self, operation: op.Transaction) -> Plan:
+    async def transaction(self, executor: PlanExecutor, operation: op.Transaction) -> Any:
         key = self.history.next_key(operation.base)
         recorded = self.history.consume(key)
         if recorded is not None:
-            yield ReplayEffect(recorded)
+            await executor.replay(recorded)
             if recorded.kind == "failed":
                 self._raise(recorded.n, recorded_step_failure(operation.name, recorded.value or "", ()))
             return operation.function_info.decode(recorded.value or "null")
         if self.replay_only:
-            yield UnrecordedEffect(key)
-        result: StepResult = yield TransactionEffect(operation, key)
+            await executor.stop_at_unrecorded(key)
+        result: StepResult = await executor.run_transaction(operation, key)
         if result.error is not None:
-            yield self._failure_record(key, result, result.error)
+            await executor.write(self._failure_record(key, result, result.error))
             self._raise(result.n, step_failure(operation.name, result.error, (), result.exception))
         return operation.function_info.decode(result.text or "null")
 
-    def undo(self, operation: op.Undo) -> Plan:
+    async def undo(self, executor: PlanExecutor, operation: op.Undo) -> Any:
         key = self.history.next_key(operation.base)
         recorded = self.history.consume(key)
         if recorded is None:
             if self.replay_only:
-                yield UnrecordedEffect(key)
+                await executor.stop_at_unrecorded(key)
             if not self.has_undos:
-                yield commands.MarkUndosCommand(self.run_token)
+                await executor.write(commands.MarkUndosCommand(self.run_token))
                 self.has_undos = True
             n = self.next_number()
-            yield NewCheckpoint(*self.run_token, n, key, "undo", undo=1)
+            await executor.write(NewCheckpoint(*self.run_token, n, key, "undo", undo=1))
         else:
             n = recorded.n
-            yield ReplayEffect(recorded)
+            await executor.replay(recorded)
         self.compensations.append(Compensation(n, key, partial(operation.fn, *operation.args, **operation.kwargs)))
 
     # Waits
 
-    def sleep(self, operation: op.Sleep) -> Plan:
-        yield from self._wait(operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
+    async def sleep(self, executor: PlanExecutor, operation: op.Sleep) -> Any:
+        await self._wait(executor, operation.base, kind="sleep", delay=operation.delay, due_at=operation.until)
 
-    def wait_for(self, operation: op.WaitFor) -> Plan:
+    async def wait_for(self, executor: PlanExecutor, operation: op.WaitFor) -> Any:
         tenant, name = self.claim.tenant, operation.event
         target = event_target(tenant, name)
         on_event = None if self.on_event is None else partial(self.on_event, target)
-        outcome = yield from self._wait(
-            operation.base, on_event, kind="event", target=target, tenant=tenant, name=name, delay=operation.timeout
+        outcome = await self._wait(
+            executor,
+            operation.base,
+            on_event,
+            kind="event",
+            target=target,
+            tenant=tenant,
+            name=name,
+            delay=operation.timeout,
         )
         return decode_payload(outcome, f"event {name!r}", operation.type, self._client.unpack)
 
-    def receive(self, operation: op.Receive) -> Plan:
+    async def receive(self, executor: PlanExecutor, operation: op.Receive) -> Any:
         topic = operation.topic
-        outcome = yield from self._wait(operation.base, kind="message", target=topic, delay=operation.timeout)
+        outcome = await self._wait(executor, operation.base, kind="message", target=topic, delay=operation.timeout)
         return decode_payload(outcome, f"message on topic {topic!r}", operation.type, self._client.unpack)
 
-    def _wait(self, base: str, read: Read | None = None, **wait: Any) -> Plan:
+    async def _wait(self, executor: PlanExecutor, base: str, read: Read | None = None, **wait: Any) -> Any:
         """Return the outcome of a wait."""
         key = self.history.next_key(base)
         recorded = self.history.consume(key)
         if recorded is not None:
             is_new = read is not None and self.history.was_resolved_while_suspended(key)
-            yield ReplayEffect(recorded, read if is_new else None)
+            await executor.replay(recorded, read if is_new else None)
             return decode_outcome(recorded.kind, recorded.value)
         if self.replay_only:
-            yield UnrecordedEffect(key)
+            await executor.stop_at_unrecorded(key)
         self.has_waited = True
-        result: WaitResult = yield WaitEffect(
+        result: WaitResult = await executor.wait(
             commands.WaitCommand(self.run_token, self.next_number(), key, **wait), read
         )
         return result.outcome
 
     # Events and other runs
 
-    def _perform_once(self, base: str, command: Callable[[int, str], Command]) -> Plan:
+    async def _perform_once(self, executor: PlanExecutor, base: str, command: Callable[[int, str], Command]) -> Any:
         """Write a command unless it is recorded; return its key and the recorded text."""
         key = self.history.next_key(base)
         recorded = self.history.consume(key)
         if recorded is not None:
-            yield ReplayEffect(recorded)
+            await executor.replay(recorded)
             return key, recorded.value
         if self.replay_only:
-            yield UnrecordedEffect(key)
-        value = yield command(self.next_number(), key)
+            await executor.stop_at_unrecorded(key)
+        value = await executor.write(command(self.next_number(), key))
         return key, value
 
-    def emit(self, operation: op.Emit) -> Plan:
+    async def emit(self, executor: PlanExecutor, operation: op.Emit) -> Any:
         tenant, name = self.claim.tenant, operation.event
         text = self._client.pack(operation.payload, f"the payload of event {name}")
         target = event_target(tenant, name)
-        _, value = yield from self._perform_once(
+        _, value = await self._perform_once(
+            executor,
             operation.base,
             lambda n, key: commands.EmitCommand(
                 self.run_token, n, key, target, tenant, name, text, self._client.trace()
@@ -342,47 +323,50 @@ class OperationPlans:
         )
         return value == "true"
 
-    def enqueue(self, operation: op.Enqueue) -> Plan:
+    async def enqueue(self, executor: PlanExecutor, operation: op.Enqueue) -> Any:
         request = operation.request
-        _, text = yield from self._perform_once(
+        _, text = await self._perform_once(
+            executor,
             operation.base,
             lambda n, key: commands.EnqueueCommand(self.run_token, n, key, self._client.new_run(request)),
         )
         return self._client.handle(UUID(decode(text)), request.task)
 
-    def spawn(self, operation: op.Spawn) -> Plan:
+    async def spawn(self, executor: PlanExecutor, operation: op.Spawn) -> Any:
         request = operation.request
-        return (
-            yield from self._spawn_child(operation.base, request.task, lambda: (self._client.new_run(request), None))
+        return await self._spawn_child(
+            executor, operation.base, request.task, lambda: (self._client.new_run(request), None)
         )
 
-    def submit(self, operation: op.Submit) -> Plan:
+    async def submit(self, executor: PlanExecutor, operation: op.Submit) -> Any:
         create = partial(self._client.new_child_graph, operation.plan, operation.result)
-        run = yield from self._spawn_child(operation.base, operation.plan.graph.name, create)
+        run = await self._spawn_child(executor, operation.base, operation.plan.graph.name, create)
         self._graph_result_tasks[str(run.id)] = operation.result_task() or ""  # Without a task, it is plain JSON.
         return run
 
-    def _spawn_child(self, base: str, task: str, create: Callable[[], tuple[NewRun, NewGraph | None]]) -> Plan:
+    async def _spawn_child(
+        self, executor: PlanExecutor, base: str, task: str, create: Callable[[], tuple[NewRun, NewGraph | None]]
+    ) -> Any:
         def command(n: int, key: str) -> Command:
             child, graph = create()
             return commands.SpawnCommand(self.run_token, n, key, "spawn", [child], f'"{child.id}"', graph=graph)
 
-        key, text = yield from self._perform_once(base, command)
+        key, text = await self._perform_once(executor, base, command)
         id = decode(text)
         self._child_keys[id] = key
         return self._client.handle(UUID(id), task)
 
-    def join(self, operation: op.Join) -> Plan:
+    async def join(self, executor: PlanExecutor, operation: op.Join) -> Any:
         spawn = self._child_keys.get(str(operation.run))
         if spawn is None:
             raise TaskError(
                 f"run {operation.run} is not a child of this run: join takes what ctx.spawn returned; to wait for an "
                 "independent run, let it emit an event"
             )
-        n, ends = yield from self._join_children(spawn, lambda: self._read_child(spawn))
+        n, ends = await self._join_children(executor, spawn, lambda: self._read_child(spawn))
         return self._child_result(n, operation.task, ends[0])
 
-    def map(self, operation: op.Map) -> Plan:
+    async def map(self, executor: PlanExecutor, operation: op.Map) -> Any:
         if not operation.requests:
             return []
 
@@ -391,14 +375,14 @@ class OperationPlans:
             value = encode_map_value(len(children), operation.concurrency)
             return commands.SpawnCommand(self.run_token, n, key, "map", children, value, operation.concurrency)
 
-        spawn, _ = yield from self._perform_once(operation.base, command)
+        spawn, _ = await self._perform_once(executor, operation.base, command)
         eager = operation.errors == "raise"
-        n, ends = yield from self._join_children(spawn, lambda: self._read_children(spawn), eager=eager)
+        n, ends = await self._join_children(executor, spawn, lambda: self._read_children(spawn), eager=eager)
         if eager:
             return [self._child_result(n, operation.task, end) for end in ends]
         return [self._result_or_failure(operation.task, end) for end in ends]
 
-    def _join_children(self, spawn: str, read: Read, *, eager: bool = False) -> Plan:
+    async def _join_children(self, executor: PlanExecutor, spawn: str, read: Read, *, eager: bool = False) -> Any:
         """Wait for the children that an operation created; return the checkpoint's number and how they ended.
 
         The ends are read before the outcome's turn comes, so that outcomes reach user code in their recorded order.
@@ -406,20 +390,20 @@ class OperationPlans:
         key = self.history.next_key(f"$join:{spawn}")
         recorded = self.history.consume(key)
         if recorded is not None and recorded.kind == "joined":
-            yield ReplayEffect(recorded)
+            await executor.replay(recorded)
             self._joined_ends[spawn] = decode(recorded.value or "null")["ends"]
             return recorded.n, self._joined_ends[spawn]
         if recorded is not None:
-            ends = yield ReplayEffect(recorded, read)
+            ends = await executor.replay(recorded, read)
             return recorded.n, _only_failed(ends, decode(recorded.value) if recorded.value else None)
         if spawn in self._joined_ends:  # This run is a fork, and its original joined these children before.
             return 0, self._joined_ends[spawn]
         if self.replay_only:
-            yield UnrecordedEffect(key)
+            await executor.stop_at_unrecorded(key)
         self.has_waited = True
         target = format_spawn_key(self.claim.generation, spawn)
         wait = commands.WaitCommand(self.run_token, self.next_number(), key, "children", target, eager=int(eager))
-        result: WaitResult = yield WaitEffect(wait, read)
+        result: WaitResult = await executor.wait(wait, read)
         return result.n, _only_failed(result.data, result.outcome.value)
 
     def _read_child(self, spawn: str) -> list[ChildEnd]:
@@ -448,33 +432,35 @@ class OperationPlans:
 
     # Recorded values, output and restart
 
-    def value(self, operation: op.Value) -> Plan:
+    async def value(self, executor: PlanExecutor, operation: op.Value) -> Any:
         # The database supplies the time for "now".
         new = {"random": repr(random.random()), "uuid": f'"{new_id()}"'}.get(operation.kind, "")
-        _, text = yield from self._perform_once(
-            operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
+        _, text = await self._perform_once(
+            executor, operation.base, lambda n, key: NewCheckpoint(*self.run_token, n, key, operation.kind, new)
         )
         value = decode(text or new)
         if operation.kind == "now":
             return to_datetime(value)
         return UUID(value) if operation.kind == "uuid" else value
 
-    def progress(self, operation: op.Progress) -> Plan:
+    async def progress(self, executor: PlanExecutor, operation: op.Progress) -> Any:
         if not self.history.unconsumed and not self.replay_only:
-            yield commands.ProgressCommand(self.run_token, operation.text)
+            await executor.write(commands.ProgressCommand(self.run_token, operation.text))
 
-    def write(self, operation: op.Write) -> Plan:
+    async def write(self, executor: PlanExecutor, operation: op.Write) -> Any:
         current, attempt = current_scope.get(), self.claim.attempt
         text = self._client.pack(operation.text, "the chunk of ctx.write")
         if current is not None and current.step is not None:
-            yield commands.WriteCommand(self.run_token, None, current.step, attempt, text)
+            await executor.write(commands.WriteCommand(self.run_token, None, current.step, attempt, text))
             return
-        yield from self._perform_once(
-            operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
+        await self._perform_once(
+            executor, operation.base, lambda n, key: commands.WriteCommand(self.run_token, n, key, attempt, text)
         )
 
-    def restart(self, operation: op.Restart) -> Plan:
-        yield UnrecordedEffect("$restart") if self.replay_only else RestartEffect(operation.args)
+    async def restart(self, executor: PlanExecutor, operation: op.Restart) -> Any:
+        if self.replay_only:
+            await executor.stop_at_unrecorded("$restart")
+        await executor.restart(operation.args)
 
 
 def _only_failed(ends: Sequence[ChildEnd], failed: str | None) -> Sequence[ChildEnd]:
@@ -482,7 +468,7 @@ def _only_failed(ends: Sequence[ChildEnd], failed: str | None) -> Sequence[Child
     return ends if failed is None else [end for end in ends if end[0] == failed]
 
 
-_PLANS: dict[type[Any], Callable[[OperationPlans, Any], Plan]] = {
+_PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Step: OperationPlans.step,
     op.Transaction: OperationPlans.transaction,
     op.Undo: OperationPlans.undo,

@@ -18,7 +18,7 @@ from holdfast.engine.attempt import Attempt
 from holdfast.engine.durable.async_executor import QUIET_ITERATIONS, AsyncExecutor
 from holdfast.engine.durable.history import Compensation
 from holdfast.engine.durable.plans import OperationPlans, StepResult
-from holdfast.engine.durable.sync_executor import SyncExecutor, Unwind
+from holdfast.engine.durable.sync_executor import SyncExecutor, Unwind, complete
 from holdfast.errors import ErrorInfo
 from holdfast.model.retry import Retry
 from holdfast.store import End
@@ -52,7 +52,7 @@ async def run_async(executor: AsyncExecutor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return await _undo_async(executor, arguments)
-        except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
+        except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = current_scope.set(_body_scope(attempt))
@@ -110,12 +110,7 @@ async def _undo_async(executor: AsyncExecutor, arguments: Arguments) -> End:
     if missing:
         return _fail_missing_undos(executor.current, missing)
     executor.reopen()
-    for compensation in _pending_compensations(executor.plans):
-        result = await executor.run_step(_as_step(compensation), _undo_key(compensation))
-        if result.error is not None:
-            return executor.current.undo_failed(compensation.key, result.error)
-        await executor.write(_undo_record(executor.plans, compensation, result))
-    return executor.current.undone()
+    return await _compensate(executor)
 
 
 # Sync functions
@@ -127,14 +122,14 @@ def run_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     if attempt.claim.ending is not None:
         try:
             return _undo_sync(executor, arguments)
-        except BaseException as error:  # Usually the attempt was stopped; then its order decides how it ends.
+        except BaseException as error:  # Usually the attempt was stopped; then its stop reason decides how it ends.
             return attempt.undo_interrupted(error)
     args, kwargs = arguments
     token = current_scope.set(_body_scope(attempt))
     try:
         end = attempt.returned(attempt.signature.fn(SyncContext(executor), *args, **kwargs))
     except Unwind:
-        end = attempt.handed_back(lingers=False)  # The attempt's order decides how it really ends.
+        end = attempt.released()  # The attempt's stop reason decides how it really ends.
     except BaseException as error:
         end = _failed(attempt, executor.plans, error)
     finally:
@@ -162,12 +157,8 @@ def _undo_sync(executor: SyncExecutor, arguments: Arguments) -> End:
     missing = missing_undos(executor.plans)
     if missing:
         return _fail_missing_undos(executor.current, missing)
-    for compensation in _pending_compensations(executor.plans):
-        result = executor.run_step(_as_step(compensation), _undo_key(compensation))
-        if result.error is not None:
-            return executor.current.undo_failed(compensation.key, result.error)
-        executor.write(_undo_record(executor.plans, compensation, result))
-    return executor.current.undone()
+    end: End = complete(_compensate(executor))
+    return end
 
 
 # Both
@@ -189,6 +180,16 @@ def _with_drift(end: End, plans: OperationPlans) -> End:
     if drift:
         end.drift = msgspec.json.encode({"steps": drift}).decode()
     return end
+
+
+async def _compensate(executor: AsyncExecutor | SyncExecutor) -> End:
+    """Run and record the compensations that a replay has registered."""
+    for compensation in _pending_compensations(executor.plans):
+        result = await executor.run_step(_as_step(compensation), _undo_key(compensation))
+        if result.error is not None:
+            return executor.current.undo_failed(compensation.key, result.error)
+        await executor.write(_undo_record(executor.plans, compensation, result))
+    return executor.current.undone()
 
 
 def _pending_compensations(plans: OperationPlans) -> list[Compensation]:

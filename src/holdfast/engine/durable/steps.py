@@ -11,7 +11,6 @@ import inspect
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.attempt import NO_RETRY, Attempt
@@ -104,14 +103,14 @@ class StepCalls:
         """How many threads run and weren't abandoned. A thread can't be stopped."""
         self._running: set[StepThreads] = set()
 
-    def _scope(self, key: str) -> Scope:
+    def scope(self, key: str) -> Scope:
         step = self._history.idempotency_name(key) if self._history.undone else key
         return Scope(self._run, True, self._generation, step, self._attempt.stop_signal)
 
     def was_stopped(self, error: BaseException) -> bool:
         """Return whether user code was stopped from outside; otherwise it raised the error itself and has failed.
 
-        The worker stops user code with an order. Other user code does it with `Task.cancel()`, except while
+        The worker stops user code with a stop reason. Other user code does it with `Task.cancel()`, except while
         compensations run: they run in the attempt's own task, which only the worker may cancel. A coroutine that is
         closed because its event loop is gone isn't run by a task.
         """
@@ -121,40 +120,16 @@ class StepCalls:
         if not isinstance(error, asyncio.CancelledError):
             return False
         attempt = self._attempt
-        return attempt.order is not None or (attempt.claim.ending is None and task.cancelling() > 0)
+        return attempt.stop_reason is not None or (attempt.claim.ending is None and task.cancelling() > 0)
 
-    async def run(self, executor: AsyncExecutor, step: Step, key: str) -> StepResult:
-        """Call a step function, with its retries.
+    async def run(
+        self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
+    ) -> StepResult:
+        """Call a step function until it succeeds or fails for good; `error` is that of a first call.
 
         The executor is an argument and no attribute: a reference cycle would keep both in memory until the garbage
         collector runs.
         """
-        started = monotonic_ns()
-        attempt = self._attempt
-        token = current_scope.set(self._scope(key))
-        span = None if attempt.watched is None else attempt.watched.step(step.name, key)
-        result: StepResult | None = None
-        try:
-            if step.timeout is None and step.function_info.is_async:
-                try:
-                    result = step_result(step, await step.fn(*step.args, **step.kwargs), self.payloads)
-                except BaseException as error:
-                    if self.was_stopped(error):
-                        raise
-                    result = await self._retry(executor, step, key, error)
-            else:
-                result = await self._retry(executor, step, key)
-            result.duration_us = (monotonic_ns() - started) // 1000
-            return result
-        finally:
-            if span is not None:
-                span.end(result)
-            current_scope.reset(token)
-
-    async def _retry(
-        self, executor: AsyncExecutor, step: Step, key: str, error: BaseException | None = None
-    ) -> StepResult:
-        """Call a step function until it succeeds or fails for good; `error` is that of a first call."""
         retries = StepRetries(step.retry, step.timeout)
         threads = None if step.function_info.is_async else StepThreads()
         try:
@@ -194,8 +169,8 @@ class StepCalls:
 
     async def transaction_in_thread(self, call: Callable[[], Any], key: str) -> Any:
         """Run the call of a transaction in a thread."""
-        token = current_scope.set(self._scope(key))
-        span = None if self._attempt.watched is None else self._attempt.watched.step(key_name(key), key)
+        token = current_scope.set(self.scope(key))
+        span = None if self._attempt.telemetry is None else self._attempt.telemetry.step(key_name(key), key)
         result: StepResult | None = None
         try:
             value = await self.in_thread(call)
@@ -262,8 +237,8 @@ class StepCalls:
         if not count:
             return
         self.threads -= count
-        if self.threads == 0 and self._attempt.threads_over is not None:
-            self._attempt.threads_over()
+        if self.threads == 0 and self._attempt.on_threads_done is not None:
+            self._attempt.on_threads_done()
 
 
 class StepThreads:

@@ -1,5 +1,6 @@
 """Execute a `def` durable function in a thread, one operation after the other.
 
+The methods that plans await are coroutines that block the thread and never suspend.
 A wait that isn't resolved soon raises `Unwind`, which is no `Exception`, through user code: the run is suspended.
 """
 
@@ -7,26 +8,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for_futures
 from contextvars import copy_context
 from functools import partial
 from typing import Any, NoReturn
 
-from holdfast.engine.attempt import Attempt, Order
+from holdfast.engine.attempt import Attempt, StopReason
 from holdfast.engine.durable.executor import Executor, suspend_delay_s
-from holdfast.engine.durable.plans import (
-    OperationPlans,
-    ReplayEffect,
-    RestartEffect,
-    StepEffect,
-    StepResult,
-    TransactionEffect,
-    UnrecordedEffect,
-    WaitEffect,
-    WaitResult,
-)
+from holdfast.engine.durable.plans import OperationPlans, Read, StepResult, WaitResult
 from holdfast.engine.durable.steps import StepRetries, StepTimedOut, step_result
 from holdfast.engine.services import WorkerServices
 from holdfast.engine.threads import ABANDON_AFTER_S, ThreadCall
@@ -36,15 +28,17 @@ from holdfast.model.clock import MICROS_PER_SECOND
 from holdfast.model.virtual_clock import real_seconds
 from holdfast.store.commands import (
     RUN_LOST,
+    Checkpoint,
     Command,
     NewCheckpoint,
     NewStepCheckpoint,
+    WaitCommand,
     WaitOutcome,
     WaitRegistered,
     Written,
 )
 from holdfast.store.waits import encode_outcome
-from holdfast.task.operations import Operation, Step
+from holdfast.task.operations import Operation, Step, Transaction
 from holdfast.task.scope import Scope, current_scope
 
 STOP_POLL_INTERVAL_S = 0.1
@@ -73,17 +67,11 @@ class SyncExecutor(Executor):
     def perform(self, operation: Operation) -> Any:
         """Perform an operation of the function; return its result to user code."""
         self.check()
-        plan = self.plans.start(operation)
-        try:
-            effect = next(plan)
-            while True:
-                effect = plan.send(_HANDLERS.get(type(effect), _write)(self, effect))
-        except StopIteration as end:
-            return end.value
+        return complete(self.plans.start(self, operation))
 
     def check(self) -> None:
         """Raise if user code has to end."""
-        if self._closed or self.current.order is not None:
+        if self._closed or self.current.stop_reason is not None:
             raise Unwind
 
     def close(self) -> None:
@@ -91,27 +79,26 @@ class SyncExecutor(Executor):
 
     # Replay and writes
 
-    def _replay(self, effect: ReplayEffect) -> Any:
-        return self._read(effect.read)
+    async def replay(self, checkpoint: Checkpoint, read: Read | None = None) -> Any:  # noqa: ARG002
+        return self._read(read)
 
-    def _read(self, read: Callable[[], Any] | None) -> Any:
+    def _read(self, read: Read | None) -> Any:
         return None if read is None else self._services.read(self.current, read)
 
-    def write(self, command: Command | NewStepCheckpoint) -> Any:
-        """Write a command and wait until it is durable."""
+    async def write(self, command: Command | NewStepCheckpoint) -> Any:
         answer = self._answer_of(self._submit(command))
         assert isinstance(answer, Written)
         return answer.value
 
     def _submit(self, command: Command | NewStepCheckpoint) -> Future[WriteResult]:
         future: Future[WriteResult] = Future()
-        self._services.submit(PendingWrite.of(self.current, command, _set_answer, False, future))
+        self._services.submit(PendingWrite(self.current, command, _set_answer, False, future))
         return future
 
     def _answer_of(self, future: Future[WriteResult]) -> WriteResult:
         """Wait for the answer to a command, unless the run is lost."""
-        while not wait([future], STOP_POLL_INTERVAL_S).done:
-            if self.current.order == "lost":
+        while not wait_for_futures([future], STOP_POLL_INTERVAL_S).done:
+            if self.current.stop_reason == "lost":
                 raise Unwind
         answer = future.result()
         if answer is RUN_LOST:
@@ -122,26 +109,25 @@ class SyncExecutor(Executor):
 
     # Waits
 
-    def _wait(self, effect: WaitEffect) -> WaitResult:
-        command = effect.wait
-        known = self.plans.history.open_waits.pop(command.key, None)
+    async def wait(self, wait: WaitCommand, read: Read | None = None) -> WaitResult:
+        known = self.plans.history.open_waits.pop(wait.key, None)
         if known is None:
-            answer = self._answer_of(self._submit(command))
+            answer = self._answer_of(self._submit(wait))
             if isinstance(answer, WaitOutcome):
-                return WaitResult(command.n, answer, self._read(effect.read))
+                return WaitResult(wait.n, answer, self._read(read))
             assert isinstance(answer, WaitRegistered)
             due_in = answer.due_in
         else:
             due_in = known.due_in
-        self.plans.skip_number(command.n)
-        outcome = self._wait_in_memory(command.key, command.kind, due_in)
+        self.plans.skip_number(wait.n)
+        outcome = self._wait_in_memory(wait.key, wait.kind, due_in)
         if outcome is None:
-            self.current.waits_for = [command.key]
+            self.current.waits_for = [wait.key]
             self._stop("suspend")
         n = self.plans.next_number()
-        kind, value = encode_outcome(command.kind, outcome)
-        self._submit(NewCheckpoint(*self.plans.run_token, n, command.key, kind, value, waited=True))
-        return WaitResult(n, outcome, self._read(effect.read))
+        kind, value = encode_outcome(wait.kind, outcome)
+        self._submit(NewCheckpoint(*self.plans.run_token, n, wait.key, kind, value, waited=True))
+        return WaitResult(n, outcome, self._read(read))
 
     def _wait_in_memory(self, key: str, kind: str, due_in: int | None) -> WaitOutcome | None:
         """Wait for a moment, because most waits are resolved soon; return None if this one isn't."""
@@ -168,29 +154,28 @@ class SyncExecutor(Executor):
         if future is not None:
             future.set_result(outcome)
 
-    def _stop(self, order: Order) -> NoReturn:
-        self._services.stop(self.current, order)
+    def _stop(self, reason: StopReason) -> NoReturn:
+        self._services.stop(self.current, reason)
         raise Unwind
 
-    def _restart(self, effect: RestartEffect) -> Any:
+    async def restart(self, args: str) -> NoReturn:
         self.current.waits_for = []
-        self.current.restart_args = effect.args
+        self.current.restart_args = args
         self._stop("restart")
 
-    def _stop_at_unrecorded(self, effect: UnrecordedEffect) -> Any:
-        self.unrecorded.append(effect.key)
+    async def stop_at_unrecorded(self, key: str) -> NoReturn:
+        self.unrecorded.append(key)
         raise Unwind
 
     # Steps
 
-    def run_step(self, step: Step, key: str) -> StepResult:
-        """Call a step function, with its retries."""
+    async def run_step(self, step: Step, key: str) -> StepResult:
         retries = StepRetries(step.retry, step.timeout)
         call = partial(step.fn, *step.args, **step.kwargs)
         token = current_scope.set(self._scope(key))
         started = time.monotonic()
         result: StepResult | float | None = None
-        span = None if self.current.watched is None else self.current.watched.step(step.name, key)
+        span = None if self.current.telemetry is None else self.current.telemetry.step(step.name, key)
         try:
             while True:
                 try:
@@ -245,7 +230,7 @@ class SyncExecutor(Executor):
     def wait_for_threads(self) -> None:
         """Wait for step functions that outlived their timeouts; abandon those that don't return in time."""
         deadline = time.monotonic() + ABANDON_AFTER_S
-        while wait(self._outliving, STOP_POLL_INTERVAL_S).not_done and time.monotonic() < deadline:
+        while wait_for_futures(self._outliving, STOP_POLL_INTERVAL_S).not_done and time.monotonic() < deadline:
             if not self._closed:
                 self.check()
         outliving, self._outliving = self._outliving, {}
@@ -257,10 +242,9 @@ class SyncExecutor(Executor):
         step, stop = self.plans.history.idempotency_name(key), self.current.stop_signal
         return Scope(claim.id, durable=True, generation=claim.generation, step=step, stop=stop)
 
-    def _run_transaction(self, effect: TransactionEffect) -> StepResult:
-        operation = effect.operation
-        record = NewCheckpoint(*self.plans.run_token, 0, effect.key, "step")
-        token = current_scope.set(self._scope(effect.key))
+    async def run_transaction(self, operation: Transaction, key: str) -> StepResult:
+        record = NewCheckpoint(*self.plans.run_token, 0, key, "step")
+        token = current_scope.set(self._scope(key))
         started = time.monotonic()
 
         def run(connection: Any) -> str:
@@ -272,7 +256,7 @@ class SyncExecutor(Executor):
             record.n = record.n or self.plans.next_number()
             return encoded.text or "null"
 
-        span = None if self.current.watched is None else self.current.watched.step(operation.name, effect.key)
+        span = None if self.current.telemetry is None else self.current.telemetry.step(operation.name, key)
         result: StepResult | None = None
         try:
             text = self._services.transact(self.current, record, run)
@@ -297,6 +281,15 @@ class SyncExecutor(Executor):
         return result
 
 
+def complete(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never suspends, because all that it awaits blocks; return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a coroutine of a sync executor was suspended")
+
+
 def _set_answer(write: PendingWrite, answer: WriteResult) -> None:
     write.context.set_result(answer)
 
@@ -308,14 +301,3 @@ def _reject_coroutine(value: Any) -> Any:
             "a step function called with a SyncContext returned a coroutine: pass a `def` function, or use a Context"
         )
     return value
-
-
-_write: Callable[[SyncExecutor, Any], Any] = SyncExecutor.write
-_HANDLERS: dict[type[Any], Callable[[SyncExecutor, Any], Any]] = {
-    ReplayEffect: SyncExecutor._replay,
-    WaitEffect: SyncExecutor._wait,
-    StepEffect: lambda executor, effect: executor.run_step(effect.step, effect.key),
-    TransactionEffect: SyncExecutor._run_transaction,
-    RestartEffect: SyncExecutor._restart,
-    UnrecordedEffect: SyncExecutor._stop_at_unrecorded,
-}

@@ -1,4 +1,4 @@
-"""The life cycle that all loops of the engine share. A thread only calls `tick`; tests call it themselves."""
+"""The life cycle that all loops of the engine share. The loop's thread only calls `tick`; tests call it themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.telemetry import log
 from holdfast.telemetry.log_format import current_worker
 
-NOT_BEFORE_WOKEN = 3600.0
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 5.0
+UNTIL_WOKEN_S = 3600.0
+"""Returned by a tick that has nothing to do before `wake` is called."""
+FIRST_RETRY_PAUSE_S = 1.0
+MAX_RETRY_PAUSE_S = 5.0
 
 
 class Loop(ABC):
-    """Calls `tick` again and again, waiting in between for as long as the tick said, or until woken."""
+    """Calls `tick` repeatedly. Between two ticks it waits as long as the first one returned, or until `wake`."""
 
     name: str
 
@@ -25,25 +26,27 @@ class Loop(ABC):
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._troubles = 0
+        self._failed_ticks = 0
 
     @abstractmethod
     def tick(self) -> float:
-        """One round of work; the seconds to wait before the next one (0: at once)."""
+        """Do one round of work and return the seconds to wait before the next one; 0 for none."""
 
     def start(self) -> None:
-        here = contextvars.Context()
-        here.run(current_worker.set, current_worker.get())
-        self._thread = threading.Thread(target=here.run, args=(self._run,), name=f"holdfast-{self.name}", daemon=True)
+        context = contextvars.Context()
+        context.run(current_worker.set, current_worker.get())
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run,), name=f"holdfast-{self.name}", daemon=True
+        )
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the next tick begin now. One that is woken already has still to begin its tick."""
+        """Start the next tick now. From any thread."""
         if not self._woken.is_set():
             self._woken.set()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Begin no further tick; wait for the one under way."""
+        """Start no further tick, and wait for the one under way."""
         self._stopping.set()
         self._woken.set()
         thread = self._thread
@@ -56,31 +59,33 @@ class Loop(ABC):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            pause = self._guarded_tick()
-            if self._troubles:
-                self._stopping.wait(pause)  # being woken doesn't make a database come back
-            elif pause > 0 and not self._stopping.is_set():
-                self._woken.wait(pause)
+            pause_s = self._guarded_tick()
+            if self._failed_ticks:
+                self._stopping.wait(pause_s)  # a wake-up doesn't make the database available
+            elif pause_s > 0 and not self._stopping.is_set():
+                self._woken.wait(pause_s)
             self._woken.clear()
 
     def _guarded_tick(self) -> float:
-        """A loop outlives whatever happens in a tick: it waits a little, longer each time, and goes on."""
+        """Call `tick`. After an exception, return a pause with exponential backoff, so that the loop continues."""
         try:
-            pause = self.tick()
-        except StoreReplaced:  # logged where it was found; this process can't use the database any more
+            pause_s = self.tick()
+        except StoreReplaced:  # already logged; this process can't use the database any more
             self._stopping.set()
             return 0.0
         except StoreUnavailable as error:
-            self._troubles += 1
-            if self._troubles == 1:
+            self._failed_ticks += 1
+            if self._failed_ticks == 1:
                 log.database_error(self.name, error)
         except Exception:
-            self._troubles += 1
+            self._failed_ticks += 1
             log.loop_failed(self.name)
         else:
-            if self._troubles:
+            if self._failed_ticks:
                 log.database_recovered(self.name)
-            self._troubles = 0
-            return pause
-        longest = min(FIRST_PAUSE * 2 ** (self._troubles - 1), LONGEST_PAUSE)
-        return random.uniform(FIRST_PAUSE, longest) if longest > FIRST_PAUSE else FIRST_PAUSE
+            self._failed_ticks = 0
+            return pause_s
+        longest_s = min(FIRST_RETRY_PAUSE_S * 2 ** (self._failed_ticks - 1), MAX_RETRY_PAUSE_S)
+        return (
+            random.uniform(FIRST_RETRY_PAUSE_S, longest_s) if longest_s > FIRST_RETRY_PAUSE_S else FIRST_RETRY_PAUSE_S
+        )

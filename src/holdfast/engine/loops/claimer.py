@@ -1,19 +1,21 @@
-"""Takes ready runs for free slots. While there is work it doesn't wait; while there is none it waits to be woken.
+"""The claimer takes ready runs from the queue for the free slots of its worker.
 
-What a claim took is in hand at once, though it begins only when all claims of the round are made and its past is there:
-the heartbeat must know it. If anything of that fails, what was taken is handed back.
+While there is work, it claims without pauses; otherwise it waits until it is woken. A claimed run counts as claimed at
+once, so that the heartbeat knows it, although it starts only when all claims of the round are made and its history is
+loaded. If any of that fails, the claimed runs are released. `docs/claims.md` explains how a claim works.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from holdfast.engine.attempt import Attempt
 from holdfast.engine.event_loop import LoopMonitor
+from holdfast.engine.hooks import FailureNotifier
 from holdfast.engine.instrumentation import WorkerTelemetry
-from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.runner import Runner
 from holdfast.engine.session import Session, WorkerState
 from holdfast.engine.write_queue import WriteQueue
@@ -22,20 +24,22 @@ from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 from holdfast.telemetry import log
 
-POLL = 1.0
-CONTENDED = 0.005
-MOST_UNWRITTEN = 2000
-FEW = 16
-"""While there is more to do than slots, fewer free ones than this part of all are filled"""
-ISOLATION_POLL_S = 0.5
+POLL_INTERVAL_S = 1.0
+CONTENDED_PAUSE_S = 0.005
+"""The pause after a claim that found nothing although runs are ready: other workers were faster."""
+MAX_BACKLOG_WRITES = 2000
+"""With more unwritten ends and checkpoints, the worker claims nothing."""
+SMALL_CLAIM_DIVISOR = 16
+SATURATED_PAUSE_S = 0.005
+"""While the queue is longer than the free slots, a claim for less than 1/`SMALL_CLAIM_DIVISOR` of all slots is delayed
+by this much: claiming many runs at once costs little more than claiming one."""
+ISOLATION_POLL_INTERVAL_S = 0.5
 ISOLATION_PATIENCE_S = 0.5
 """How long a worker with claimed runs leaves isolated ones to a worker without any."""
-SOON = 0.005
-"""so many seconds after the last claim: many at once cost little more than one."""
 
 
 class KnownLanes:
-    """The lanes that this worker can run: its queues, and the tasks that its code knows."""
+    """The lanes (pairs of queue and task) that this worker can run: its queues, and the tasks in its code."""
 
     def __init__(self, store: Store, registry: Registry, queues: Collection[str] | None) -> None:
         self._store = store
@@ -48,10 +52,10 @@ class KnownLanes:
         self.limited: frozenset[int] = frozenset()
         self.queues: dict[int, str] = {}
         self._fair: dict[int, str] = {}
-        self._seen = 0.0
+        self._refreshed_at = 0.0
 
     def refresh(self) -> bool:
-        """Look for new lanes; whether there were any for us."""
+        """Read all lanes from the database and return whether the set of known lanes has changed."""
         tasks = self._registry.names()
         all_lanes = self._store.lanes.refresh("claim")
         known = {
@@ -59,7 +63,7 @@ class KnownLanes:
             for lane, (queue, task) in all_lanes.items()
             if task in tasks and (self._queues is None or queue in self._queues)
         }
-        self._seen = time.monotonic()
+        self._refreshed_at = time.monotonic()
         changed = known.keys() != self.tasks.keys()
         self.tasks = known
         self.limited = self._store.lanes.limited & known.keys()
@@ -70,25 +74,28 @@ class KnownLanes:
         self.threads = frozenset(lane for lane, task in known.items() if task.declaration.run_in == "thread")
         return changed
 
-    def by_turns(self, lanes: Iterable[int]) -> list[list[int]]:
-        """These lanes, those whose turns can be compared together: each fair queue counts its own, others have none."""
+    def refresh_if_stale(self) -> None:
+        if time.monotonic() - self._refreshed_at > POLL_INTERVAL_S:
+            self.refresh()
+
+    def by_fair_queue(self, lanes: Iterable[int]) -> list[list[int]]:
+        """Group lanes so that the turns of runs can be compared within a group.
+
+        Each fair queue numbers its own turns and forms a group; all other lanes form one group.
+        """
         groups: dict[str | None, list[int]] = {}
         for lane in lanes:
             groups.setdefault(self._fair.get(lane), []).append(lane)
         return list(groups.values())
 
-    def refresh_if_old(self) -> None:
-        if time.monotonic() - self._seen > POLL:
-            self.refresh()
-
 
 def load_history(store: Store, attempts: Iterable[Attempt]) -> None:
-    """Load what durable functions that were claimed before have recorded."""
+    """Load the recorded history of durable functions that were claimed before."""
     again = {each.claim.id: each for each in attempts if each.claim.fence > 1 and each.durable}
     if again:
-        kept = store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
+        loaded = store.journal.load([(each.claim.id, each.claim.generation) for each in again.values()])
         for id, attempt in again.items():
-            attempt.kept = kept[id]
+            attempt.loaded_history = loaded[id]
 
 
 class IsolatedRuns:
@@ -112,7 +119,7 @@ class IsolatedRuns:
         self._running: list[Attempt] = []
 
     @property
-    def reserved(self) -> bool:
+    def has_reserved(self) -> bool:
         """Whether this worker has claimed a group that it hasn't started."""
         return bool(self._reserved)
 
@@ -124,7 +131,7 @@ class IsolatedRuns:
         """
         now = time.monotonic()
         if now >= self._next_poll_at:
-            self._next_poll_at = now + ISOLATION_POLL_S
+            self._next_poll_at = now + ISOLATION_POLL_INTERVAL_S
             if not self._store.claims.has_isolated(self._lanes.tasks):
                 self._waiting_since = None
             elif self._waiting_since is None:
@@ -140,19 +147,21 @@ class IsolatedRuns:
         now = time.monotonic()
         was_running = bool(self._running)
         self._running = [
-            each for each in self._running if each.session == session.id and not (each.over or each.abandoned)
+            each for each in self._running if each.session == session.id and not (each.stopped or each.abandoned)
         ]
         self._reserved = [each for each in self._reserved if each.session == session.id]
         if self._reserved:
-            if self._runner.taken and now < self._start_by:
-                return min(POLL, self._start_by - now)
+            if self._runner.busy_slots and now < self._start_by:
+                return min(POLL_INTERVAL_S, self._start_by - now)
             self._start()
         if self._running:
-            return POLL
+            return POLL_INTERVAL_S
         if was_running:  # the next group of the same crash may be waiting
             self._next_poll_at = now
             self.poll()
-        if self._waiting_since is None or (self._runner.taken and now - self._waiting_since < ISOLATION_PATIENCE_S):
+        if self._waiting_since is None:
+            return None
+        if self._runner.busy_slots and now - self._waiting_since < ISOLATION_PATIENCE_S:
             return None
         self._reserve(session, now)
         return 0.0 if self._reserved else None
@@ -167,15 +176,15 @@ class IsolatedRuns:
 
     def _start(self) -> None:
         attempts, self._reserved = self._reserved, []
-        log.isolated_runs_started(len(attempts), self._runner.taken)
+        log.isolated_runs_started(len(attempts), self._runner.busy_slots)
         try:
             load_history(self._store, attempts)
         except Exception:
-            self._runner.stop(attempts, "hand back")
-            self._runner.begin(attempts)
+            self._runner.stop(attempts, "release")
+            self._runner.start(attempts)
             raise
         self._running = attempts
-        self._runner.begin(attempts)
+        self._runner.start(attempts)
 
 
 class Claimer(Loop):
@@ -191,6 +200,7 @@ class Claimer(Loop):
         runner: Runner,
         queue: WriteQueue,
         monitor: LoopMonitor,
+        failures: FailureNotifier,
         lease: float,
     ) -> None:
         super().__init__()
@@ -200,89 +210,94 @@ class Claimer(Loop):
         self._runner = runner
         self._queue = queue
         self._monitor = monitor
+        self._failures = failures
         self._isolation = IsolatedRuns(store, state, runner, lanes, lease)
-        self._told_idle: Session | None = None  # the session whose row says that it wants to be told of new work
+        self._idle_session: Session | None = None  # the session whose row asks for notifications of new work
         self._busy_since = 0.0
-        self._full_until = 0.0  # there was more to do than slots, and probably is until then
+        self._saturated_until = 0.0  # the queue was longer than the free slots, and probably is until then
         self._limits_checked_at = 0.0
         self._processes_first = False
         self._limited_first = False
-        self._dealt = 0
-        self._taken: list[Attempt] = []  # in this round
+        self._slots_dealt = 0
+        self._claimed: list[Attempt] = []  # in this round
         self.telemetry: WorkerTelemetry | None = None
-        self.may_claim: Callable[[], bool] = lambda: True
-        """Called before each claim; while it returns False, the worker claims nothing."""
-        self.rounds_without_work = 0
+        self.empty_rounds = 0
+        """How many rounds in a row found nothing."""
 
     def tick(self) -> float:
         session = self._state.session
-        free = self._runner.free()
-        if session is None or self._monitor.stalled:
-            return POLL
-        if self._isolation.reserved and (pause := self._isolation.advance(session)) is not None:
-            return pause
-        if free <= 0 or self._queue.backlog > MOST_UNWRITTEN:
-            return NOT_BEFORE_WOKEN
-        if not self.may_claim():
-            return POLL
-        if (pause := self._isolation.advance(session)) is not None:
-            return pause
-        if free < self._runner.concurrency // FEW and (early := self._full_until - time.monotonic()) > 0:
-            return early
-        self._lanes.refresh_if_old()
+        free = self._runner.free_slots()
+        if session is None or self._monitor.is_stalled:
+            return POLL_INTERVAL_S
+        if self._isolation.has_reserved and (pause_s := self._isolation.advance(session)) is not None:
+            return pause_s
+        if free <= 0 or self._queue.backlog > MAX_BACKLOG_WRITES:
+            return UNTIL_WOKEN_S
+        if self._failures.queue and not self._failures.has_room():
+            return POLL_INTERVAL_S
+        if (pause_s := self._isolation.advance(session)) is not None:
+            return pause_s
+        if free < self._runner.concurrency // SMALL_CLAIM_DIVISOR and self._saturated_until > time.monotonic():
+            return self._saturated_until - time.monotonic()
+        self._lanes.refresh_if_stale()
         started = time.time_ns()
-        attempts = self._taken = []
+        attempts = self._claimed = []
         try:
             self._claim(session, free)
             if not attempts:
                 return self._found_nothing(session)
-            self._full_until = time.monotonic() + SOON if len(attempts) > free // 2 else 0.0
+            self._saturated_until = time.monotonic() + SATURATED_PAUSE_S if len(attempts) > free // 2 else 0.0
             load_history(self._store, attempts)
             if self.telemetry is not None:
                 self.telemetry.claimed(attempts, started)
         except Exception:
-            self._runner.stop(attempts, "hand back")
-            self._runner.begin(attempts)
+            self._runner.stop(attempts, "release")
+            self._runner.start(attempts)
             raise
-        self.rounds_without_work = 0
-        begun = self._runner.begin(attempts)
-        self._note_busy(session)
+        self.empty_rounds = 0
+        all_started = self._runner.start(attempts)
+        self._mark_busy(session)
         self._isolation.poll()
-        return 0.0 if begun else POLL
+        return 0.0 if all_started else POLL_INTERVAL_S
+
+    # Which lanes get how many slots
 
     def _claim(self, session: Session, free: int) -> None:
-        """Runs for the free slots. Processes are few, so what needs one is claimed apart, for their own free slots."""
+        """Claim runs for `free` slots. Lanes that need processes are claimed apart, for the free process slots."""
         if not self._lanes.processes:
-            self._claim_lanes(session, self._ordinary(), free)
+            self._claim_lanes(session, self._ordinary_lanes(), free)
             return
-        self._processes_first = not self._processes_first  # in turns, so that neither starves where slots are few
+        self._processes_first = not self._processes_first  # alternate, so that neither starves if slots are few
         for in_processes in (self._processes_first, not self._processes_first):
-            left = free - len(self._taken)
+            left = free - len(self._claimed)
             if in_processes:
-                self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_processes()))
+                self._claim_lanes(session, self._lanes.processes, min(left, self._runner.free_process_slots()))
             else:
-                self._claim_lanes(session, self._ordinary(), left)
+                self._claim_lanes(session, self._ordinary_lanes(), left)
 
-    def _ordinary(self) -> list[int]:
-        """The lanes whose runs need no process; also without those that need a thread, if too many threads are lost."""
+    def _ordinary_lanes(self) -> list[int]:
+        """Return the lanes whose runs need no process; without those that need a thread if too many are lost."""
         lanes = self._lanes.ordinary
         if self._runner.lost_threads < self._runner.concurrency:
             return lanes
         return [lane for lane in lanes if lane not in self._lanes.threads]
 
     def _claim_lanes(self, session: Session, lanes: list[int], free: int) -> None:
-        """Runs of these lanes. Fair queues are claimed from apart: slots are dealt to them one by one, going on with
-        the one that is next, and those that some of them leave go to the others."""
-        groups = self._lanes.by_turns(lanes)
+        """Claim runs of these lanes, sharing the slots between fair queues.
+
+        Slots are dealt to the groups one by one, continuing with the group that is next. Slots that a group can't fill
+        go to groups that could.
+        """
+        groups = self._lanes.by_fair_queue(lanes)
         if len(groups) < 2:
             self._claim_group(session, lanes, free)
             return
-        first = self._dealt % len(groups)
-        self._dealt += free
+        first = self._slots_dealt % len(groups)
+        self._slots_dealt += free
         left, in_order = free, groups[first:] + groups[:first]
         with_more = []
-        for at, group in enumerate(in_order):
-            share = (free - at + len(groups) - 1) // len(groups)
+        for position, group in enumerate(in_order):
+            share = (free - position + len(groups) - 1) // len(groups)
             found = self._claim_group(session, group, share)
             left -= found
             if found == share:
@@ -291,57 +306,55 @@ class Claimer(Loop):
             left -= self._claim_group(session, group, left)
 
     def _claim_group(self, session: Session, lanes: list[int], free: int) -> int:
-        """Those of lanes with limits are claimed apart, with their permits; how many there were."""
+        """Claim runs of these lanes and return how many. Lanes with limits are claimed apart, with their permits."""
         claims = self._store.claims
         limited = [lane for lane in lanes if lane in self._lanes.limited]
         if not limited:
-            return self._take(session, claims.claim(session.id, lanes, free))
+            return self._add(session, claims.claim(session.id, lanes, free))
         others = [lane for lane in lanes if lane not in self._lanes.limited]
-        self._limited_first = not self._limited_first  # in turns, here too
+        self._limited_first = not self._limited_first  # alternate, for the same reason
         if self._limited_first:
-            found = self._take(session, claims.claim_limited(session.id, limited, free))
-            return found + self._take(session, claims.claim(session.id, others, free - found))
-        found = self._take(session, claims.claim(session.id, others, free))
-        return found + self._take(session, claims.claim_limited(session.id, limited, free - found))
+            found = self._add(session, claims.claim_limited(session.id, limited, free))
+            return found + self._add(session, claims.claim(session.id, others, free - found))
+        found = self._add(session, claims.claim(session.id, others, free))
+        return found + self._add(session, claims.claim_limited(session.id, limited, free - found))
 
-    def _take(self, session: Session, claims: list[Claim]) -> int:
-        """What was claimed is in hand from now on, unless the session is over, with which it is recovered; how many."""
+    def _add(self, session: Session, claims: list[Claim]) -> int:
+        """Add claimed runs to the worker's state, unless the session has ended: then recovery takes them back."""
         attempts = [Attempt(claim, self._lanes.tasks[claim.lane], session.id) for claim in claims]
         if self._state.add(session, attempts):
-            self._taken += attempts
+            self._claimed += attempts
         return len(claims)
 
-    def _claimable(self) -> list[int]:
-        """The lanes that there are free slots for."""
-        return self._ordinary() + (self._lanes.processes if self._runner.free_processes() > 0 else [])
+    # Idle and busy
 
     def _found_nothing(self, session: Session) -> float:
-        """Ask to be told of new work, then look once more: what came in between is not announced."""
-        self.rounds_without_work += 1
+        """Ask for notifications of new work, then claim once more: work that arrived in between is not announced."""
+        self.empty_rounds += 1
         self._busy_since = 0.0
-        if self._told_idle is not session:
+        if self._idle_session is not session:
             self._store.sessions.mark_idle(session.id, True)
-            self._told_idle = session
+            self._idle_session = session
             return 0.0
         if self._lanes.refresh():
             return 0.0
         if self._isolation.poll():
-            return ISOLATION_POLL_S / 2 if self._runner.taken else 0.0
-        lanes = self._claimable()
+            return ISOLATION_POLL_INTERVAL_S / 2 if self._runner.busy_slots else 0.0
+        lanes = self._ordinary_lanes() + (self._lanes.processes if self._runner.free_process_slots() > 0 else [])
         if not self._store.claims.has_ready(lanes):
-            return POLL
+            return POLL_INTERVAL_S
         now = time.monotonic()
-        if now >= self._limits_checked_at + POLL:
+        if now >= self._limits_checked_at + POLL_INTERVAL_S:
             self._limits_checked_at = now
             if self._store.lanes.mark_limited_heads(lanes):
                 self._lanes.refresh()
-        return CONTENDED
+        return CONTENDED_PAUSE_S
 
-    def _note_busy(self, session: Session) -> None:
-        """After a while of work without a pause nobody needs to announce more of it."""
+    def _mark_busy(self, session: Session) -> None:
+        """Turn notifications off after a second of uninterrupted work."""
         now = time.monotonic()
         if not self._busy_since:
             self._busy_since = now
-        elif self._told_idle is session and now - self._busy_since > POLL:
+        elif self._idle_session is session and now - self._busy_since > POLL_INTERVAL_S:
             self._store.sessions.mark_idle(session.id, False)
-            self._told_idle = None
+            self._idle_session = None

@@ -47,7 +47,7 @@ from holdfast.store.rows import RecordedEnds
 from holdfast.telemetry import log
 
 POLL_INTERVAL_S = 1.0
-"""How soon writes are committed that no flush made known, because author code blocks the event loop's turn."""
+"""How soon writes are committed that no flush made known, because user code blocks the event loop's turn."""
 
 WROTE = Written()
 
@@ -71,6 +71,7 @@ class Committer(Loop):
         self,
         store: Store,
         state: WorkerState,
+        queue: WriteQueue,
         on_failed: Callable[[str], None],
         on_commit: Callable[[], None],
         on_lost: Callable[[list[Attempt]], None],
@@ -78,12 +79,13 @@ class Committer(Loop):
         super().__init__()
         self._store = store
         self._state = state
+        self._queue = queue
+        queue.wake_committer = self.wake
         self._on_failed = on_failed
         self._on_commit = on_commit
         self._on_lost = on_lost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._durable_ids: set[int] = set()  # id() of the writes of this batch, and of ended attempts, that are durable
-        self.queue = WriteQueue(self.wake)
         self.ended_attempts = 0
         self.released_attempts = 0
         self.telemetry: WorkerTelemetry | None = None
@@ -91,10 +93,10 @@ class Committer(Loop):
     def set_event_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop on which coroutines get their results."""
         self._loop = loop
-        self.queue.set_event_loop(loop)
+        self._queue.set_event_loop(loop)
 
     def tick(self) -> float:
-        queue = self.queue
+        queue = self._queue
         batch = queue.take()
         if not batch:
             return POLL_INTERVAL_S
@@ -207,7 +209,7 @@ class Committer(Loop):
         """
         for write, result in pairs:
             write.on_result(write, result)
-        self.queue.flush_after_this_turn()
+        self._queue.flush_after_this_turn()
 
     # Ends of attempts
 
@@ -304,8 +306,8 @@ class Committer(Loop):
         If the run ended in the database while its code was still running here, it is released now.
         """
         log.result_discarded(attempt.claim.id, attempt.task.name, attempt.claim.attempt)
-        if attempt.over:
-            self.queue.submit(AttemptEnd(attempt, None))
+        if attempt.stopped:
+            self._queue.submit(AttemptEnd(attempt, None))
 
     def _accepted(self, attempt: Attempt, end: End) -> None:
         """Count and log an end that is durable, and report a failed run."""

@@ -1,34 +1,33 @@
-"""Hears of new work from other processes and wakes who may care. A hint only: everybody polls as well."""
+"""Listen for commits of other processes, and wake the loops that may have work. Only a hint: all loops poll as well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.database import ChangeListener
 from holdfast.engine.loops.base import Loop
 from holdfast.store import Store
 
-LONGEST = 1.0
+MAX_WAIT_S = 1.0
 
 
 class CommitListener(Loop):
-    """Waits for commits (SQLite) or notifications (PostgreSQL)."""
+    """Waits for notifications (PostgreSQL) or for changes of the data version (SQLite)."""
 
     name = "listener"
 
-    def __init__(self, store: Store, heard: Callable[[], None]) -> None:
+    def __init__(self, store: Store, on_commit: Callable[[], None]) -> None:
         super().__init__()
-        self._watch: ChangeListener = store.database.change_listener()
-        self._heard = heard
+        self._listener = store.database.change_listener()
+        self._on_commit = on_commit
 
     def tick(self) -> float:
-        if self._watch.wait(LONGEST, self._stopping):
-            self._heard()
+        if self._listener.wait(MAX_WAIT_S, self._stopping):
+            self._on_commit()
         return 0.0
 
     def stop(self, timeout: float | None = None) -> None:
         self._stopping.set()
-        self._watch.interrupt()
+        self._listener.interrupt()
         super().stop(timeout)
         if not self.running:
-            self._watch.close()
+            self._listener.close()

@@ -1,4 +1,4 @@
-"""Deletes finished runs, and events, whose time to be kept is over; and counters of limits that nobody uses."""
+"""Maintenance loops: deletion of expired runs and events, and aggregation of statistics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from holdfast.store import Store
 from holdfast.store.stats import MAX_MINUTES_PER_PASS
 from holdfast.telemetry import log
 
-EVERY = 60.0
-LONGEST_PAUSE = 0.1
+INTERVAL_S = 60.0
+MAX_PRUNE_PAUSE_S = 0.1
+CATCH_UP_INTERVAL_S = 1.0
+"""The interval between portions while statistics lag behind."""
+
+
+def _jittered_interval_s() -> float:
+    return INTERVAL_S * random.uniform(0.8, 1.2)
 
 
 class Pruner(Loop):
-    """Prunes in small batches, and rests for as long as each took: so nobody notices, and it keeps up with thousands of
-    runs a second."""
+    """Deletes finished runs and events whose retention has expired, and unused counters of limits.
+
+    It deletes small batches and pauses for as long as each took. So it doesn't disturb other work, but keeps up with
+    thousands of runs per second.
+    """
 
     name = "pruner"
 
@@ -27,28 +36,21 @@ class Pruner(Loop):
         self._pruned = 0
 
     def tick(self) -> float:
-        since = time.monotonic()
+        started_at = time.monotonic()
         pruned, more = self._store.retention.prune()
         self._pruned += pruned
         more = self._store.retention.prune_events(self._keep_events) or more
         more = self._store.retention.prune_limits() or more
         if more:
-            return min(time.monotonic() - since, LONGEST_PAUSE)
+            return min(time.monotonic() - started_at, MAX_PRUNE_PAUSE_S)
         if self._pruned:
             log.runs_pruned(self._pruned)
             self._pruned = 0
-        return EVERY * random.uniform(0.8, 1.2)
-
-
-# stats
-
-EVERY = 60.0
-CATCHING_UP = 1.0
-"""Seconds between portions while there is more to make up for."""
+        return _jittered_interval_s()
 
 
 class StatsAggregator(Loop):
-    """Counts each minute once, whatever number of workers there is: who comes later finds it counted."""
+    """Aggregates the statistics of each past minute once, however many workers there are."""
 
     name = "stats"
 
@@ -58,5 +60,5 @@ class StatsAggregator(Loop):
 
     def tick(self) -> float:
         if self._store.stats.aggregate() >= MAX_MINUTES_PER_PASS:
-            return CATCHING_UP
-        return EVERY * random.uniform(0.8, 1.2)
+            return CATCH_UP_INTERVAL_S
+        return _jittered_interval_s()

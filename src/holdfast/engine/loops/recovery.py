@@ -1,4 +1,4 @@
-"""Recovers the runs of dead sessions."""
+"""Recover the runs of sessions whose lease has expired."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from holdfast.model.failure import error_to_json
 from holdfast.store import Store
 from holdfast.telemetry import log
 
-LONGEST = 5.0
-SHORTEST = 0.05
+MAX_INTERVAL_S = 5.0
+MIN_INTERVAL_S = 0.05
 
 
 class RecoveryLoop(Loop):
-    """Returns runs of dead sessions to ready, or fails those that crashed too often. Never touches finished ones.
+    """Returns running runs of expired sessions to ready, or fails those that crashed too often.
 
-    If this worker itself couldn't reach the database for a while, others couldn't renew their leases either. It doesn't
-    charge the runs of sessions that it finds dead after that. A worker whose own threads stood still, because a run
-    held the GIL, knows nothing about the database and excuses nobody.
+    If this worker itself couldn't reach the database for a while, other workers couldn't renew their leases either, so
+    it doesn't charge the runs of sessions that expired meanwhile. If its own threads were frozen instead, because a run
+    held the GIL, it knows nothing about the database and excuses no session.
     """
 
     name = "recovery"
 
-    def __init__(self, store: Store, failed: Callable[[str], None], lease: float, freezes: FreezeDetector) -> None:
+    def __init__(self, store: Store, on_failed: Callable[[str], None], lease: float, freezes: FreezeDetector) -> None:
         super().__init__()
         self._store = store
-        self._away_after = min(LONGEST, lease) + lease / 3
+        self._unreachable_after_s = min(MAX_INTERVAL_S, lease) + lease / 3
         self._last_tick: float | None = None
-        self._failed = failed
+        self._on_failed = on_failed
         self._freezes = freezes
-        self._crashed = error_to_json(crash_error())
-        self._ended: deque[str] = deque()
+        self._crash_error = error_to_json(crash_error())
+        self._ended_sessions: deque[str] = deque()
 
     def session_ended(self, session: str) -> None:
         """Recover a session's runs now, because its process is known to have ended. From any thread."""
-        self._ended.append(session)
+        self._ended_sessions.append(session)
         self.wake()
 
     def tick(self) -> float:
-        self._freezes.beat()
-        if self._ended:
-            ended = list(self._ended)
+        self._freezes.record_progress()
+        if self._ended_sessions:
+            ended = list(self._ended_sessions)
             self._store.sessions.expire(ended)
             for _ in ended:
-                self._ended.popleft()
-        last_tick, began = self._last_tick, time.monotonic()
+                self._ended_sessions.popleft()
+        last_tick, started_at = self._last_tick, time.monotonic()
         dead = self._store.sessions.find_dead()
         if dead:
-            self._freezes.beat()
-            away = (
+            self._freezes.record_progress()
+            was_unreachable = (
                 last_tick is not None
-                and began - last_tick > self._away_after
-                and not self._freezes.stood_still_since(last_tick)
+                and started_at - last_tick > self._unreachable_after_s
+                and not self._freezes.was_frozen_since(last_tick)
             )
-            recovered = self._store.sessions.recover(dead, self._crashed, excused=away)
+            recovered = self._store.sessions.recover(dead, self._crash_error, excused=was_unreachable)
             for run in (*recovered.failed, *recovered.failed_graphs):
-                self._failed(run)
+                self._on_failed(run)
             for run in recovered.failed:
                 self._log_crashed(run)
             if recovered:
                 log.worker_lost(recovered.sessions, recovered.requeued, len(recovered.failed))
                 return 0.0
-        self._last_tick = began
+        self._last_tick = started_at
         left = self._store.sessions.next_expiry()
-        return LONGEST if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), LONGEST)
+        return MAX_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), MAX_INTERVAL_S)
 
     def _log_crashed(self, run: str) -> None:
         found = self._store.queries.run(run)

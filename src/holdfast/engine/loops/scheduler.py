@@ -1,4 +1,4 @@
-"""Makes the runs of schedules whose slots have come, whatever number of workers do."""
+"""Create the runs of schedules when their slots are due: one run per slot, however many workers there are."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from holdfast.store.schedules import DeclaredSchedule, ScheduleRules
 from holdfast.task.schedule_registry import ScheduleRegistry
 from holdfast.telemetry import log
 
-POLL = 2.0
-"""How soon it is noticed what others changed: a schedule that was resumed, or has a new timing."""
-SHORTEST = 0.02
+POLL_INTERVAL_S = 2.0
+"""How soon changes by other processes are noticed: a schedule that was resumed, or has a new timing."""
+MIN_INTERVAL_S = 0.02
 
 
 class Scheduler(Loop):
-    """Sleeps until the next slot of any schedule in the database, by the database's clock."""
+    """Sleeps until the next slot of any schedule, by the database's clock."""
 
     name = "scheduler"
 
     def __init__(
-        self, store: Store, schedule_registry: ScheduleRegistry, client: ClientServices, made: Callable[[], None]
+        self, store: Store, schedule_registry: ScheduleRegistry, client: ClientServices, on_ready: Callable[[], None]
     ) -> None:
         super().__init__()
         self._store = store
         self._schedule_registry = schedule_registry
         self._client = client
-        self._made = made
+        self._on_ready = on_ready
         self._unreadable: set[str] = set()
 
     def declare(self) -> None:
-        """Let the database know what this code says, also that it says nothing any more."""
+        """Store the schedules of this code, and mark those that it no longer declares."""
         changes = self._store.schedules.declare(self._schedule_registry.app, self._declared())
         named = {"added": changes.added, "changed": changes.changed, "no longer declared": changes.orphaned}
         for what, names in named.items():
@@ -58,13 +58,18 @@ class Scheduler(Loop):
                     log.schedule_unreadable(name, trouble)
             self._unreadable |= fired.unreadable.keys()
             if fired.created:
-                self._made()
-            return 0.0 if fired.created or fired.skipped else SHORTEST if not fired.unreadable else POLL
-        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
+                self._on_ready()
+            return (
+                0.0 if fired.created or fired.skipped else MIN_INTERVAL_S if not fired.unreadable else POLL_INTERVAL_S
+            )
+        return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
 
     def _template(self, request: Any) -> NewRun:
-        """The row that each slot's is made after. It is part of no trace, also where one starts the worker, and its
-        arguments are as they were given: they are compared with those of other code."""
+        """Return the row from which the run of each slot is created.
+
+        It belongs to no trace, even if the worker is started inside one. Its arguments are not packed, because they are
+        compared with those that other code declares.
+        """
         template: NewRun = Context().run(self._client.new_run, request)
         template.args = request.args
         return template

@@ -1,4 +1,4 @@
-"""Makes things happen by the clock: scheduled runs and waits come due, deadlines pass."""
+"""Make scheduled, waiting and parked runs ready when they are due, and fail runs at their deadline."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from holdfast.store import Store
 from holdfast.store.timers import DueTimes
 from holdfast.telemetry import log
 
-POLL = 1.0
-SHORTEST = 0.001
+POLL_INTERVAL_S = 1.0
+MIN_INTERVAL_S = 0.001
 
 
 class TimerLoop(Loop):
-    """Promotes what is due, wakes who waited for it, fails what is overdue, in small batches, and then sleeps."""
+    """Handles everything that is due in small batches, then sleeps until the next due time."""
 
     name = "timers"
 
-    def __init__(self, store: Store, promoted: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, on_ready: Callable[[], None], on_failed: Callable[[str], None]) -> None:
         super().__init__()
         self._store = store
-        self._promoted = promoted
-        self._failed = failed
-        self._overdue = error_to_json(deadline_error())
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._deadline_error = error_to_json(deadline_error())
 
     def tick(self) -> float:
         due = self._store.timers.due()
-        overdue = self._fail_overdue(due)  # first: what is overdue must not begin
-        changed = self._let_begin(due)
+        overdue = self._fail_overdue(due)  # first, because an overdue run must not start
+        changed = self._make_ready(due)
         if changed:
-            self._promoted()
+            self._on_ready()
         for run in overdue:
-            self._failed(run)
+            self._on_failed(run)
         for run in overdue:
             self._log_overdue(run)
         if changed or overdue:
             return 0.0
         left = due.next()
-        return POLL if left is None else min(max(left / MICROS_PER_SECOND, SHORTEST), POLL)
+        return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, MIN_INTERVAL_S), POLL_INTERVAL_S)
 
     def _fail_overdue(self, due: DueTimes) -> list[str]:
-        return self._store.timers.fail_overdue(self._overdue) if _now(due.deadlines) else []
+        return self._store.timers.fail_overdue(self._deadline_error) if _is_due(due.deadlines) else []
 
-    def _let_begin(self, due: DueTimes) -> int:
-        """Whatever may begin or go on now; how many."""
+    def _make_ready(self, due: DueTimes) -> int:
+        """Make due runs ready and wake due waits; return how many."""
         timers = self._store.timers
-        changed = timers.promote_due() if _now(due.scheduled) else 0
-        changed += timers.resolve_due_waits() if _now(due.waits) else 0
+        changed = timers.promote_due() if _is_due(due.scheduled) else 0
+        changed += timers.resolve_due_waits() if _is_due(due.waits) else 0
         changed += timers.release_held() if due.held else 0
-        changed += timers.unpark_due() if _now(due.limits) else 0
+        changed += timers.unpark_due() if _is_due(due.limits) else 0
         return changed + (timers.wake_event_waiters() if due.events else 0)
 
     def _log_overdue(self, run: str) -> None:
@@ -61,5 +61,5 @@ class TimerLoop(Loop):
             log.deadline_exceeded(run, found.task, found.attempt)
 
 
-def _now(left: int | None) -> bool:
+def _is_due(left: int | None) -> bool:
     return left is not None and left <= 0

@@ -1,8 +1,8 @@
-"""Polls triggers, each by one worker at a time, and enqueues what they give, once per key.
+"""Poll triggers, each by one worker at a time, and enqueue the requests that they return, once per key.
 
-The functions of triggers are author code: a plain one runs in a thread, an async one on the event loop. One that takes
-longer than its timeout is given up: what it gives after that doesn't count. A thread can't be stopped, so that this
-worker polls its trigger again only when it has ended; others may before.
+The functions of triggers are user code: a plain one runs in a thread, an async one on the event loop. A poll that
+takes longer than its timeout is given up; requests that it returns afterwards are ignored. A thread can't be stopped,
+so this worker polls that trigger again only when the thread has ended; other workers may poll it earlier.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from holdfast.telemetry import log
 
 T = TypeVar("T")
 
-LOOK = 1.0
-"""How soon it is noticed what others changed, and that a poll takes too long."""
-MARGIN = 15 * MICROS_PER_SECOND
-"""How much longer than its timeout a poll has the right to be the only one."""
-CHUNK = 100
+POLL_INTERVAL_S = 1.0
+"""How soon changes by other processes, and polls that take too long, are noticed."""
+LOCK_MARGIN_MICROS = 15 * MICROS_PER_SECOND
+"""How much longer than its timeout a poll keeps its lock on the trigger."""
+MAX_BATCH_REQUESTS = 100
 
 
-class GivenUp(Exception):
-    """A poll that doesn't count any more."""
+class PollGivenUp(Exception):
+    """The poll was given up; its further requests are ignored."""
 
 
-class BrokenOff(GivenUp):
-    """A poll that isn't to blame: another worker shall make it again at once."""
+class WorkerStopped(PollGivenUp):
+    """The worker stopped during the poll; another worker repeats it at once."""
 
 
-class Polling:
-    """One poll under way, and what has come of it so far."""
+class TriggerPoll:
+    """One poll under way, and its results so far."""
 
     def __init__(self, trigger: Trigger, number: int) -> None:
         self.trigger = trigger
         self.number = number
-        self.waiting: list[Any] = []  # what the function gave, and isn't enqueued yet
+        self.waiting: list[Any] = []  # returned by the function, not enqueued yet
         self.found = 0
         self.made = 0
-        self.refused: Exception | None = None  # why a request can't be enqueued, the first of them
-        self.told = False  # what comes of it from here on doesn't count
-        self.over = False  # what came of it is on record
+        self.refused: Exception | None = None  # why the first rejected request can't be enqueued
+        self.closed = False  # further requests are ignored
+        self.stored = False  # its result is stored
         self._began = time.monotonic()
 
     @property
@@ -64,33 +64,33 @@ class Polling:
 
     @property
     def full(self) -> bool:
-        """Whether enough waits to be enqueued."""
-        return len(self.waiting) >= CHUNK
+        """Whether a whole batch waits to be enqueued."""
+        return len(self.waiting) >= MAX_BATCH_REQUESTS
 
     @property
     def left(self) -> float:
         return self.trigger.timeout / MICROS_PER_SECOND - self.seconds
 
     def take(self) -> list[Any]:
-        """What is to be enqueued now."""
+        """Remove and return the requests to be enqueued now."""
         given, self.waiting = self.waiting, []
         return given
 
-    def too_long(self) -> GivenUp:
-        return GivenUp(f"it took longer than its timeout, {self.trigger.timeout / MICROS_PER_SECOND:g} s")
+    def too_long(self) -> PollGivenUp:
+        return PollGivenUp(f"it took longer than its timeout, {self.trigger.timeout / MICROS_PER_SECOND:g} s")
 
 
 class TriggerPoller(Loop):
-    """Takes the triggers of this code that are due, and polls each in a thread of its own."""
+    """Locks the triggers of this code that are due, and polls each in a thread of its own."""
 
-    name = "poller"
+    name = "trigger_poller"
 
     def __init__(
         self,
         store: Store,
         schedule_registry: ScheduleRegistry,
         client: ClientServices,
-        made: Callable[[], None],
+        on_ready: Callable[[], None],
         run_in_thread: Callable[[Callable[[], None]], object],
         loop: Callable[[], asyncio.AbstractEventLoop],
     ) -> None:
@@ -98,151 +98,152 @@ class TriggerPoller(Loop):
         self._store = store
         self._triggers = schedule_registry.triggers
         self._client = client
-        self._made = made
+        self._on_ready = on_ready
         self._run_in_thread = run_in_thread
         self._loop = loop
         self._id = f"{worker_name()}:{secrets.token_hex(4)}"
-        self._under_way: dict[str, Polling] = {}
+        self._polls: dict[str, TriggerPoll] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether a poll is under way that counts."""
-        return any(not polling.over for polling in list(self._under_way.values()))
+        """Whether a poll is under way that wasn't given up."""
+        return any(not poll.stored for poll in list(self._polls.values()))
 
     def tick(self) -> float:
-        for polling in list(self._under_way.values()):
-            if polling.left <= 0:
-                self._end(polling, polling.too_long())
-        free = {name: it for name, it in self._triggers.items() if name not in self._under_way}
+        for poll in list(self._polls.values()):
+            if poll.left <= 0:
+                self._end(poll, poll.too_long())
+        free = {name: it for name, it in self._triggers.items() if name not in self._polls}
         left = self._store.triggers.until_next(list(free)) if free else None
         if left is None or left > 0:
-            return LOOK if left is None else min(max(left / MICROS_PER_SECOND, 0.001), LOOK)
-        wanted = {name: (it.timeout + MARGIN, it.every) for name, it in free.items()}
+            return POLL_INTERVAL_S if left is None else min(max(left / MICROS_PER_SECOND, 0.001), POLL_INTERVAL_S)
+        wanted = {name: (it.timeout + LOCK_MARGIN_MICROS, it.every) for name, it in free.items()}
         taken = self._store.triggers.acquire_due(self._id, wanted)
         for name, number in taken.items():
-            self._begin(Polling(self._triggers[name], number))
+            self._start(TriggerPoll(self._triggers[name], number))
         return 0.0 if taken else 0.02
 
-    def _begin(self, polling: Polling) -> None:
-        name = polling.trigger.name
-        self._under_way[name] = polling
+    def _start(self, poll: TriggerPoll) -> None:
+        name = poll.trigger.name
+        self._polls[name] = poll
         try:
-            self._run_in_thread(lambda: self._poll(polling))
-        except RuntimeError as error:  # no thread to be had
-            self._end(polling, error)
-            del self._under_way[name]
+            self._run_in_thread(lambda: self._poll(poll))
+        except RuntimeError as error:  # no thread could be started
+            self._end(poll, error)
+            del self._polls[name]
 
-    def _poll(self, polling: Polling) -> None:
-        """In a thread: the whole of one poll."""
+    def _poll(self, poll: TriggerPoll) -> None:
+        """Carry out one poll. Runs in a thread."""
         error: BaseException | None = None
         try:
-            self._read(polling)
-        except BaseException as raised:  # also of author code that wants to end the process: it isn't its to end
+            self._read(poll)
+        except BaseException as raised:  # also SystemExit of user code, which must not end the process
             error = raised
         finally:
             try:
-                self._end(polling, error)
+                self._end(poll, error)
             finally:
-                del self._under_way[polling.trigger.name]
+                del self._polls[poll.trigger.name]
                 self.wake()
 
     def give_up(self) -> None:
-        """The worker stops: what is under way doesn't count any more, and others may poll at once."""
-        for polling in list(self._under_way.values()):
-            self._end(polling, BrokenOff("its worker stopped"))
+        """Give up all polls, because the worker stops. Other workers may poll at once."""
+        for poll in list(self._polls.values()):
+            self._end(poll, WorkerStopped("its worker stopped"))
 
-    def _end(self, polling: Polling, error: BaseException | None) -> None:
-        """Put what came of a poll on record, once. What it gave before counts, also when it ended with an error."""
-        if polling.told:
+    def _end(self, poll: TriggerPoll, error: BaseException | None) -> None:
+        """Store the result of a poll, once. Requests that it returned before an error are enqueued."""
+        if poll.closed:
             return
-        polling.told = True
-        name = polling.trigger.name
+        poll.closed = True
+        name = poll.trigger.name
         try:
-            self._enqueue(polling)
+            self._enqueue(poll)
         except StoreError as trouble:
             error = error or trouble
-        error = error or polling.refused
+        error = error or poll.refused
         if error is not None:
-            log.trigger_failed(name, None if isinstance(error, GivenUp) else error, str(describe_exception(error)))
+            log.trigger_failed(name, None if isinstance(error, PollGivenUp) else error, str(describe_exception(error)))
         said = None if error is None else error_to_json(describe_exception(error))
-        result = PollResult(int(polling.seconds * MICROS_PER_SECOND), polling.found, polling.made, said)
+        result = PollResult(int(poll.seconds * MICROS_PER_SECOND), poll.found, poll.made, said)
         try:
-            self._store.triggers.finish_poll(self._id, name, polling.number, result, again=isinstance(error, BrokenOff))
-        except StoreError as trouble:  # then its right ends by itself
+            self._store.triggers.finish_poll(
+                self._id, name, poll.number, result, again=isinstance(error, WorkerStopped)
+            )
+        except StoreError as trouble:  # then its lock expires by itself
             log.database_error(f"trigger {name}", trouble)
         finally:
-            polling.over = True
+            poll.stored = True
 
-    # What a trigger gives
+    # Requests of a trigger
 
-    def _read(self, polling: Polling) -> None:
-        """Take what the function gives, and enqueue it, some at a time, while there is time left."""
-        given: Any = polling.trigger.fn()
+    def _read(self, poll: TriggerPoll) -> None:
+        """Call the function and enqueue its requests in batches, until its timeout."""
+        given: Any = poll.trigger.fn()
         if inspect.isawaitable(given):
-            given = self._on_loop(polling, _awaited(given))
+            given = self._on_loop(poll, _awaited(given))
         if isinstance(given, AsyncIterable):
             stream = aiter(given)
-            while self._on_loop(polling, _gather(polling, stream)) and not polling.told:
-                self._enqueue(polling)
+            while self._on_loop(poll, _gather(poll, stream)) and not poll.closed:
+                self._enqueue(poll)
         elif given is not None:
             if isinstance(given, Request) or not isinstance(given, Iterable):
-                name = polling.trigger.name
+                name = poll.trigger.name
                 raise ConfigError(
                     f"trigger {name} gave a {type(given).__name__}: let it yield requests, or return a list"
                 )
             for each in given:
-                if polling.left <= 0:
-                    raise polling.too_long()
-                if polling.told:
+                if poll.left <= 0:
+                    raise poll.too_long()
+                if poll.closed:
                     return
-                polling.waiting.append(each)
-                if polling.full:
-                    self._enqueue(polling)
+                poll.waiting.append(each)
+                if poll.full:
+                    self._enqueue(poll)
 
-    def _on_loop(self, polling: Polling, coroutine: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(_kept_in(coroutine), self._loop())
+    def _on_loop(self, poll: TriggerPoll, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(_contained(coroutine), self._loop())
         try:
-            value, error = future.result(max(polling.left, 0.0))
+            value, error = future.result(max(poll.left, 0.0))
         except TimeoutError:
             if future.done():
-                raise  # the author's own
+                raise  # raised by the user's code
             future.cancel()
-            raise polling.too_long() from None
+            raise poll.too_long() from None
         if error is not None:
             raise error
         return cast(T, value)
 
     # Runs
 
-    def _enqueue(self, polling: Polling) -> None:
-        """Make the runs whose keys are new. A request that can't be enqueued, and can't be at any poll, keeps no other
-        from it."""
+    def _enqueue(self, poll: TriggerPoll) -> None:
+        """Create the runs whose keys are new. A request that can't be enqueued doesn't affect the others."""
         runs: list[NewRun] = []
-        for given in polling.take():
+        for given in poll.take():
             try:
-                runs.append(self._client.new_run(_checked(polling.trigger.name, given)))
-            except Exception as error:  # also of a limit's `by`, which is author code
-                polling.refused = polling.refused or error
+                runs.append(self._client.new_run(_checked(poll.trigger.name, given)))
+            except Exception as error:  # also raised by a limit's `by`, which is user code
+                poll.refused = poll.refused or error
         if not runs:
             return
-        polling.found += len(runs)
+        poll.found += len(runs)
         try:
-            polling.made += self._add(runs)
+            poll.made += self._add(runs)
         except KeyConflict:
             for run in runs:
                 try:
-                    polling.made += self._add([run])
+                    poll.made += self._add([run])
                 except KeyConflict as error:
-                    polling.refused = polling.refused or error
-        self._made()
+                    poll.refused = poll.refused or error
+        self._on_ready()
 
     def _add(self, runs: list[NewRun]) -> int:
         ids = self._store.enqueuer.enqueue(runs)
         return sum(run.id == id for run, id in zip(runs, ids, strict=True))
 
 
-async def _kept_in(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """What comes of author code; what would end the whole loop doesn't come out of it."""
+async def _contained(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """Await user code, and return SystemExit and KeyboardInterrupt, which would end the whole event loop."""
     try:
         return await coroutine, None
     except (SystemExit, KeyboardInterrupt) as error:
@@ -253,11 +254,11 @@ async def _awaited(given: Any) -> Any:
     return await given
 
 
-async def _gather(polling: Polling, stream: AsyncIterator[Any]) -> bool:
-    """Take some of a stream; whether there may be more."""
-    while not polling.full:
+async def _gather(poll: TriggerPoll, stream: AsyncIterator[Any]) -> bool:
+    """Take a batch from a stream; return whether there may be more."""
+    while not poll.full:
         try:
-            polling.waiting.append(await anext(stream))
+            poll.waiting.append(await anext(stream))
         except StopAsyncIteration:
             return False
     return True

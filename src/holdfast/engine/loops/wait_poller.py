@@ -1,60 +1,66 @@
-"""Looks at the waits of runs that wait in memory: what others have settled, their code must hear of."""
+"""Poll the waits of resident runs and deliver the outcomes that other processes recorded.
+
+A durable function that waits stays in memory for a while. If another process resolves its wait (a child ends, an event
+is emitted), nothing wakes this process; the poller finds it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from holdfast.engine.loops.base import NOT_BEFORE_WOKEN, Loop
+from holdfast.engine.loops.base import UNTIL_WOKEN_S, Loop
 from holdfast.engine.services import ResidentWaiter
 from holdfast.store import Store
 
-SHORTEST = 0.002
-SOONEST = 0.01
-LATEST = 0.25
+MIN_INTERVAL_S = 0.002
+FIRST_INTERVAL_S = 0.01
+MAX_INTERVAL_S = 0.25
+BACKOFF_FACTOR = 1.5
+MIN_PAUSE_S = 0.001
 
 
 class WaitPoller(Loop):
-    """Asks the database for all of them at once: soon after something happened, then less and less often."""
+    """Polls all resident waits with one query: soon after local activity, then with exponential backoff."""
 
     name = "wait_poller"
 
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._watched: dict[int, ResidentWaiter] = {}
+        self.waiters: dict[int, ResidentWaiter] = {}
         self._lock = threading.Lock()
-        self._pause = SOONEST
-        self._last = 0.0
+        self._interval_s = FIRST_INTERVAL_S
+        self._last_poll = 0.0
 
-    def watch(self, waiting: ResidentWaiter) -> None:
-        """Look at the waits of this attempt until it is over."""
+    def add(self, waiter: ResidentWaiter) -> None:
+        """Poll the waits of this attempt until the attempt stops."""
         with self._lock:
-            self._watched[id(waiting)] = waiting
-        self._pause = SOONEST
+            self.waiters[id(waiter)] = waiter
+        self._interval_s = FIRST_INTERVAL_S
         self.wake()
 
-    def stir(self) -> None:
-        """Something was written that may concern those who wait here."""
-        if self._watched:
-            self._pause = SOONEST
+    def poll_soon(self) -> None:
+        """Reset the backoff, because a commit may have resolved a wait."""
+        if self.waiters:
+            self._interval_s = FIRST_INTERVAL_S
             self.wake()
 
     def tick(self) -> float:
         started = time.monotonic()
-        if (left := self._last + SHORTEST - started) > 0:
+        if (left := self._last_poll + MIN_INTERVAL_S - started) > 0:
             return left
-        self._last = started
+        self._last_poll = started
         with self._lock:
-            over = [at for at, waiting in self._watched.items() if waiting.current.over or waiting.current.ended]
-            for at in over:
-                del self._watched[at]
-            watched = list(self._watched.values())
-        if not watched:
-            return NOT_BEFORE_WOKEN
-        by_run = {waiting.current.claim.id: waiting for waiting in watched}
-        runs = [(waiting.current.claim.id, waiting.current.claim.generation) for waiting in watched]
+            done = [number for number, each in self.waiters.items() if each.current.stopped or each.current.reported]
+            for number in done:
+                del self.waiters[number]
+            waiters = list(self.waiters.values())
+        if not waiters:
+            return UNTIL_WOKEN_S
+        by_run = {waiter.current.claim.id: waiter for waiter in waiters}
+        runs = [(waiter.current.claim.id, waiter.current.claim.generation) for waiter in waiters]
         for run, key, _, outcome in self._store.journal.resolved_waits(runs):
             by_run[run].resolve_wait(key, outcome)
-        self._pause = min(self._pause * 1.5, LATEST)
-        return max(self._pause - (time.monotonic() - started), 0.001)
+        self._interval_s = min(self._interval_s * BACKOFF_FACTOR, MAX_INTERVAL_S)
+        return max(self._interval_s - (time.monotonic() - started), MIN_PAUSE_S)

@@ -1,10 +1,10 @@
-"""The child's side of a task with `run_in="process"`.
+"""The process that executes tasks with `run_in="process"`, as a child of the worker.
 
-Started as `python -m holdfast.engine.processes.child_main REQUESTS ANSWERS`.
+Started as `python -m holdfast.engine.processes.child_main REQUESTS ANSWERS`, with the descriptors of two pipes.
 
-It runs one attempt after the other in its main thread. Signals are its parent's business: Ctrl-C and SIGTERM, which
-reach whole groups of processes, are ignored here. When the parent is gone, it ends at once, whatever it does. A
-copy of it that author code forks never answers the parent: it exits when author code returns or raises.
+It executes one attempt after the other in its main thread. It ignores Ctrl-C and SIGTERM, which reach whole process
+groups; the worker kills it if necessary. If the worker dies, it exits at once. A copy of it that user code forks
+never answers the worker: it exits when user code returns or raises.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.processes.framing import answer_mark, read_frame, write_frame
-from holdfast.engine.processes.pool import OUT_OF_MEMORY
+from holdfast.engine.processes.framing import answer_tag, read_frame, write_frame
+from holdfast.engine.processes.pool import OUT_OF_MEMORY_EXIT_CODE
 from holdfast.errors import PayloadError, TaskError
 from holdfast.model.retry import Retry
 from holdfast.store import Claim, End
@@ -40,30 +40,32 @@ from holdfast.telemetry.log_format import configure_console_log
 
 UNLIMITED = resource.RLIM_INFINITY
 SERVING_PID = os.getpid()
-"""The process that the parent started: its forked copies have other ids."""
+"""The id of the process that the worker started; forked copies have other ids."""
 
 
 def main(requests_file: int, answers_file: int) -> None:
-    _leave_signals_to_the_parent()
-    _keep_pipes_from_copies(requests_file, answers_file)
+    _ignore_signals()
+    _close_pipes_in_copies(requests_file, answers_file)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests_file, requests), daemon=True).start()
     while True:
         request = requests.get()
-        write_frame(answers_file, b"begun", answer_mark(request["nonce"], os.getpid()))
+        write_frame(answers_file, b"begun", answer_tag(request["nonce"], os.getpid()))
         end = _run(request)
         if os.getpid() != SERVING_PID:  # forked outside the task, while its module was imported
             os._exit(1)
         answer = {name: getattr(end, name) for name in ("kind", "state", "result", "error", "delay", "failed")}
-        write_frame(answers_file, msgspec.json.encode(answer), answer_mark(request["nonce"], os.getpid()))
+        write_frame(answers_file, msgspec.json.encode(answer), answer_tag(request["nonce"], os.getpid()))
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # a full disk, a closed pipe: not the task's fault
                 stream.flush()
 
 
-def _leave_signals_to_the_parent() -> None:
-    """Do nothing on Ctrl-C and SIGTERM. Handlers, because what is ignored stays ignored in programs that a task starts,
-    which then couldn't be terminated."""
+def _ignore_signals() -> None:
+    """Do nothing on Ctrl-C and SIGTERM.
+
+    Not with SIG_IGN, which programs that a task starts would inherit: they couldn't be terminated.
+    """
     ours = (signal.SIGINT, signal.SIGTERM)
 
     def restore() -> None:
@@ -75,8 +77,8 @@ def _leave_signals_to_the_parent() -> None:
     os.register_at_fork(after_in_child=restore)
 
 
-def _keep_pipes_from_copies(*files: int) -> None:
-    """Close the pipes to the parent in every process that author code forks."""
+def _close_pipes_in_copies(*files: int) -> None:
+    """Close the pipes to the parent in every process that user code forks."""
 
     def close() -> None:
         for file in files:
@@ -89,17 +91,17 @@ def _keep_pipes_from_copies(*files: int) -> None:
 def _receive(file: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     while (frame := read_frame(file)) is not None:
         requests.put(msgspec.json.decode(frame))
-    os.killpg(0, signal.SIGKILL)  # the parent is gone: so are we, and what we started
+    os.killpg(0, signal.SIGKILL)  # the worker is gone: end this process and everything that it started
 
 
 def _run(request: dict[str, Any]) -> End:
-    """One attempt, in the words of the engine. Running out of memory can't be survived: the process ends."""
+    """Execute one attempt. The process exits if it runs out of memory, because it can't recover from that."""
     _limit_memory(request["memory"])
-    sys.argv = request["argv"]  # a script that is run again to find its task looks at them
+    sys.argv = request["argv"]  # a script that is run again to find its task may read them
     try:
         return _attempt(request)
     except MemoryError:
-        os._exit(OUT_OF_MEMORY)
+        os._exit(OUT_OF_MEMORY_EXIT_CODE)
     finally:
         _limit_memory(None)
 
@@ -108,32 +110,32 @@ def _attempt(request: dict[str, Any]) -> End:
     claim = Claim(request["run"], 0, 0, 0, 0, 0, request["attempt"], request["failures"], None, request["args"], None)
     declaration = Declaration(name=request["name"], retry=Retry.from_json(request["retry"]))
     try:
-        between = [find(module, "", name) for module, name in request["between"]]
-        for prepare in between:
-            prepare()  # before the task's module is imported, which may need it
+        around_calls = [find(module, "", name) for module, name in request["around_calls"]]
+        for prepare in around_calls:
+            prepare()  # before the import of the task's module, which may need it
         function = find(request["module"], request["file"], request["qualname"])
         signature = Signature(function, request["name"])
     except Exception as error:
         plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(Enqueuer, None)), "")
         return plain.failed(error)
     attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), request["worker"])
-    _tell_of(attempt, request)
+    _set_up_telemetry(attempt, request)
     try:
         try:
             args, kwargs = signature.decode(request["args"])
         except (TaskError, PayloadError) as error:
-            return attempt.misfit(error)
+            return attempt.invalid_arguments(error)
         return attempt.returned(_call(function, args, kwargs))
     except MemoryError:
         raise
     except BaseException as error:
         return attempt.failed(error)
     finally:
-        _call_all(between)
+        _call_all(around_calls)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call author code. A copy of this process that author code forked exits here, as a script would."""
+    """Call user code. A copy of this process that user code forked exits here, as a script would."""
     try:
         value = function(*args, **kwargs)
     except BaseException as error:
@@ -161,15 +163,15 @@ def _exit_copy(error: BaseException | None) -> NoReturn:
 
 def _call_all(functions: Sequence[Callable[[], Any]]) -> None:
     for function in functions:
-        with suppress(Exception):  # the next attempt calls it first, and fails if it must
+        with suppress(Exception):  # the next attempt calls it again, and fails if it raises
             function()
 
 
-def _tell_of(attempt: Attempt, request: dict[str, Any]) -> None:
-    """What author code logs and traces here is shown as the worker's is."""
+def _set_up_telemetry(attempt: Attempt, request: dict[str, Any]) -> None:
+    """Set up logging and tracing as in the worker."""
     if request["log"] is not None and not logging.getLogger().handlers:
         configure_console_log(**request["log"])
-    attempt.enter()
+    attempt.enter_context()
     if request["trace"] is not None:
         Telemetry("otel").tracing.attach_context(request["trace"])  # type: ignore[union-attr]
 
@@ -183,11 +185,11 @@ def _limit_memory(limit: int | None) -> None:
 
 
 def find(module: str, file: str, qualname: str) -> Callable[..., Any]:
-    """The function of a task. A script is run under another name, as its `if __name__ == "__main__"` expects."""
-    place: Any = _script(file) if module == "__main__" else importlib.import_module(module)
+    """Return the function of a task. A script is executed under another name than `__main__`."""
+    found: Any = _script(file) if module == "__main__" else importlib.import_module(module)
     for part in qualname.split("."):
-        place = place[part] if isinstance(place, dict) else getattr(place, part)
-    function = place.fn if isinstance(place, Task) else place
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    function = found.fn if isinstance(found, Task) else found
     return cast("Callable[..., Any]", function)
 
 

@@ -1,8 +1,8 @@
-"""Processes for author code that shall be killable: spawned, never forked, kept warm, fed through pipes of our own.
+"""The pool of processes for tasks with `run_in="process"`: spawned, never forked, reused, and controlled by pipes.
 
-A child gets a task's place in the code and its arguments as JSON, and answers with what the attempt came to. One that
-has to stop is killed; one that dies takes nobody with it. Answers carry a nonce of the call and the process id of the
-child; anything else in the pipe counts as a crash of the child. The child's side is `process_child.py`.
+A process gets the import path of a task and its arguments as JSON, and answers with the end of the attempt. A process
+that has to stop is killed; one that dies affects no other. Answers carry a nonce of the call and the process id;
+anything else in the pipe counts as a crash of the process. `child_main.py` is the other side.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.attempt import Attempt
-from holdfast.engine.processes.framing import ForeignFrame, answer_mark, read_frame, write_frame
+from holdfast.engine.processes.framing import ForeignFrame, answer_tag, read_frame, write_frame
 from holdfast.errors import ErrorInfo
 from holdfast.store import End
 from holdfast.telemetry.log_format import console_log_settings
 
-OUT_OF_MEMORY = 37
-"""The exit code of a child that hit its memory limit."""
-STARTS = 3
-LOOK_SECONDS = 0.5
+OUT_OF_MEMORY_EXIT_CODE = 37
+"""The exit code of a process that hit its memory limit."""
+MAX_STARTS = 3
+POLL_INTERVAL_S = 0.5
 
 
-class Died(Exception):
-    """The child ended in the middle of an attempt, or had to be killed because its answers can't be trusted."""
+class ProcessDied(Exception):
+    """The process ended during an attempt, or had to be killed because its answers can't be trusted."""
 
 
-class Child:
-    """One process. Used by one thread at a time; `kill` may come from any."""
+class TaskProcess:
+    """One process of the pool. Used by one thread at a time; `kill` may be called from any thread."""
 
     def __init__(self) -> None:
-        ends: list[int] = []
+        pipe_ends: list[int] = []
         try:
-            ends += os.pipe()
-            ends += os.pipe()
-            requests, self._requests, self._answers, answers = ends
+            pipe_ends += os.pipe()
+            pipe_ends += os.pipe()
+            requests, self._requests, self._answers, answers = pipe_ends
             command = [sys.executable, "-m", "holdfast.engine.processes.child_main", str(requests), str(answers)]
             paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
             variables = {**os.environ, "PYTHONPATH": paths}
@@ -53,32 +53,32 @@ class Child:
                 command, pass_fds=(requests, answers), stdin=subprocess.DEVNULL, env=variables, process_group=0
             )
         except BaseException:
-            for end in ends:
+            for end in pipe_ends:
                 os.close(end)
             raise
         os.close(requests)
         os.close(answers)
         self._closed = False
-        self._mark = b""
+        self._tag = b""
         self._lock = threading.Lock()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return not self._closed and self._process.poll() is None
 
     @property
-    def usable(self) -> bool:
-        """Whether it can serve another attempt: it is alive, and nothing is left in its pipe."""
-        return self.alive and not self._poll().poll(0)
+    def is_usable(self) -> bool:
+        """Whether it can serve another attempt: it is alive, and its pipe is empty."""
+        return self.is_alive and not self._poll().poll(0)
 
-    def begin(self, request: dict[str, Any]) -> bool:
-        """Hand over an attempt; False if the child is dead or can't be trusted, through no fault of this attempt.
+    def send(self, request: dict[str, Any]) -> bool:
+        """Send an attempt. Return False if the process is dead or can't be trusted, through no fault of this attempt.
 
-        A foreign frame before `begun` is a leftover of an earlier attempt. Author code may have begun meanwhile; the
-        caller kills the process before it starts another one.
+        A foreign frame before `begun` is left over from an earlier attempt. User code may have started meanwhile; the
+        caller kills this process before it uses another one.
         """
         nonce = secrets.token_hex(8)
-        self._mark = answer_mark(nonce, self._process.pid)
+        self._tag = answer_tag(nonce, self._process.pid)
         try:
             write_frame(self._requests, msgspec.json.encode({**request, "nonce": nonce}))
             return self._answer() == b"begun"
@@ -86,32 +86,34 @@ class Child:
             return False
 
     def finish(self) -> dict[str, Any]:
-        """Wait for what the attempt came to; raises Died when the child ended first."""
+        """Wait for the end of the attempt. Raises ProcessDied if the process ended first."""
         try:
             answer = self._answer()
         except ForeignFrame:
             self.close()
-            raise Died("a process other than the task's own wrote to its result pipe") from None
+            raise ProcessDied("a process other than the task's own wrote to its result pipe") from None
         except OSError:
             answer = None
         if answer is None:
             self.close()
-            raise Died(_cause(self._process.returncode))
+            raise ProcessDied(_cause_of_death(self._process.returncode))
         end: dict[str, Any] = msgspec.json.decode(answer)
         return end
 
     def _answer(self) -> bytes | None:
-        """The next message; None when the child is gone, but what it said before counts. What it started may still hold
-        its pipe, and is not waited for."""
+        """Return the next message, or None if the process is gone and has sent nothing more.
+
+        Programs that the process started may keep its pipe open; they are not waited for.
+        """
         waiting = self._poll()
 
         def more() -> bool:
-            while not waiting.poll(LOOK_SECONDS * 1000):
+            while not waiting.poll(POLL_INTERVAL_S * 1000):
                 if self._process.poll() is not None:
                     return bool(waiting.poll(0))
             return True
 
-        return read_frame(self._answers, more, self._mark)
+        return read_frame(self._answers, more, self._tag)
 
     def _poll(self) -> select.poll:
         waiting = select.poll()
@@ -119,13 +121,13 @@ class Child:
         return waiting
 
     def kill(self) -> None:
-        """End it now, whatever it does, and what it started."""
+        """Kill the process and its descendants."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # also if author code moved it to another process group
+        self._process.kill()  # also if user code moved it to another process group
 
     def close(self) -> None:
-        """Kill it, and leave nothing of it behind."""
+        """Kill the process, reap it and close its pipes."""
         with self._lock:
             if self._closed:
                 return
@@ -136,89 +138,89 @@ class Child:
         os.close(self._answers)
 
 
-class Processes:
-    """Warm children. An attempt has one to itself for as long as it runs."""
+class ProcessPool:
+    """Reuses processes. Each attempt has one to itself for as long as it runs."""
 
-    def __init__(self, between: Sequence[Callable[[], None]] = ()) -> None:
-        self._between = between
-        self._idle: list[Child] = []
-        self._all: set[Child] = set()
+    def __init__(self, around_calls: Sequence[Callable[[], None]] = ()) -> None:
+        self._around_calls = around_calls
+        self._idle: list[TaskProcess] = []
+        self._all: set[TaskProcess] = set()
         self._lock = threading.Lock()
 
     def run(self, attempt: Attempt) -> End:
-        """Run an attempt's author code in a process, and wait for it."""
-        child = self._begin(attempt)
-        if child is None:
-            return attempt.failed(RuntimeError("no process could be started for it"))
+        """Run an attempt's user code in a process, and wait for its end."""
+        process = self._start(attempt)
+        if process is None:
+            return attempt.failed(RuntimeError("no process could be started for the task"))
         answer: dict[str, Any] | None = None
         try:
-            answer = child.finish()
-        except Died as died:
-            return attempt.crashed(ErrorInfo("crashed", "Crashed", str(died)), isolate=False)
+            answer = process.finish()
+        except ProcessDied as error:
+            return attempt.crashed(ErrorInfo("crashed", "Crashed", str(error)), isolate=False)
         finally:
-            attempt.leave()
-            # one that is still at it, or was killed a moment ago, must never serve another attempt
-            self._put_back(child, dead=answer is None or attempt.order is not None)
+            attempt.detach_process()
+            # A process that is still busy, or was just killed, must never serve another attempt.
+            self._put_back(process, dead=answer is None or attempt.stop_reason is not None)
         claim = attempt.claim
         return End(claim.id, claim.seq, claim.fence, **answer)
 
-    def _begin(self, attempt: Attempt) -> Child | None:
-        """A child that has begun the attempt; one that died while it was idle is not the run's fault."""
-        for _ in range(STARTS):
-            child = self._take()
-            attempt.child = child
-            if attempt.order is not None:  # told to stop meanwhile
-                child.kill()
+    def _start(self, attempt: Attempt) -> TaskProcess | None:
+        """Return a process that has started the attempt. The run isn't charged for processes that died while idle."""
+        for _ in range(MAX_STARTS):
+            process = self._take()
+            attempt.process = process
+            if attempt.stop_reason is not None:  # asked to stop meanwhile
+                process.kill()
             begun = False
             try:
-                begun = child.begin({**_request(attempt), "between": list(map(_place, self._between))})
+                begun = process.send({**_request(attempt), "around_calls": list(map(_import_path, self._around_calls))})
             finally:
                 if not begun:
-                    attempt.leave()
-                    self._put_back(child, dead=True)
+                    attempt.detach_process()
+                    self._put_back(process, dead=True)
             if begun:
-                return child
-            if attempt.order is not None:
+                return process
+            if attempt.stop_reason is not None:
                 return None
         return None
 
-    def _take(self) -> Child:
+    def _take(self) -> TaskProcess:
         with self._lock:
             while self._idle:
-                child = self._idle.pop()
-                if child.usable:
-                    return child
-                self._all.discard(child)
-                child.close()
-        child = Child()
+                process = self._idle.pop()
+                if process.is_usable:
+                    return process
+                self._all.discard(process)
+                process.close()
+        process = TaskProcess()
         with self._lock:
-            self._all.add(child)
-        return child
+            self._all.add(process)
+        return process
 
-    def _put_back(self, child: Child, *, dead: bool = False) -> None:
-        if dead or not child.alive:
-            child.close()
+    def _put_back(self, process: TaskProcess, *, dead: bool = False) -> None:
+        if dead or not process.is_alive:
+            process.close()
         with self._lock:
-            if child.alive:
-                self._idle.append(child)
+            if process.is_alive:
+                self._idle.append(process)
             else:
-                self._all.discard(child)
+                self._all.discard(process)
 
     def close(self) -> None:
-        """Kill all children, also those at work."""
+        """Kill all processes, including busy ones."""
         with self._lock:
-            children, self._all, self._idle = self._all, set(), []
-        for child in children:
-            child.close()
+            processes, self._all, self._idle = self._all, set(), []
+        for process in processes:
+            process.close()
 
 
-def _place(function: Callable[[], None]) -> tuple[str, str]:
-    """Where a function of a module is found again."""
+def _import_path(function: Callable[[], None]) -> tuple[str, str]:
+    """Return the import path of a module-level function."""
     return function.__module__, function.__qualname__
 
 
 def _request(attempt: Attempt) -> dict[str, Any]:
-    """What the child needs to know."""
+    """Return the request for the process, as JSON-compatible data."""
     function = attempt.signature.fn
     code = getattr(function, "__code__", None)
     return {
@@ -234,14 +236,14 @@ def _request(attempt: Attempt) -> dict[str, Any]:
         "argv": sys.argv,
         "run": attempt.claim.id,
         "worker": attempt.session,
-        "trace": None if attempt.watched is None else attempt.watched.kept(),
+        "trace": None if attempt.telemetry is None else attempt.telemetry.context(),
         "log": console_log_settings(),
     }
 
 
-def _cause(code: int | None) -> str:
-    if code == OUT_OF_MEMORY:
-        return "its process ran into its memory limit"
+def _cause_of_death(code: int | None) -> str:
+    if code == OUT_OF_MEMORY_EXIT_CODE:
+        return "its process exceeded its memory limit"
     if code is not None and code < 0:
-        return f"its process was ended by signal {-code}"
-    return f"its process ended by itself, with code {code}"
+        return f"its process was killed by signal {-code}"
+    return f"its process exited with code {code}"

@@ -1,15 +1,15 @@
-"""The connection between a worker process and its supervisor: a pair of sockets, so that each notices the other's end
-however it comes, SIGKILL included.
+"""The connection between a worker process and its supervisor.
 
-Both sides send lines. The supervisor's orders come this way, not as signals: Ctrl-C and systemd signal the whole group,
-and a worker that is signalled twice hurries. (Not the worker's standard input: a program that author code starts would
-inherit that, and read our orders.)
+It is a pair of sockets, so that each side notices the death of the other, even after SIGKILL. Both sides send lines.
+The supervisor requests a stop this way, not with a signal: Ctrl-C and systemd signal the whole process group, and a
+worker that is signaled twice skips its grace period. (Standard input won't do: programs that user code starts would
+inherit it and read the lines.)
 
 | line | from | meaning |
 | --- | --- | --- |
-| `stop` | supervisor | finish within the grace; the second time, hurry |
+| `stop` | supervisor | finish within the grace period; the second time, end the grace period |
 | `ended SESSION` | supervisor | the process of this session has ended: recover its runs now |
-| `ready` | worker | the start went well |
+| `ready` | worker | the worker has started |
 | `session SESSION` | worker | the session that this process is about to open |
 """
 
@@ -36,7 +36,7 @@ class LineReader:
         self._rest = b""
 
     def read(self) -> list[tuple[str, str]] | None:
-        """Return the lines that have arrived, each as its first word and the rest; None when the other side is gone.
+        """Return the lines that have arrived, each as its first word and the rest; None if the other side is gone.
 
         Raises BlockingIOError if the socket is non-blocking and nothing has arrived.
         """
@@ -49,7 +49,7 @@ class LineReader:
 
 
 class SupervisorLink:
-    """The worker's end. An order to stop before there is anything to stop ends the process."""
+    """The worker's side of the connection. A stop before `connect` ends the process."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -58,13 +58,15 @@ class SupervisorLink:
         self._stop: Callable[[], None] | None = None
         self._session_ended: Callable[[str], None] | None = None
         self._ended_early: list[str] = []
-        self._orders = 0
+        self._stop_requests = 0
         self._lock = threading.Lock()
-        threading.Thread(target=self._listen, name="holdfast-leash", daemon=True).start()
+        threading.Thread(target=self._listen, name="holdfast-supervisor-link", daemon=True).start()
 
-    def hold(self, stop: Callable[[], None], session_ended: Callable[[str], None]) -> None:
-        """Call `stop` for each order to stop from now on, and `session_ended` for each session whose process ended,
-        including sessions that the supervisor has reported before."""
+    def connect(self, stop: Callable[[], None], session_ended: Callable[[str], None]) -> None:
+        """Call `stop` for each request to stop, and `session_ended` for each session whose process has ended.
+
+        Includes the sessions that the supervisor has reported before.
+        """
         with self._lock:
             self._stop = stop
             self._session_ended = session_ended
@@ -73,11 +75,11 @@ class SupervisorLink:
             session_ended(session)
 
     def ready(self) -> None:
-        """Tell the supervisor that the start went well."""
+        """Report to the supervisor that the worker has started."""
         self._send(READY)
 
     def report_session(self, session: str) -> None:
-        """Tell the supervisor which session this process is about to open."""
+        """Report to the supervisor which session this process is about to open."""
         self._send(f"{SESSION} {session}")
 
     def _send(self, line: str) -> None:
@@ -88,13 +90,13 @@ class SupervisorLink:
         while (lines := self._next_lines()) is not None:
             for word, rest in lines:
                 if word == STOP:
-                    self._orders += 1
-                    self._obey()
+                    self._stop_requests += 1
+                    self._request_stop()
                 elif word == ENDED:
-                    self._pass_on(rest)
-        _let_go_of_output()
-        if not self._orders:  # a supervisor that is gone is an order to stop, but none to hurry
-            self._obey()
+                    self._report_ended(rest)
+        _discard_output()
+        if not self._stop_requests:  # the supervisor's death is a request to stop, but not to skip the grace
+            self._request_stop()
 
     def _next_lines(self) -> list[tuple[str, str]] | None:
         try:
@@ -102,22 +104,22 @@ class SupervisorLink:
         except OSError:
             return None
 
-    def _pass_on(self, session: str) -> None:
+    def _report_ended(self, session: str) -> None:
         with self._lock:
-            known = self._session_ended
-            if known is None:
+            callback = self._session_ended
+            if callback is None:
                 self._ended_early.append(session)
-        if known is not None:
-            known(session)
+        if callback is not None:
+            callback(session)
 
-    def _obey(self) -> None:
+    def _request_stop(self) -> None:
         if self._stop is None:
             os._exit(0)
         self._stop()
 
 
-def _let_go_of_output() -> None:
-    """Nobody reads it any more: author code that prints must not fail for that."""
+def _discard_output() -> None:
+    """Redirect output to /dev/null: nobody reads it any more, and user code that prints must not fail."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

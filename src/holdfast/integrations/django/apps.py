@@ -1,4 +1,4 @@
-"""The Django app: checks the setting, makes our tables with `migrate`, and steps aside for test databases."""
+"""The Django app: checks the setting, creates the tables with `migrate`, and supports test databases."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.control import Control
 from holdfast.errors import ConfigError
 
 
-class HoldfastConfig(AppConfig):  # type: ignore[misc]  # it is seen as Any here
-    """What `holdfast.integrations.django` in `INSTALLED_APPS` stands for."""
+class HoldfastConfig(AppConfig):  # type: ignore[misc]  # Django is untyped here
+    """The configuration of the Django app."""
 
     name = __name__.rpartition(".")[0]
     label = "holdfast"
@@ -24,12 +24,12 @@ class HoldfastConfig(AppConfig):  # type: ignore[misc]  # it is seen as Any here
 
     def ready(self) -> None:
         checks.register(check_setting)
-        post_migrate.connect(make_tables, sender=self)
-        connection_created.connect(step_aside)
+        post_migrate.connect(create_tables, sender=self)
+        connection_created.connect(close_for_test_databases)
 
 
 def check_setting(**_: Any) -> list[Any]:
-    """`manage.py check`: what is wrong with the setting, without I/O."""
+    """Report errors in the `HOLDFAST` setting to `manage.py check`, without I/O."""
     from holdfast.integrations.django.conf import the_app
 
     try:
@@ -39,8 +39,8 @@ def check_setting(**_: Any) -> list[Any]:
     return []
 
 
-def make_tables(using: str, **_: Any) -> None:
-    """After `manage.py migrate`: our tables too. Those in a place of their own come with the default database."""
+def create_tables(using: str, **_: Any) -> None:
+    """Create or migrate the tables after `manage.py migrate`; those in another database with the default one."""
     from holdfast.integrations.django.conf import the_app
 
     app = the_app()
@@ -48,11 +48,10 @@ def make_tables(using: str, **_: Any) -> None:
         Control(app.store).upkeep.migrate()
 
 
-def step_aside(connection: Any, **_: Any) -> None:
-    """Django is connected to no database only to make, copy or drop one for tests; our connections to it would be in
-    the way. The next use opens new ones."""
-    from holdfast.integrations.django.conf import made
+def close_for_test_databases(connection: Any, **_: Any) -> None:
+    """Close our connections when Django creates or drops a test database, which they would block."""
+    from holdfast.integrations.django.conf import existing_app
 
-    app = made()
+    app = existing_app()
     if connection.alias == NO_DB_ALIAS and app is not None:
         app.close()

@@ -1,9 +1,9 @@
-"""A backend for Django's own interface of tasks: `django.tasks` of Django 6, or its backport `django-tasks`.
+"""A backend for Django's task interface: `django.tasks` of Django 6, or its backport `django-tasks`.
 
     TASKS = {"default": {"BACKEND": "holdfast.integrations.django.backend.HoldfastBackend"}}
 
-Each task of Django becomes one of ours by the same name, when it is declared. Where runs are kept in Django's own
-database, it is enqueued inside the transaction that is open there.
+Each Django task is registered as a Holdfast task of the same name when it is declared. If runs are stored in Django's
+database, they are enqueued inside the current transaction.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from holdfast.model.run import RunInfo
 from holdfast.task.scope import current_scope
 
 OPTIONS = ("RETRY", "TIMEOUT", "DEADLINE", "LIMITS")
-"""What `OPTIONS` may have, for all that is enqueued through a backend."""
+"""The keys of `OPTIONS`, which apply to everything that is enqueued through the backend."""
 
 
-class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as Any here
-    """Keeps tasks in the database of the app, for `manage.py holdfast worker` to run."""
+class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # Django is untyped here
+    """Enqueues Django tasks for `manage.py holdfast worker`."""
 
     supports_defer = True
     supports_async_task = True
@@ -61,43 +61,43 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as A
         self._control = Control(self._app.store, self._app.registry)
         self._run_options = {name.lower(): value for name, value in self.options.items()}
 
-    # Declaring
+    # Declaration
 
     def validate_task(self, task: Any) -> None:
-        """Called for each task that is declared or changed with `using`."""
+        """Register the task. Django calls this when a task is declared or changed with `using`."""
         super().validate_task(task)
         if task.module_path not in self._app.registry:
             self._declare(task)
 
     def _declare(self, task: Any) -> None:
         run = self._async_function(task) if inspect.iscoroutinefunction(task.func) else self._function(task)
-        once = Retry(max_attempts=1)  # unless the setting says otherwise: as with Django's own backends
+        once = Retry(max_attempts=1)  # As in Django's own backends, unless OPTIONS says otherwise.
         self._app.task(name=task.module_path, queue=task.queue_name, priority=task.priority, retry=once)(run)
 
     def _function(self, task: Any) -> Callable[..., Any]:
         def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
-            result = self._begun(task, args, kwargs)
+            result = self._start(task, args, kwargs)
             value = task.func(*self._context(task, result), *args, **kwargs)
-            return self._done(result, value)
+            return self._finish(result, value)
 
         return run
 
     def _async_function(self, task: Any) -> Callable[..., Any]:
         async def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
-            await sync_to_async(close_old_connections)()  # those of Django's async code are in a thread of its own
-            result = await sync_to_async(self._begun)(task, args, kwargs)
+            await sync_to_async(close_old_connections)()  # Django's async code has its own thread.
+            result = await sync_to_async(self._start)(task, args, kwargs)
             value = await task.func(*self._context(task, result), *args, **kwargs)
-            value = await sync_to_async(self._done)(result, value)
+            value = await sync_to_async(self._finish)(result, value)
             await sync_to_async(close_old_connections)()
             return value
 
         return run
 
-    # Enqueueing
+    # Enqueue
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> TaskResult:
         self.validate_task(task)
-        result = new_result(task, args, kwargs, self.alias)  # its arguments are those that JSON can carry
+        result = new_result(task, args, kwargs, self.alias)  # Converts the arguments to JSON types.
         ours = self._app.registry.get(task.module_path)
         options: dict[str, Any] = {**self._run_options, "queue": task.queue_name, "priority": task.priority}
         if task.run_after is not None:
@@ -111,7 +111,7 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as A
         return result
 
     def _open_transaction(self) -> Any:
-        """Django's connection, where something else will be committed or rolled back with it."""
+        """Return Django's connection if a transaction is open on it."""
         alias = getattr(self._app, "alias", None)
         if alias is None or not connections[alias].in_atomic_block:
             return None
@@ -127,11 +127,11 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as A
                 return result_of(details.info, details.history, details.args, task, self.alias)
         raise TaskResultDoesNotExist(result_id)
 
-    # In a worker
+    # Execution
 
-    def _begun(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
+    def _start(self, task: Any, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
         now = current_scope.get()
-        assert now is not None, "a task is run by a worker"
+        assert now is not None, "only a worker runs tasks"
         id, runs = UUID(now.run), self._control.runs
         result = result_of(runs.info(id), runs.history(id), {"args": args, "kwargs": kwargs}, task, self.alias)
         signals.task_started.send(type(self), task_result=result)
@@ -140,16 +140,16 @@ class HoldfastBackend(BaseTaskBackend):  # type: ignore[misc]  # it is seen as A
     def _context(self, task: Any, result: TaskResult) -> list[TaskContext]:
         return [TaskContext(task_result=result)] if task.takes_context else []
 
-    def _done(self, result: TaskResult, value: Any) -> Any:
-        """Told before it is on record: what listeners do may fail, and then so does the attempt."""
+    def _finish(self, result: TaskResult, value: Any) -> Any:
+        """Send the signal before the result is recorded, so that an error of a receiver fails the attempt."""
         object.__setattr__(result, "status", interface.TaskResultStatus.SUCCESSFUL)
         object.__setattr__(result, "_return_value", value)
         signals.task_finished.send(type(self), task_result=result)
         return value
 
 
-def tell_failed(info: RunInfo[Any]) -> None:
-    """Send Django's signal for a run that failed for good, if it is of a task of Django."""
+def send_failed(info: RunInfo[Any]) -> None:
+    """Send Django's signal for a failed run of a Django task."""
     with suppress(ImportError):
         task = import_string(info.task)
         if isinstance(task, interface.Task) and isinstance(backend := task.get_backend(), HoldfastBackend):

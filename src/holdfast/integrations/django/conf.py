@@ -1,8 +1,8 @@
-"""The setting `HOLDFAST`, and the one app that is made of it.
+"""The `HOLDFAST` setting, and the app that is created from it.
 
     HOLDFAST = {"SCHEMA": "holdfast", "INCLUDE": ["shop.reports"]}
 
-Without a `URL`, here or in `$HOLDFAST_URL`, runs are kept in Django's own database, if that is PostgreSQL.
+Without a `URL`, here or in `$HOLDFAST_URL`, runs are stored in Django's database, which must be PostgreSQL.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ from holdfast.model.run import RunInfo
 
 KEYS = ("APP", "URL", "DATABASE", "SCHEMA", "NAME", "MIGRATE", "INCLUDE", "KEEP")
 TARGET = f"{__package__}:app"
-"""How the command line finds the app."""
+"""How the CLI finds the app."""
 
 _lock = threading.RLock()
-_made: Holdfast | None = None
+_app: Holdfast | None = None
 
 
 def the_app() -> Holdfast:
-    """The app of the settings, the same one each time."""
-    global _made
+    """Return the app of the settings. The first call creates it."""
+    global _app
     with _lock:
-        if _made is None:
+        if _app is None:
             set_up()
             if not apps.apps_ready:
                 raise ConfigError(
-                    f"{TARGET} was asked for while Django loads its apps: import it in a module like tasks.py, not in"
+                    f"{TARGET} was imported while Django loads its apps: import it in a module like tasks.py, not in"
                     " an app's __init__.py or apps.py"
                 )
-            _made = make_app(given())
-            _made._hooks.between.append(fresh_connections)
-            _made.on_failure(failed_run)
-        return _made
+            _app = make_app(read_setting())
+            _app._hooks.around_calls.append(fresh_connections)
+            _app.on_failure(failed_run)
+        return _app
 
 
 def failed_run(info: RunInfo[Any]) -> None:
-    """Tells Django's interface of tasks of a run that failed for good, if any task of that interface was declared."""
+    """Send Django's task signal for a run that failed, if Django's task interface is in use."""
     backend = sys.modules.get(f"{__package__}.backend")
     if backend is not None:
         fresh_connections()
-        backend.tell_failed(info)
+        backend.send_failed(info)
         fresh_connections()
 
 
-def made() -> Holdfast | None:
-    """The app, if somebody asked for it yet."""
-    return _made
+def existing_app() -> Holdfast | None:
+    """Return the app if it was created."""
+    return _app
 
 
-def given() -> dict[str, Any]:
-    """The setting, its names checked."""
+def read_setting() -> dict[str, Any]:
+    """Return the setting, after checking its keys."""
     setting = getattr(settings, "HOLDFAST", {})
     if not isinstance(setting, Mapping):
-        raise ConfigError(f"the setting HOLDFAST must be a dict, not a {type(setting).__name__}")
+        raise ConfigError(f"setting HOLDFAST must be a dict, not {type(setting).__name__}")
     for unknown in setting.keys() - set(KEYS):
-        raise ConfigError(f"the setting HOLDFAST has no {unknown!r}; it takes {', '.join(KEYS)}")
+        raise ConfigError(f"setting HOLDFAST: unknown key {unknown!r}; the keys are {', '.join(KEYS)}")
     if "APP" in setting and len(setting) > 1:
         others = ", ".join(key for key in setting if key != "APP")
-        raise ConfigError(f'the setting HOLDFAST names an app of your own, "APP", which says for itself: {others}')
+        raise ConfigError(f'setting HOLDFAST: with "APP", set {others} on your own app instead')
     return dict(setting)
 
 
 def make_app(setting: Mapping[str, Any]) -> Holdfast:
-    """The app that a setting describes. Does no I/O."""
+    """Create the app that a setting describes, without I/O."""
     if "APP" in setting:
         return load_app(setting["APP"])
     options = {
@@ -95,46 +95,46 @@ def make_app(setting: Mapping[str, Any]) -> Holdfast:
     if url is None:
         return DjangoHoldfast(setting.get("DATABASE", "default"), **options)
     if "DATABASE" in setting and "URL" in setting:
-        raise ConfigError('the setting HOLDFAST has both "URL" and "DATABASE": leave one of them out')
+        raise ConfigError('setting HOLDFAST has both "URL" and "DATABASE": remove one')
     _refuse_shared_file(url)
     return Holdfast(url, **options)
 
 
 class DjangoHoldfast(Holdfast):
-    """An app whose runs are in one of Django's databases."""
+    """An app that stores its runs in one of Django's databases."""
 
     def __init__(self, alias: str, **options: Any) -> None:
         self.alias = alias
-        """The database, by its name in `DATABASES`."""
+        """The database's alias in `DATABASES`."""
         if alias not in connections:
-            raise ConfigError(f"the setting HOLDFAST names the database {alias!r}, which isn't in DATABASES")
+            raise ConfigError(f"setting HOLDFAST: database {alias!r} is not in DATABASES")
         connection = connections[alias]
         if connection.vendor != "postgresql":
             raise ConfigError(
-                f"Django's database {alias!r} is {connection.vendor}, in which no runs can be kept: write"
-                ' HOLDFAST = {"URL": f"sqlite:///{BASE_DIR / \'holdfast.db\'}"} in the settings, a file of its own'
+                f"Django's database {alias!r} is {connection.vendor}, which can't store runs: set"
+                ' HOLDFAST = {"URL": f"sqlite:///{BASE_DIR / \'holdfast.db\'}"} to use a separate file'
             )
         super().__init__(url_of(connection.settings_dict), **options)
 
     def _open(self, schema: str) -> Database:
-        super()._open(schema)  # says what is missing, without psycopg
+        super()._open(schema)  # Raises a helpful error if psycopg is missing.
         from holdfast.integrations.django.database import DjangoDatabase
 
         return DjangoDatabase(self.alias, schema)
 
 
 def _project() -> str:
-    """The package of the settings: what tells this project's schedules from those of others."""
+    """Return the package of the settings, which distinguishes this project's schedules from others."""
     return str(os.environ.get("DJANGO_SETTINGS_MODULE", "django")).partition(".")[0]
 
 
 def _task_modules() -> list[str]:
-    """The `tasks` modules of installed apps."""
+    """Return the `tasks` modules of the installed apps."""
     return [f"{each.name}.tasks" for each in apps.get_app_configs() if module_has_submodule(each.module, "tasks")]
 
 
 def _refuse_shared_file(url: str) -> None:
-    """Django opens its file through another SQLite library: together they lose each other's locks."""
+    """Reject Django's own SQLite file: Django opens it with another SQLite library, which breaks locking."""
     if not url.lower().startswith("sqlite:"):
         return
     ours = sqlite_path(url)
@@ -142,6 +142,6 @@ def _refuse_shared_file(url: str) -> None:
         theirs = str(database.get("NAME") or "")
         if database.get("ENGINE", "").endswith("sqlite3") and Path(theirs).resolve() == Path(ours).resolve():
             raise ConfigError(
-                f"the setting HOLDFAST has the file of Django's database {alias!r} as its URL: two SQLite libraries in"
-                " one process lose each other's locks. Give Holdfast a file of its own"
+                f"setting HOLDFAST: the URL is the file of Django's database {alias!r}: use a separate file; two"
+                " SQLite libraries in one process break file locking"
             )

@@ -1,4 +1,4 @@
-"""Django's database connections: where they lead, in our words, and how they are looked after in our threads."""
+"""Django's database connections: their URLs, and how they are maintained in worker threads."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from django.apps import apps
 from django.db import close_old_connections
 
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9._-]+")
-_DJANGOS_OWN = {"assume_role", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold"}
-"""Options that are no parameters of a PostgreSQL connection."""
+_DJANGO_OPTIONS = {"assume_role", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold"}
+"""Options that are not parameters of a PostgreSQL connection."""
 
 
 def set_up() -> None:
-    """Set Django up where nobody has: for a plain `holdfast --app …`, and in a process for one task."""
+    """Set Django up if it isn't: for `holdfast --app …`, and in the process of a single task."""
     if not apps.ready and not apps.loading:
         django.setup()
 
 
 def fresh_connections() -> None:
-    """As before and after a request: connections of this thread that are broken or too old are closed."""
+    """Close broken and expired connections of this thread, as Django does around a request."""
     set_up()
     close_old_connections()
 
 
 def url_of(database: Mapping[str, Any]) -> str:
-    """The URL of an entry of `DATABASES`."""
+    """Return the URL of an entry of `DATABASES`."""
     given = {key: str(database.get(key) or "") for key in ("USER", "PASSWORD", "HOST", "PORT", "NAME")}
     options = database.get("OPTIONS") or {}
     more = {
         name: str(value)
         for name, value in options.items()
-        if name not in _DJANGOS_OWN and isinstance(value, str | int) and not isinstance(value, bool)
+        if name not in _DJANGO_OPTIONS and isinstance(value, str | int) and not isinstance(value, bool)
     }
     if role := options.get("assume_role"):
         more["options"] = f"{more.get('options', '')} -c role={_escaped(role)}".strip()
@@ -45,15 +45,15 @@ def url_of(database: Mapping[str, Any]) -> str:
     elif given["PASSWORD"]:
         more["password"] = given["PASSWORD"]
     host = given["HOST"]
-    if host and not _PLAIN_HOST.fullmatch(host):  # a socket's folder, an IPv6 address, several hosts
+    if host and not _PLAIN_HOST.fullmatch(host):  # A socket directory, an IPv6 address or several hosts.
         more["host"], host = host, ""
     if given["PORT"] and not host:
         more["port"] = given["PORT"]
     elif given["PORT"]:
         host += f":{given['PORT']}"
-    place = f"{user}@{host}" if user else host
+    authority = f"{user}@{host}" if user else host
     query = f"?{urlencode(more, quote_via=quote)}" if more else ""
-    return f"postgresql://{place}/{quote(given['NAME'], safe='')}{query}"
+    return f"postgresql://{authority}/{quote(given['NAME'], safe='')}{query}"
 
 
 def _escaped(role: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs in the PostgreSQL database that Django uses. Needs psycopg, as all of Holdfast on PostgreSQL does."""
+"""Store runs in the PostgreSQL database that Django uses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from holdfast.integrations.django.connections import url_of
 
 
 class DjangoDatabase(PostgresDatabase):
-    """The PostgreSQL database that Django uses under a name: a test's own while tests run, which Django decides after
-    tasks were declared. So it is looked up at each connect."""
+    """The PostgreSQL database of a Django alias.
+
+    The URL is looked up at each connect, because Django switches to the test database after tasks are declared.
+    """
 
     def __init__(self, alias: str, schema: str) -> None:
         self._alias = alias

@@ -1,1 +1,1 @@
-"""No models: our tables aren't Django's. But Django tells only apps with this module that it has migrated."""
+"""No models, but Django sends `post_migrate` only to apps that have this module."""

@@ -1,4 +1,4 @@
-"""Runs as Django's interface of tasks shows them: a `TaskResult` for each."""
+"""Convert runs to the `TaskResult` of Django's task interface."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.model.run import RunInfo, RunState
 
 _RUNNING = {"running", "waiting", "undoing"}
 _OURS = "holdfast.errors.RunFailed"
-"""The class of what has none: a timeout, a worker's death, a cancelling."""
+"""The class of errors without an exception: timeouts, crashes and cancellations."""
 
 
 def new_result(task: Any, args: Any, kwargs: Any, backend: str) -> TaskResult:
-    """That of a run to be made. What JSON can't carry is refused here, in Django's words."""
+    """Return the result of a run to be enqueued. Django raises here if the arguments aren't JSON."""
     return TaskResult(
         task=task,
         id="",
@@ -38,7 +38,7 @@ def new_result(task: Any, args: Any, kwargs: Any, backend: str) -> TaskResult:
 
 
 def result_of(info: RunInfo[Any], history: list[Entry], call: dict[str, Any], task: Any, backend: str) -> TaskResult:
-    """That of a run on record, with the arguments of its call."""
+    """Return the result of an existing run."""
     starts = [entry for entry in history if entry.kind == "started"]
     result = TaskResult(
         task=task.using(priority=info.priority, queue_name=info.queue),
@@ -54,7 +54,7 @@ def result_of(info: RunInfo[Any], history: list[Entry], call: dict[str, Any], ta
         errors=[_error(entry) for entry in history if isinstance(entry.data.get("error"), dict)],
         worker_ids=[entry.worker for entry in starts],
     )
-    object.__setattr__(result, "_return_value", info.result)  # as Django's own backends do
+    object.__setattr__(result, "_return_value", info.result)  # As Django's own backends do.
     return result
 
 

@@ -1,1 +1,1 @@
-"""The commands that `manage.py` finds of ours."""
+"""Commands for `manage.py`."""

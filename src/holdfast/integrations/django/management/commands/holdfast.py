@@ -1,4 +1,4 @@
-"""`manage.py holdfast …`: the command line, with the app of the settings."""
+"""`manage.py holdfast …`: the CLI with the app of the settings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from holdfast.errors import HoldfastError
 from holdfast.integrations.django.conf import TARGET
 
 
-class Command(BaseCommand):  # type: ignore[misc]  # it is seen as Any here
-    """Hands on what it is given."""
+class Command(BaseCommand):  # type: ignore[misc]  # Django is untyped here
+    """Passes its arguments on to the CLI."""
 
-    help = "Holdfast's command line with this project's app: worker, runs, show, dashboard, and more."
+    help = "The Holdfast CLI with this project's app: worker, runs, show, dashboard and more."
     requires_system_checks: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """All that stands after `holdfast` is for it, but for what `manage.py` itself has understood already."""
-        djangos = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        djangos.add_argument("--settings")
-        djangos.add_argument("--pythonpath")
-        _name_the_app()
-        holdfast.main(djangos.parse_known_args(argv[2:])[1])
+        """Pass on everything after `holdfast`, except the options that `manage.py` has processed."""
+        django_options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        django_options.add_argument("--settings")
+        django_options.add_argument("--pythonpath")
+        _set_app()
+        holdfast.main(django_options.parse_known_args(argv[2:])[1])
 
     def print_help(self, *_: Any) -> None:
         holdfast.main(["--help"])
@@ -37,8 +37,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # it is seen as Any here
         parser.add_argument("args", nargs=argparse.REMAINDER)
 
     def handle(self, *args: str, **_: Any) -> None:
-        """For `call_command("holdfast", "prune")`: errors are raised, and the process goes on."""
-        _name_the_app()
+        """Run `call_command("holdfast", "prune")`: raise errors instead of exiting."""
+        _set_app()
         try:
             code = holdfast.main(list(args), standalone_mode=False)
         except (HoldfastError, click.ClickException) as error:
@@ -48,6 +48,6 @@ class Command(BaseCommand):  # type: ignore[misc]  # it is seen as Any here
             raise CommandError(f"holdfast {' '.join(args)} ended with exit code {code}", returncode=code)
 
 
-def _name_the_app() -> None:
-    """Also for the processes that a worker starts."""
+def _set_app() -> None:
+    """Set the app in the environment, for the child processes of a worker too."""
     os.environ["HOLDFAST_APP"] = TARGET

@@ -75,7 +75,7 @@ class Holder(NamedTuple):
         return f"process {self.pid}, which has kept its transaction open for {self.seconds:.1f} s"
 
 
-class WriteQueue:
+class SqliteWriteQueue:
     """One connection's access to the queue; used by one thread at a time."""
 
     def __init__(self, database: str, *, urgent: bool = False) -> None:

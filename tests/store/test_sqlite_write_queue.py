@@ -14,21 +14,21 @@ import pytest
 
 from holdfast.database import write_queue
 from holdfast.database.fair_lock import FairLock
-from holdfast.database.write_queue import WriteQueue
+from holdfast.database.sqlite_write_queue import SqliteWriteQueue
 from holdfast.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 from tests.support.world import World
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Callable[..., WriteQueue]]:
+def queue(tmp_path: Path) -> Iterator[Callable[..., SqliteWriteQueue]]:
     """Each call gives another connection's access to the same queue."""
     file = tmp_path / "jobs.db"
     file.touch()
-    made: list[WriteQueue] = []
+    made: list[SqliteWriteQueue] = []
 
-    def make(**options: Any) -> WriteQueue:
-        made.append(WriteQueue(str(file), **options))
+    def make(**options: Any) -> SqliteWriteQueue:
+        made.append(SqliteWriteQueue(str(file), **options))
         return made[-1]
 
     yield make
@@ -39,7 +39,7 @@ def queue(tmp_path: Path) -> Iterator[Callable[..., WriteQueue]]:
 class Waiter:
     """A thread that takes a turn, notes its name, and gives the turn back."""
 
-    def __init__(self, queue: WriteQueue, name: str, turns: list[str]) -> None:
+    def __init__(self, queue: SqliteWriteQueue, name: str, turns: list[str]) -> None:
         self.queue = queue
         self._name, self._turns = name, turns
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -52,7 +52,7 @@ class Waiter:
         self.queue.release()
 
 
-def test_turns_come_in_the_order_of_arrival_and_heartbeats_first(queue: Callable[..., WriteQueue]) -> None:
+def test_turns_come_in_the_order_of_arrival_and_heartbeats_first(queue: Callable[..., SqliteWriteQueue]) -> None:
     holder = queue()
     holder.acquire()
     turns: list[str] = []
@@ -65,7 +65,7 @@ def test_turns_come_in_the_order_of_arrival_and_heartbeats_first(queue: Callable
     assert all(waiter.queue.last_wait_s > 0 and waiter.queue.waiting_since is None for waiter in waiters)
 
 
-def test_who_has_just_written_for_long_doesnt_pass_who_waits(queue: Callable[..., WriteQueue]) -> None:
+def test_who_has_just_written_for_long_doesnt_pass_who_waits(queue: Callable[..., SqliteWriteQueue]) -> None:
     holder = queue()
     turns: list[str] = []
     holder.acquire()
@@ -79,7 +79,7 @@ def test_who_has_just_written_for_long_doesnt_pass_who_waits(queue: Callable[...
 
 
 def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
-    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+    queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_queue, "TURN_S", 3600.0)
     holder = queue()
@@ -100,7 +100,7 @@ def test_within_its_turn_a_connection_passes_waiters_but_not_heartbeats(
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-def test_a_frozen_waiter_loses_its_place(queue: Callable[..., WriteQueue], urgent: bool) -> None:
+def test_a_frozen_waiter_loses_its_place(queue: Callable[..., SqliteWriteQueue], urgent: bool) -> None:
     frozen = queue(urgent=urgent)
     frozen._check_file(time.monotonic())
     frozen._take_place(time.monotonic())
@@ -114,7 +114,7 @@ def test_a_frozen_waiter_loses_its_place(queue: Callable[..., WriteQueue], urgen
 
 
 def test_a_turn_that_doesnt_come_is_gone_without_and_the_queue_left_alone(
-    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+    queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.01)
     frozen, writer = queue(), queue()
@@ -128,7 +128,7 @@ def test_a_turn_that_doesnt_come_is_gone_without_and_the_queue_left_alone(
 
 
 def test_a_lock_file_that_was_deleted_is_made_again(
-    queue: Callable[..., WriteQueue], monkeypatch: pytest.MonkeyPatch
+    queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_queue, "RECHECK_S", 0.0)
     first, second = queue(), queue()
@@ -140,7 +140,7 @@ def test_a_lock_file_that_was_deleted_is_made_again(
     assert second._is_locked(write_queue.WRITER, 1), "both use the new file"
 
 
-def test_a_forked_child_lets_go_of_nothing_that_its_parent_has(queue: Callable[..., WriteQueue]) -> None:
+def test_a_forked_child_lets_go_of_nothing_that_its_parent_has(queue: Callable[..., SqliteWriteQueue]) -> None:
     holder, other = queue(), queue()
     holder.acquire()
     pid = os.fork()

@@ -1,0 +1,195 @@
+"""Turn requests into rows and insert them, in a transaction of our own or in the caller's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.client.enqueue_batcher import EnqueueBatcher, can_batch
+from holdfast.client.handle import Run
+from holdfast.database.caller_connection import FOREIGN_SQLITE, AsyncCallerConnection, CallerConnection, wrap_connection
+from holdfast.errors import ConfigError
+from holdfast.model.blocking_calls import reject_in_event_loop, run_in_thread
+from holdfast.model.ids import new_id_text
+from holdfast.store import NewRun, Store
+from holdfast.store.limits import counter_key
+from holdfast.task.declared_limits import DeclaredLimit
+from holdfast.task.options import Options
+from holdfast.task.registry import Registry
+from holdfast.task.scope import refuse_in_body
+from holdfast.task.task import Request
+from holdfast.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
+    from holdfast.telemetry.otel import Tracing
+
+INSTEAD_OF_ENQUEUE = (
+    "use `await ctx.enqueue(task, …)` for an independent run or `ctx.spawn` for a child, or call it inside a step"
+)
+
+
+class RunCreator:
+    """Creates runs for tasks and for the app. Implements `task.Enqueuer`."""
+
+    def __init__(self, client: Client, registry: Registry, keep: int, telemetry: Telemetry) -> None:
+        self._client = client
+        self._registry = registry
+        self._keep = keep
+        self._telemetry = telemetry
+
+    def bind(self, store: Store) -> None:
+        """Insert into this store from now on."""
+        self._store = store
+        self._declared: set[DeclaredLimit] = set()
+        self._batcher = EnqueueBatcher(self._insert)
+
+    # Enqueue
+
+    def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]:
+        refuse_in_body(verb, INSTEAD_OF_ENQUEUE)
+        reject_in_event_loop(verb)
+        if not self._telemetry.on:
+            return self._enqueue(requests)
+        with self._measured(requests):
+            return self._enqueue(requests)
+
+    async def aenqueue(self, requests: Sequence[Request[Any]], /) -> list[Run[Any]]:
+        refuse_in_body("aenqueue", INSTEAD_OF_ENQUEUE)
+        if not self._telemetry.on:
+            return await self._aenqueue(requests)
+        with self._measured(requests):
+            return await self._aenqueue(requests)
+
+    def _enqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
+        borrowed = self._shared_connection(requests)
+        if isinstance(borrowed, AsyncCallerConnection):
+            raise ConfigError("connection= is an async connection: use `await …aenqueue(…)` with it")
+        new = self._new_runs(requests)
+        if borrowed is None:
+            return self._handles(self._insert(new), requests)
+        self.declare_limits()
+        return self._handles(self._store.enqueuer.enqueue_on(borrowed, new), requests)
+
+    async def _aenqueue(self, requests: Sequence[Request[Any]]) -> list[Run[Any]]:
+        borrowed = self._shared_connection(requests)
+        if borrowed is None:
+            new = self._new_runs(requests)
+            ids = await (self._batcher.add(new) if can_batch(new) else run_in_thread(self._insert, new))
+            return self._handles(ids, requests)
+        if isinstance(borrowed, CallerConnection):
+            raise ConfigError("connection= is a blocking connection: use enqueue() with it, or pass an async one")
+        await run_in_thread(self.declare_limits)
+        ids = await self._store.enqueuer.enqueue_on_async(borrowed, self._new_runs(requests))
+        return self._handles(ids, requests)
+
+    @contextmanager
+    def _measured(self, requests: Sequence[Request[Any]]) -> Iterator[None]:
+        """Trace the enqueue as one span, and count the runs if it succeeds."""
+        counts = Counter(request.task for request in requests)
+        task = next(iter(counts)) if len(counts) == 1 else "several tasks"
+        with self.span(task, len(requests)):
+            yield
+        for task, count in counts.items():
+            self._telemetry.measure("holdfast.runs.enqueued", count, task=task)
+
+    def span(self, task: str, runs: int) -> AbstractContextManager[Any]:
+        tracing = self._telemetry.tracing
+        return nullcontext() if tracing is None else tracing.enqueue(task, runs)
+
+    def _insert(self, new: Sequence[NewRun]) -> list[str]:
+        self.declare_limits()
+        return self._store.enqueuer.enqueue(new)
+
+    def _handles(self, ids: list[str], requests: Sequence[Request[Any]]) -> list[Run[Any]]:
+        return [Run(id, request.task, self._client) for id, request in zip(ids, requests, strict=True)]
+
+    # The caller's connection
+
+    def _shared_connection(self, requests: Sequence[Request[Any]]) -> CallerConnection | AsyncCallerConnection | None:
+        given = [request.options.connection for request in requests]
+        if any(connection is not given[0] for connection in given):
+            raise ConfigError("all requests of one call must have the same connection=, or none")
+        return self.borrow(given[0]) if given else None
+
+    def borrow(self, connection: object) -> CallerConnection | AsyncCallerConnection | None:
+        """Wrap the caller's connection for the store."""
+        if connection is None:
+            return None
+        if self._store.database.dialect.name == "sqlite":
+            raise ConfigError(FOREIGN_SQLITE)
+        return wrap_connection(connection)
+
+    # Rows
+
+    def _new_runs(self, requests: Sequence[Request[Any]]) -> list[NewRun]:
+        """Build the rows of requests. In a bulk, rows of one task and the same options differ only in id and args."""
+        rows: list[NewRun] = []
+        like: Request[Any] | None = None
+        for request in requests:
+            if like is not None and request.declaration is like.declaration and request.options is like.options:
+                args = self._store.payloads.pack(request.args, "the arguments of task", request.declaration.name)
+                rows.append(replace(rows[-1], id=new_id_text(), args=args))
+            else:
+                rows.append(self.new_run(request))
+                like = request if rows[-1].key is None and rows[-1].limits is None else None
+        return rows
+
+    def new_run(self, request: Request[Any], pending: Iterable[str] = ()) -> NewRun:
+        """Build the row of a request, with a new id. `pending` names parameters whose values come later."""
+        declared, asked = request.declaration, request.options
+        deadline_in = declared.deadline if asked.deadline is None and asked.deadline_at is None else asked.deadline
+        digest, old_digest = (None, None) if asked.key is None else request.digests()
+        return NewRun(
+            id=new_id_text(),
+            queue=asked.queue or declared.queue,
+            task=declared.name,
+            args=self._store.payloads.pack(request.args, "the arguments of task", declared.name),
+            keep=self._keep if declared.keep is None else declared.keep,
+            max_crashes=declared.max_crashes,
+            tenant=asked.tenant,
+            priority=declared.priority if asked.priority is None else asked.priority,
+            delay=asked.delay,
+            run_at=asked.run_at,
+            deadline_in=deadline_in,
+            deadline_at=asked.deadline_at,
+            unique=asked.unique,
+            key=asked.key,
+            digest=digest,
+            old_digest=old_digest,
+            options=_stored_options(asked, self._telemetry.tracing),
+            tags=None if asked.tags is None else msgspec.json.encode(asked.tags).decode(),
+            limits=self._limit_counters(request, pending),
+            fair=self._registry.fair.get(asked.queue or declared.queue),
+        )
+
+    def _limit_counters(self, request: Request[Any], pending: Iterable[str]) -> str | None:
+        if not (request.declaration.limits or request.options.limits):
+            return None
+        counters = self._registry.limits.counters(request, pending)
+        return msgspec.json.encode([counter_key(name, key) for name, key in counters]).decode()
+
+    def declare_limits(self) -> None:
+        """Store the declared limits that the database doesn't know yet, because no worker has started."""
+        new = [limit for limit in self._registry.limits if limit not in self._declared]
+        if new:
+            self._store.limits.declare(((limit.name, limit.concurrency, limit.rate) for limit in new), overwrite=False)
+            if not self._store.database.in_user_transaction():  # The caller may roll back.
+                self._declared.update(new)
+
+
+def _stored_options(asked: Options, tracing: Tracing | None) -> str | None:
+    """Encode the options that have no column of their own, and the trace context."""
+    stored: dict[str, Any] = {}
+    if tracing is not None and (context := tracing.current_context()) is not None:
+        stored["trace"] = context
+    if asked.retry is not None:
+        stored["retry"] = asked.retry.to_json()
+    if asked.timeout is not None:
+        stored["timeout"] = asked.timeout
+    return msgspec.json.encode(stored).decode() if stored else None
