@@ -185,7 +185,7 @@ def test_tables_are_made_when_someone_asks_for_it_and_not_before(database_url):
 def test_opening_makes_no_sqlite_file(sqlite_url, tmp_path):
     with pytest.raises(ConfigError, match="there is no SQLite file"):
         open_control(sqlite_url)
-    with pytest.raises(ConfigError, match=r"the directory of .* doesn't exist"):
+    with pytest.raises(ConfigError, match=r"the (folder|directory) of .* doesn't exist"):
         open_control(f"sqlite:///{tmp_path}/nowhere/x.db")
     assert list(tmp_path.iterdir()) == []
 
