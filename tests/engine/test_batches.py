@@ -100,7 +100,7 @@ def test_those_who_wait_for_an_event_before_and_after_it(app, sent):
     run = waits.enqueue()
     drain(app)
     app.emit("told", TEXT)
-    assert bounded(sent["settle_waits"])
+    assert bounded(sent["resolve_waits"])
     drain(app)
     assert run.result() == 2 * MANY
     assert bounded([size for size in sent["add_checkpoints"] if size > len(TEXT)])
@@ -118,4 +118,4 @@ def test_the_past_of_a_fork(app, sent):
     fork = run.fork(from_step="last")
     drain(app)
     assert fork.result() == 1
-    assert bounded(sent["add_past"])
+    assert bounded(sent["copy_checkpoints"])

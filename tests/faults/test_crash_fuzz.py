@@ -48,18 +48,21 @@ ENOUGH = {"everything": 40, "plainly": 35, "undoing": 20, "undoing_plainly": 20,
 """Kills there must have been at least: fewer would mean that commits aren't counted any more."""
 PLACES = {
     "everything": {
-        "claim", "record_steps", "record_checkpoints", "add_children", "add_waits", "drop_waits", "add_runs",
-        "add_keys", "add_chunks", "emit_events", "take_messages", "settle_due", "end_family", "wake_runs",
-        "release_siblings",
+        "claim", "record_steps", "record_checkpoints", "add_children", "add_waits", "delete_waits_by_key", "add_runs",
+        "add_keys", "add_chunks", "emit_events", "take_messages", "resolve_due_waits", "end_tree_attempts", "wake_runs",
+        "release_map_children",
     },
-    "plainly": {"claim", "record_checkpoints", "add_children", "add_waits", "drop_waits", "add_runs", "end_family"},
-    "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_family"},
-    "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_family"},
+    "plainly": {
+        "claim", "record_checkpoints", "add_children", "add_waits", "delete_waits_by_key", "add_runs",
+        "end_tree_attempts",
+    },
+    "undoing": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_tree_attempts"},
+    "undoing_plainly": {"claim", "record_checkpoints", "mark_undos", "add_children", "end_runs", "end_tree_attempts"},
     "graphing": {
-        "claim", "record_steps", "add_nodes", "add_edges", "count_nodes", "count_down", "release_nodes",
-        "finish_runs", "end_family",
+        "claim", "record_steps", "add_nodes", "add_edges", "decrement_graphs", "decrement_nodes", "release_nodes",
+        "finish_runs", "end_tree_attempts",
     },
-    "cutting": {"claim", "record_steps", "add_waits", "withdraw_waits", "give_back", "take_messages"},
+    "cutting": {"claim", "record_steps", "add_waits", "delete_waits_by_key", "return_messages", "take_messages"},
 }  # fmt: skip
 """Statements at whose commit a worker must have been killed at least once; by default only by one of the tasks."""
 

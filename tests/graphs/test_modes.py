@@ -271,9 +271,9 @@ def test_a_gate_complete_by_its_timeout_has_the_output_none(timed_app, timed_tas
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        (lambda x: x["n"] < "6", 'compares 5 < "6": only numbers'),
-        (lambda x: x["none"] > 1, "compares null > 1"),
-        (lambda x: x["n"].contains(5), "whether 5 contains 5: only lists"),
+        (lambda x: x["n"] < "6", '5 < "6" is invalid: compare two numbers'),
+        (lambda x: x["none"] > 1, "null > 1 is invalid"),
+        (lambda x: x["n"].contains(5), "5 contains 5 is invalid: use a list"),
     ],
 )
 def test_a_condition_that_compares_what_has_no_order_fails_the_node(app, tasks, condition, message):

@@ -72,7 +72,7 @@ def test_the_command_line_has_the_projects_app_and_keeps_its_exit_codes(project:
     assert "exit 0 cancel" in said
     assert "exit 2 nonsense" in said
     assert "worker" in said
-    assert "raised 2 holdfast: no run's id begins with 0000" in said
+    assert "raised 2 holdfast: no run id starts with 0000" in said
 
 
 WORDS = """

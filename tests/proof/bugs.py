@@ -281,7 +281,7 @@ BUGS = (
     code(
         "keep-off", "the slower a claim, the longer the head of its lane isn't scanned: without a bound", ScanPolicy,
         "resume_s", _as_long_as_it_takes,
-        test="tests/store/test_going_on.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
+        test="tests/store/test_claim_cursor.py::test_after_a_slow_head_scan_claims_resume_for_a_while_but_never_longer_than_a_second",
     ),
     code(
         "answer-unmarked", "an answer of any process counts, whichever call it is for", pool,

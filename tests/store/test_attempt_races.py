@@ -1,4 +1,4 @@
-"""Ends of attempts that meet another change of the same row."""
+"""Ends of attempts that race with another change of the same row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world(postgres_url):
 
 
 @pytest.mark.parametrize(("change", "counts"), [("priority = 5", True), ("fence = fence + 1", False)])
-def test_an_end_that_waits_for_another_change_of_the_row_counts_if_the_run_is_still_its_own(
+def test_an_end_that_waited_for_another_change_of_the_row_counts_if_its_claim_is_valid(
     world, postgres_url, change, counts
 ):
     world.session("w")

@@ -1,4 +1,4 @@
-"""The ends of attempts: what each makes of its run, and which are refused."""
+"""Ends of attempts: the state that each leads to, and which are rejected."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def test_failed_ends_the_run_with_its_error(world, clock, claim):
 
 
 @pytest.mark.parametrize("kind", ["retrying", "timed_out"])
-def test_a_failed_try_is_scheduled_again_and_charged(world, clock, claim, kind):
+def test_a_failed_attempt_is_scheduled_again_and_counted(world, clock, claim, kind):
     assert world.end("w", claim, kind, delay=7 * SECOND)
     row = world.row(claim.id)
     assert (row["state"], row["due_at"], row["failures"]) == ("scheduled", clock.now + 7 * SECOND, 1)
     assert (row["session"], row["finished_at"], row["error"]) == (None, None, '{"code":"error"}')
 
 
-def test_a_run_handed_back_is_ready_at_once_and_not_charged(world, claim):
+def test_a_run_handed_back_is_ready_at_once_and_its_attempt_not_counted(world, claim):
     assert world.end("w", claim, "handed_back")
     row = world.row(claim.id)
     assert (row["state"], row["failures"], row["crashes"], row["session"]) == ("ready", 0, 0, None)
     assert world.claim("w")[0].id == claim.id
 
 
-def test_the_last_error_stays_until_a_try_ends_well(world, clock, claim):
+def test_the_last_error_stays_until_an_attempt_succeeds(world, clock, claim):
     world.end("w", claim, "retrying", error='{"code":"first"}')
     clock.advance(20)
     world.store.timers.promote_due()
@@ -60,14 +60,14 @@ def test_the_last_error_stays_until_a_try_ends_well(world, clock, claim):
 
 
 @pytest.mark.parametrize("kind", ["done", "failed", "retrying", "timed_out", "handed_back"])
-def test_each_end_leaves_one_record_with_the_attempts_beginning(world, clock, claim, kind):
+def test_each_end_adds_one_history_row_with_the_start_of_the_attempt(world, clock, claim, kind):
     world.end("w", claim, kind)
     error = None if kind in ("done", "handed_back") else '{"code":"error"}'
     assert world.store.queries.history(claim.id) == [(1, clock.now, kind, 1, "w", clock.now - 5 * SECOND, error)]
     assert world.row(claim.id)["records"] == 1
 
 
-def test_records_are_numbered_over_all_attempts(world, claim):
+def test_history_rows_are_numbered_across_attempts(world, claim):
     world.end("w", claim, "handed_back")
     world.end("w", world.claim("w")[0], "handed_back")
     world.end("w", world.claim("w")[0])
@@ -98,25 +98,25 @@ def test_an_end_by_another_session_is_refused(world, claim):
     assert refused(world, "stranger", end_of(claim))
 
 
-def test_an_end_after_the_lease_is_refused_although_nobody_took_the_run(world, clock, claim):
+def test_an_end_after_the_lease_expired_is_rejected_even_before_recovery(world, clock, claim):
     clock.advance(55)
     assert refused(world, "w", end_of(claim))
     assert world.state(claim.id) == "running"
 
 
-def test_an_end_just_before_the_lease_is_over_counts(world, clock, claim):
+def test_an_end_just_before_the_lease_expires_counts(world, clock, claim):
     clock.advance(54.999999)
     assert world.end("w", claim)
 
 
-def test_an_end_of_a_run_that_isnt_there_is_refused(world, claim):
+def test_an_end_of_a_run_that_does_not_exist_is_rejected(world, claim):
     ghost = replace(claim, id="00000000-0000-7000-8000-000000000000")
     assert world.store.attempts.end("w", [end_of(ghost), end_of(claim)]) == {end_of(claim).claim}
 
 
 @pytest.mark.parametrize("family", [False, True])
 @pytest.mark.parametrize("last_first", [False, True])
-def test_of_two_ends_of_a_run_in_one_group_that_of_the_last_claim_counts_alone(world, family, last_first):
+def test_of_two_ends_of_a_run_in_one_batch_only_that_of_the_last_claim_counts(world, family, last_first):
     """Its claim was handed back before the answer came, and the same session claimed it again."""
     world.session("w")
     world.store.limits.declare([("few", 2, None)])
@@ -134,7 +134,7 @@ def test_of_two_ends_of_a_run_in_one_group_that_of_the_last_claim_counts_alone(w
     assert world.sql("select used from {schema}limits") == [(1,)], "the other run still has its permit"
 
 
-def test_a_refused_end_doesnt_hurt_the_others_of_its_group(world):
+def test_a_rejected_end_does_not_affect_the_rest_of_its_batch(world):
     world.session("w")
     claims = [world.running("w") for _ in range(5)]
     world.store.actions.cancel(claims[1].id, CANCELLED)
@@ -169,7 +169,7 @@ def test_a_repeat_of_a_crash_counts_and_writes_nothing_twice(world, last):
     assert world.kinds(claim.id) == kinds
 
 
-def test_a_repeat_counts_even_when_another_worker_has_the_run_by_now(world, claim):
+def test_a_repeated_end_counts_even_when_another_worker_has_claimed_the_run(world, claim):
     world.session("v")
     world.end("w", claim, "handed_back")
     world.claim("v")
@@ -199,7 +199,7 @@ def test_after_a_takeover_by_the_same_session_the_old_end_is_refused(world, clai
     assert world.end("w", again)
 
 
-def test_an_end_after_a_cancel_is_refused_and_letting_go_frees_the_run(world, claim):
+def test_an_end_after_a_cancel_is_rejected_and_a_release_frees_the_run(world, claim):
     world.store.actions.cancel(claim.id, CANCELLED)
     assert refused(world, "w", end_of(claim))
     assert world.row(claim.id)["session"] == "w"
@@ -209,7 +209,7 @@ def test_an_end_after_a_cancel_is_refused_and_letting_go_frees_the_run(world, cl
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
 
-def test_letting_go_needs_the_fence_and_the_session_and_an_ended_run(world, claim):
+def test_a_release_needs_the_fence_the_session_and_an_ended_run(world, claim):
     let_go = world.store.attempts.release
     assert let_go("w", [(claim.id, claim.fence)]) == 0, "still running"
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -220,7 +220,7 @@ def test_letting_go_needs_the_fence_and_the_session_and_an_ended_run(world, clai
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
 
-def test_letting_go_before_the_end_doesnt_make_a_late_end_count(world, claim):
+def test_a_late_end_after_a_release_does_not_count(world, claim):
     world.store.actions.cancel(claim.id, CANCELLED)
     world.store.attempts.release("w", [(claim.id, claim.fence)])
     assert refused(world, "w", end_of(claim))
@@ -239,7 +239,7 @@ def test_an_end_after_the_deadline_is_refused(world, clock):
 
 
 @pytest.mark.parametrize(("kind", "held"), [("timed_out", "quiescing"), ("handed_back", "quiescing"), ("failed", None)])
-def test_a_lingering_attempt_keeps_its_mark_and_nobody_starts_the_run(world, clock, claim, kind, held):
+def test_a_run_whose_code_is_still_running_is_not_claimed(world, clock, claim, kind, held):
     assert world.end("w", claim, kind, still_running=1)
     row = world.row(claim.id)
     assert (row["session"], row["held"]) == ("w", held)
@@ -250,7 +250,7 @@ def test_a_lingering_attempt_keeps_its_mark_and_nobody_starts_the_run(world, clo
 
 
 @pytest.mark.parametrize("kind", ["timed_out", "handed_back"])
-def test_a_run_whose_lingering_attempt_let_go_is_claimable(world, clock, claim, kind):
+def test_a_run_whose_code_has_stopped_is_claimable(world, clock, claim, kind):
     world.end("w", claim, kind, still_running=1)
     world.store.attempts.release("w", [(claim.id, claim.fence)])
     clock.advance(11)
@@ -258,7 +258,7 @@ def test_a_run_whose_lingering_attempt_let_go_is_claimable(world, clock, claim, 
     assert [again.id for again in world.claim("w")] == [claim.id]
 
 
-def test_a_run_whose_lingering_worker_died_is_claimable_and_not_charged(world, clock, claim):
+def test_a_run_whose_worker_died_after_the_attempt_ended_is_claimable_and_not_charged(world, clock, claim):
     world.end("w", claim, "timed_out", still_running=1)
     clock.advance(60)
     world.session("v")
@@ -271,7 +271,7 @@ def test_a_run_whose_lingering_worker_died_is_claimable_and_not_charged(world, c
 
 
 @pytest.mark.parametrize("verb", ["cancel", "deadline"])
-def test_the_end_of_a_lingering_run_doesnt_tell_of_an_attempt_twice(world, clock, verb):
+def test_an_attempt_appears_once_in_the_history_although_its_code_ran_on(world, clock, verb):
     world.session("w")
     claim = world.running("w", deadline_in=100 * SECOND)
     world.end("w", claim, "timed_out", still_running=1)

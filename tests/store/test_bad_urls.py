@@ -52,27 +52,27 @@ def opening(url, schema="holdfast"):
         ("postgresql://u:hunter2\ud800@h/db", "can't be encoded"),
     ],
 )
-def test_a_url_that_cant_be_one_is_refused_before_anything_is_touched(url, telling):
+def test_an_invalid_url_is_rejected_before_anything_is_touched(url, telling):
     with pytest.raises(ConfigError) as caught:
         open_database(url, "holdfast")
     assert telling in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
-def test_a_file_in_a_folder_that_isnt_there_says_so(tmp_path):
+def test_a_file_in_a_missing_folder_is_reported(tmp_path):
     error = opening(f"sqlite:///{tmp_path}/missing/jobs.db")
     assert isinstance(error, ConfigError)
     assert f"the directory of {tmp_path}/missing/jobs.db doesn't exist" in str(error)
 
 
-def test_a_folder_instead_of_a_file_says_so(tmp_path):
+def test_a_folder_instead_of_a_file_is_reported(tmp_path):
     error = opening(f"sqlite:///{tmp_path}")
     assert isinstance(error, ConfigError)
     assert f"{tmp_path} is a directory" in str(error)
 
 
 @pytest.mark.parametrize("text", ["no database\n", "no database\n" * 500])
-def test_a_file_that_isnt_a_database_says_so_and_is_left_as_it_is(tmp_path, text):
+def test_a_file_that_is_no_database_is_reported_and_left_unchanged(tmp_path, text):
     path = tmp_path / "notes.txt"
     path.write_text(text)
     error = opening(f"sqlite:///{path}")
@@ -81,35 +81,35 @@ def test_a_file_that_isnt_a_database_says_so_and_is_left_as_it_is(tmp_path, text
     assert path.read_text() == text
 
 
-def test_a_file_below_a_file_says_so(tmp_path):
+def test_a_path_below_a_file_is_reported(tmp_path):
     (tmp_path / "file").write_text("x")
     assert "Not a directory" in str(opening(f"sqlite:///{tmp_path}/file/jobs.db"))
 
 
-def test_a_name_that_is_too_long_for_a_file_says_so(tmp_path):
+def test_a_file_name_that_is_too_long_is_reported(tmp_path):
     assert "File name too long" in str(opening(f"sqlite:///{tmp_path}/{'x' * 300}.db"))
 
 
-def test_a_database_that_isnt_on_the_server_says_so(postgres_url):
+def test_a_missing_database_is_reported(postgres_url):
     error = opening(postgres_url.replace("/holdfast_", "/nope_").replace("user=", f"password={SECRET}&user="))
     assert isinstance(error, StoreUnavailable)
     assert 'rejected the connection: database "nope_' in str(error)
     assert "does not exist; check the URL's database" in str(error)
 
 
-def test_a_user_that_isnt_on_the_server_says_so(postgres_url):
+def test_an_unknown_user_is_reported(postgres_url):
     error = opening(postgres_url.replace("user=postgres", f"password={SECRET}&user=stranger"))
     assert 'role "stranger" does not exist; check the URL' in str(error)
 
 
-def test_a_port_where_nobody_listens_says_so():
+def test_a_closed_port_is_reported():
     error = opening(f"postgresql://u:{SECRET}@127.0.0.1:1/db")
     assert isinstance(error, StoreUnavailable)
     assert "cannot connect to postgresql://u@127.0.0.1:1/db" in str(error)
     assert "Connection refused; is the server running?" in str(error)
 
 
-def test_a_socket_that_isnt_there_says_so(tmp_path):
+def test_a_missing_socket_is_reported(tmp_path):
     assert "No such file or directory; is the server running?" in str(opening(f"postgresql:///db?host={tmp_path}"))
 
 

@@ -1,4 +1,4 @@
-"""The claim: ready runs become a session's."""
+"""Claims of ready runs by a session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_run_with_limits_isnt_claimed_without_its_permits(world):
     assert world.state(limited) == "ready"
 
 
-def test_a_claim_makes_the_run_the_sessions_and_counts(world, clock):
+def test_a_claim_sets_the_session_and_counts_the_attempt(world, clock):
     world.session("w")
     world.add(args="[[1],{}]", options='{"timeout":5}', priority=3)
     clock.advance(2)
@@ -60,13 +60,13 @@ def test_a_claimed_run_isnt_claimed_again(world):
     assert world.claim("w", 8) == world.claim("v", 8) == []
 
 
-def test_a_session_nobody_knows_claims_nothing(world):
+def test_an_unknown_session_claims_nothing(world):
     id = world.add()
     assert world.claim("stranger", 8) == []
     assert (world.state(id), world.row(id)["fence"]) == ("ready", 0)
 
 
-def test_a_session_whose_lease_is_over_claims_nothing_from_that_moment_on(world, clock):
+def test_a_session_claims_nothing_from_the_moment_its_lease_expires(world, clock):
     world.session("w", lease=60)
     world.add_many(2)
     clock.advance(59.999999)
@@ -117,7 +117,7 @@ def test_runs_that_arent_ready_are_left(world, state):
     assert not world.store.claims.has_ready([world.lane()])
 
 
-def test_held_runs_are_left_and_dont_stand_in_the_way(world):
+def test_held_runs_are_skipped_and_do_not_block_others(world):
     world.session("w")
     held, free = world.add(priority=9), world.add()
     world.sql("update {schema}runs set held = 'limit' where id = cast(:id as {uuid})", id=held)
@@ -126,7 +126,7 @@ def test_held_runs_are_left_and_dont_stand_in_the_way(world):
     assert world.row(held)["state"] == "ready"
 
 
-def test_a_run_that_another_transaction_holds_is_passed_over(postgres_url):
+def test_a_run_that_another_transaction_has_locked_is_skipped(postgres_url):
     world = World(postgres_url)
     world.session("w")
     first, second = world.add(), world.add()
@@ -160,7 +160,7 @@ def test_sessions_that_claim_at_once_never_get_the_same_run(world):
     assert sorted(claimed) == sorted((id, 1) for id in ids)
 
 
-def test_owned_tells_what_a_session_holds_in_whatever_state(world):
+def test_list_owned_returns_the_runs_of_a_session_in_any_state(world):
     world.session("w")
     world.session("v")
     running, cancelled = world.running("w"), world.running("w")
@@ -173,7 +173,7 @@ def test_owned_tells_what_a_session_holds_in_whatever_state(world):
     assert world.store.claims.list_owned("w") == [(cancelled.id, 1, "cancelled")]
 
 
-def test_busy_means_ready_or_running_in_these_lanes(world):
+def test_lanes_are_active_while_a_run_is_ready_or_running(world):
     world.session("w")
     busy = world.store.claims.has_active
     world.lane()
@@ -187,7 +187,7 @@ def test_busy_means_ready_or_running_in_these_lanes(world):
     assert not busy([world.lane()])
 
 
-def test_what_another_worker_is_at_is_passed_over_and_the_next_are_taken(postgres_url):
+def test_runs_that_another_worker_has_locked_are_skipped_and_the_next_are_claimed(postgres_url):
     world = World(postgres_url)
     world.session("w")
     ids = [world.add() for _ in range(9)]
@@ -227,7 +227,7 @@ class TestPickingWithoutALock:
 
         return let
 
-    def test_what_another_process_took_meanwhile_isnt_claimed_twice(self, world, between):
+    def test_runs_claimed_by_another_process_since_the_pick_are_not_claimed_twice(self, world, between):
         world.session("w")
         world.session("v")
         ids = [world.add() for _ in range(5)]
@@ -238,7 +238,7 @@ class TestPickingWithoutALock:
         assert [claim.id for claim in taken] == ids[:3]
         assert [world.row(id)["fence"] for id in ids] == [1] * 5
 
-    def test_where_all_was_taken_the_next_are_picked_under_the_lock(self, world, between):
+    def test_if_all_picked_runs_were_claimed_the_next_are_picked_under_the_lock(self, world, between):
         world.session("w")
         world.session("v")
         ids = [world.add() for _ in range(5)]
@@ -246,7 +246,7 @@ class TestPickingWithoutALock:
         between(lambda: other.claim("v", [world.lane()], 2))
         assert [claim.id for claim in world.claim("w", 2)] == ids[2:4]
 
-    def test_what_comes_first_and_came_meanwhile_is_taken_first(self, world, between):
+    def test_a_more_urgent_run_added_since_the_pick_is_claimed_first(self, world, between):
         world.session("w")
         first, second = world.add(), world.add()
         urgent = []
@@ -255,7 +255,7 @@ class TestPickingWithoutALock:
         assert [claim.id for claim in world.claim("w", 8)] == [first, second]
 
     @pytest.mark.parametrize("comes", ["urgent", "in another lane", "due", "at an earlier turn"])
-    def test_nothing_that_came_meanwhile_is_overtaken(self, world, between, comes):
+    def test_no_run_added_since_the_pick_is_overtaken(self, world, between, comes):
         world.session("w")
         due = world.add(delay=SECOND)
         ids = [world.add(turn=5), world.add(turn=5)]
@@ -271,14 +271,14 @@ class TestPickingWithoutALock:
         lanes = [world.lane(), world.lane(queue="other")]
         assert [claim.id for claim in world.store.claims.claim("w", lanes, 2)] == [*(came or [due]), ids[0]]
 
-    def test_what_came_behind_meanwhile_is_no_reason_to_look_again(self, world, between, monkeypatch):
+    def test_runs_added_behind_the_picked_ones_cause_no_second_pick(self, world, between, monkeypatch):
         world.session("w")
         ids = [world.add(), world.add()]
         between(lambda: (world.add(), world.add(priority=-1)))
         monkeypatch.setattr(world.store.claims, "_transaction", None)
         assert [claim.id for claim in world.claim("w", 2)] == ids
 
-    def test_what_happened_to_a_run_meanwhile_is_known(self, world, between):
+    def test_changes_of_a_run_since_the_pick_are_seen(self, world, between):
         world.session("w")
         world.session("v")
         id = world.add()
@@ -292,7 +292,7 @@ class TestPickingWithoutALock:
         (claim,) = world.claim("w", 1)
         assert (claim.id, claim.fence, claim.attempt, claim.failures) == (id, 2, 2, 1)
 
-    def test_what_was_taken_by_a_sum_that_came_out_right_is_claimed_alone(self, world, between):
+    def test_if_the_sums_match_by_coincidence_only_what_was_claimed_is_returned(self, world, between):
         """One went and another came, and their numbers are the same."""
         world.session("w")
         world.session("v")
@@ -312,7 +312,7 @@ class TestPickingWithoutALock:
         assert known == (taken, row["seq"], "[7]", 1, row["fence"], row["attempt"], None)
 
     @pytest.mark.parametrize("happens", ["pause", "cancel", "close"])
-    def test_what_may_not_begin_any_more_isnt_claimed(self, world, between, happens):
+    def test_runs_that_may_no_longer_start_are_not_claimed(self, world, between, happens):
         world.session("w")
         id = world.add()
         between(

@@ -1,4 +1,4 @@
-"""Lines and connections: conflicts are tried again, lost connections opened anew, refusals not repeated too soon."""
+"""Managed connections: retries after conflicts, reconnects after losses, pauses between refused attempts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_deadlock_is_tried_again_and_both_go_through(postgres):
     assert [postgres.row(id)["priority"] for id in (first, second)] == [2, 2]
 
 
-def test_a_conflict_that_doesnt_pass_is_raised_in_the_end_as_unavailable(postgres):
+def test_a_lasting_conflict_is_raised_as_unavailable(postgres):
     tries = []
 
     def work(connection):
@@ -149,7 +149,7 @@ def test_a_connection_that_the_server_ended_is_opened_anew(postgres):
     assert postgres.state(postgres.add()) == "ready"
 
 
-def test_work_whose_connection_was_lost_half_way_is_done_again_as_a_whole(postgres):
+def test_a_transaction_whose_connection_was_lost_is_repeated_as_a_whole(postgres):
     tries = []
 
     def work(tx):
@@ -164,7 +164,7 @@ def test_work_whose_connection_was_lost_half_way_is_done_again_as_a_whole(postgr
     assert postgres.sql("select queue, task from {schema}lanes order by task") == [("q", "t"), ("q", "u")]
 
 
-def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
+def test_a_connection_lost_twice_in_one_call_is_raised_to_the_caller(postgres):
     tries = []
 
     def work(connection):
@@ -179,7 +179,7 @@ def test_a_connection_lost_twice_in_one_call_is_told_to_the_caller(postgres):
 
 
 @pytest.mark.parametrize("code", ["54000", "54001", "22P05"])
-def test_what_is_too_much_for_postgres_is_a_fault_of_the_data(postgres, code):
+def test_a_value_too_large_for_postgres_is_a_data_fault(postgres, code):
     """The connection is well: the same again, and again on a new one, would fail for ever."""
     tries = []
 
@@ -237,7 +237,7 @@ def test_a_connection_that_was_lost_while_a_transaction_held_it_is_opened_anew(s
     world.close()
 
 
-def test_what_is_lost_inside_of_a_transaction_isnt_opened_anew_before_its_end(sqlite_url):
+def test_a_connection_lost_inside_a_transaction_is_not_reopened_before_its_end(sqlite_url):
     """Else what follows in it would be written without the rest."""
     world = World(sqlite_url)
     world.store.prepare()
@@ -265,7 +265,7 @@ class Time:
         self.now += seconds
 
 
-def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
+def test_connection_attempts_to_a_refusing_server_are_a_second_apart(monkeypatch):
     clock = Time()
     monkeypatch.setattr(base, "time", clock)
     asked = []
@@ -293,13 +293,13 @@ def test_a_server_that_refuses_is_asked_at_most_once_a_second(monkeypatch):
     listener.close()
 
 
-def test_each_purpose_has_its_own_line_on_postgres_but_reading_shares_the_clients(postgres):
+def test_each_purpose_has_its_own_connection_on_postgres_except_reads(postgres):
     line = postgres.store.database.connection
     assert line("client") is line("client") is line("read")
     assert len({line(name) for name in ("client", "claim", "commit", "heartbeat")}) == 4
 
 
-def test_one_line_writes_on_sqlite_and_the_heartbeat_and_reading_have_their_own(sqlite_url):
+def test_sqlite_has_one_writing_connection_and_others_for_heartbeat_and_reads(sqlite_url):
     world = World(sqlite_url)
     line = world.store.database.connection
     assert line("client") is line("claim") is line("commit")
@@ -339,7 +339,7 @@ def test_a_database_whose_default_is_serializable_works_and_loses_nothing(postgr
     world.close()
 
 
-def test_our_transactions_read_what_is_committed_whatever_the_url_asks_for(postgres_url):
+def test_transactions_are_read_committed_whatever_the_url_says(postgres_url):
     world = World(f"{postgres_url}&options=-c%20default_transaction_isolation%3Dserializable")
     seen = []
     world.store.prepare()
@@ -361,7 +361,7 @@ def test_connections_have_timeouts_of_their_own(postgres):
     assert shown == ["7s", "10s", "30s", "off", "holdfast commit"]
 
 
-def test_a_transaction_left_idle_is_ended_by_the_server_and_done_again(postgres):
+def test_a_transaction_left_idle_is_ended_by_the_server_and_repeated(postgres):
     postgres.store.set_idle_transaction_timeout(0.05)
     tries = []
 

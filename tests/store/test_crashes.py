@@ -1,4 +1,4 @@
-"""A worker's death is charged to the run that caused it, and to nobody else."""
+"""A crash is charged to the run that caused it, and to no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claim_all(world, session, most=512):
     return claims
 
 
-def test_a_death_with_several_runs_charges_nobody_and_all_return_at_once(world):
+def test_a_death_with_several_runs_charges_none_and_all_return_at_once(world):
     world.add_many(400, max_crashes=0)
     world.session("w")
     assert len(claim_all(world, "w")) == 400
@@ -85,7 +85,7 @@ def test_the_run_that_kills_its_process_fails_and_all_others_finish(world, neigh
 
 @pytest.mark.parametrize("kind", ["retrying", "handed_back", "waiting"])
 @pytest.mark.parametrize("family", [False, True])
-def test_an_attempt_that_ends_in_order_clears_the_suspicion(world, kind, family):
+def test_an_attempt_that_ends_regularly_clears_the_suspicion(world, kind, family):
     world.add_many(2)
     world.session("w")
     world.claim("w", 2)

@@ -1,4 +1,4 @@
-"""Events: the first emit of a name wins and is remembered, for those who wait already and those who will."""
+"""Events: the first emit of a name wins and is kept, for present and future waiters."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def emitted(world):
     return world.sql("select tenant, name, payload from {schema}events where emitted_at is not null order by target")
 
 
-def test_an_event_emitted_before_is_there_when_someone_waits(world, claim):
+def test_a_wait_for_an_event_that_was_emitted_before_is_resolved_at_once(world, claim):
     assert world.store.events.emit(None, "x", '{"a":1}') is True
     assert world.wait("w", claim, "event", "x") == WaitOutcome("event", '{"a":1}')
     assert world.rows("waits") == 0
     assert world.steps(claim.id) == [(10, "event", "event", '{"a":1}')]
 
 
-def test_an_event_emitted_after_wakes_everyone_who_waits_and_nobody_else(world):
+def test_an_emit_wakes_all_its_waiters_and_no_other_runs(world):
     world.session("w")
     waiting = [world.waiting("w", "event", "x") for _ in range(3)]
     other = world.waiting("w", "event", "y")
@@ -67,7 +67,7 @@ def test_of_two_runs_that_emit_at_once_one_is_first(world, claim):
     assert world.store.events.emit(None, "x", "3") is False
 
 
-def test_an_emit_from_a_run_wakes_those_who_wait(world, claim):
+def test_an_emit_from_a_run_wakes_the_waiters(world, claim):
     waiting = world.waiting("w", "event", "x")
     assert world.write("w", emit_of(claim, payload='"hi"')) == [Written("true")]
     (woken,) = world.claim("w")
@@ -76,7 +76,7 @@ def test_an_emit_from_a_run_wakes_those_who_wait(world, claim):
 
 
 @pytest.mark.parametrize("name", ["x", 'a"b', "a,b", "ünï", "[null"])
-def test_events_of_tenants_are_apart(world, claim, name):
+def test_events_of_different_tenants_are_separate(world, claim, name):
     tenants = [None, "acme", "null", ""]
     for number, tenant in enumerate(tenants):
         assert world.store.events.emit(tenant, name, str(number)) is True
@@ -125,7 +125,7 @@ def test_an_event_with_very_many_waiters_wakes_them_in_batches(world, by_a_run):
 # Pruning
 
 
-def test_old_events_are_pruned_unless_someone_waits_for_them(world, claim, clock):
+def test_old_events_are_pruned_unless_a_run_awaits_them(world, claim, clock):
     world.store.events.emit(None, "old", "1")
     world.wait("w", claim, "event", "awaited")
     clock.advance(9 * 86_400)
@@ -140,7 +140,7 @@ def test_old_events_are_pruned_unless_someone_waits_for_them(world, claim, clock
     assert world.waits(claim.id) == {"event": ("event", "2")}
 
 
-def test_an_event_that_is_waited_for_is_looked_at_again_later(world, claim, clock):
+def test_pruning_of_an_awaited_event_is_postponed(world, claim, clock):
     world.wait("w", claim, "event", "awaited", delay=1)
     clock.advance(10)
     world.store.retention.prune_events(10)

@@ -1,4 +1,4 @@
-"""Forks: new runs with the past of another, up to a step."""
+"""Forks: new runs with the checkpoints of another, up to a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.store.commands import MarkUndosCommand, WriteCommand
-from tests.store.test_family import finish, join
+from tests.store.test_children import finish, join
 from tests.support.world import CANCELLED, SECOND, held, record_of
 
 FORK = "00000000-0000-7000-8000-00000000f0f0"
@@ -30,19 +30,19 @@ def fork(world, claim, from_step, args=None, id=FORK):
 
 
 @pytest.mark.parametrize("from_step", ["ship", "ship-1:0123456789abcdef#1"])
-def test_a_fork_begins_with_what_was_recorded_before_the_step(world, claim, from_step):
+def test_a_fork_starts_with_the_checkpoints_before_the_step(world, claim, from_step):
     steps = fork(world, claim, from_step)
     assert steps == world.steps(claim.id)[:1] == [(1, "charge-1:0123456789abcdef#1", "step", '"value 1"')]
     assert world.kinds(FORK) == ["forked"]
     assert len(world.steps(claim.id)) == 3
 
 
-def test_a_fork_without_a_step_begins_at_the_beginning(world, claim):
+def test_a_fork_without_a_step_starts_from_the_beginning(world, claim):
     assert fork(world, claim, None) == []
 
 
 @pytest.mark.parametrize("args", [None, "[[7],{}]"])
-def test_a_fork_is_a_run_like_its_original(world, claim, clock, args):
+def test_a_fork_copies_the_settings_of_its_original(world, claim, clock, args):
     clock.advance(10)
     fork(world, claim, "mail", args)
     new, old = world.row(FORK), world.row(claim.id)
@@ -56,7 +56,7 @@ def test_a_fork_is_a_run_like_its_original(world, claim, clock, args):
     assert [step.n for step in kept.checkpoints] == [1, 2]
 
 
-def test_a_fork_that_is_made_again_after_a_lost_answer_is_the_same(world, claim):
+def test_a_fork_repeated_after_a_lost_answer_is_the_same_run(world, claim):
     fork(world, claim, "mail")
     world.record("w", claim, 4)
     assert len(fork(world, claim, "mail", "[[9],{}]")) == 2
@@ -71,7 +71,7 @@ def test_finished_runs_can_be_forked(world, claim, end):
     assert world.state(claim.id) == end
 
 
-def test_an_unknown_step_is_refused_with_those_that_there_are(world, claim):
+def test_an_unknown_step_is_rejected_with_the_known_ones(world, claim):
     with pytest.raises(ConfigError, match="charge, ship, mail"):
         fork(world, claim, "shop")
     with pytest.raises(ConfigError, match="nothing yet"):
@@ -81,7 +81,7 @@ def test_an_unknown_step_is_refused_with_those_that_there_are(world, claim):
     assert world.rows("runs") == 2
 
 
-def test_compensations_and_pieces_stay_the_originals(world, claim):
+def test_compensations_and_chunks_are_not_copied(world, claim):
     world.write("w", MarkUndosCommand(held(claim)), WriteCommand(held(claim), 4, "$write#1", 1, '"a"'))
     world.record("w", claim, 5, "refund-1:0123456789abcdef#1", undo=1)
     world.record("w", claim, 6, "last-1:0123456789abcdef#1")
@@ -118,7 +118,7 @@ def family(world, claim):
     return second.id
 
 
-def test_what_was_joined_is_copied_and_what_wasnt_is_spawned_anew(world, claim):
+def test_joined_results_are_copied_and_unjoined_children_spawned_again(world, claim):
     failed = family(world, claim)
     steps = {key: (kind, value) for _, key, kind, value in fork(world, claim, "last")}
     assert [key for key in steps if "later" in key] == []
@@ -131,7 +131,7 @@ def test_what_was_joined_is_copied_and_what_wasnt_is_spawned_anew(world, claim):
     assert [end[:2] for end in json.loads(value)["ends"]] == [[failed, "failed"]]
 
 
-def test_a_fork_keeps_the_results_when_the_originals_family_is_gone(world, claim):
+def test_a_fork_keeps_results_after_the_original_tree_was_pruned(world, claim):
     family(world, claim)
     fork(world, claim, "last")
     world.sql("delete from {schema}runs where parent is not null")
@@ -139,7 +139,7 @@ def test_a_fork_keeps_the_results_when_the_originals_family_is_gone(world, claim
     assert world.sql("select count(*) from {schema}runs where parent is not null") == [(0,)]
 
 
-def test_a_fork_of_a_fork_has_its_past_whole(world, claim):
+def test_a_fork_of_a_fork_has_all_checkpoints(world, claim):
     family(world, claim)
     first = fork(world, claim, "last")
     (forked,) = (run for run in world.claim("w", 8) if run.id == FORK)

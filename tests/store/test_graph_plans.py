@@ -1,8 +1,7 @@
-"""What graphs cost: as much as they have edges, not as much as they have nodes, and never the square of anything.
+"""What graphs cost: linear in their edges, independent of the number of nodes, and never quadratic.
 
 Counted, not timed: on SQLite the steps of its virtual machine, over whole calls of the store; on PostgreSQL the rows
-that pass through the plans of the hot statements, with statistics and without. By which indexes those go is in
-`test_plans.py`.
+that pass through the plans of the hot statements, with and without statistics. `test_plans.py` checks the indexes.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def test_the_end_of_a_node_costs_the_same_in_a_large_graph(sqlite):
     assert costs[2] <= costs[1] * SLACK
 
 
-def test_a_release_costs_as_much_as_it_releases(sqlite):
+def test_the_cost_of_a_release_grows_with_the_released_nodes(sqlite):
     counting = Counting(sqlite)
     costs = {}
     for size in (10, FEW, MANY):
@@ -88,7 +87,7 @@ def test_a_release_costs_as_much_as_it_releases(sqlite):
     assert costs[MANY] <= costs[FEW] * MANY / FEW * SLACK
 
 
-def test_ends_in_one_group_cost_as_much_as_they_are(sqlite):
+def test_the_cost_of_a_batch_of_ends_grows_with_its_size(sqlite):
     counting = Counting(sqlite)
     costs = {}
     for size in (10, FEW, MANY):
@@ -98,7 +97,7 @@ def test_ends_in_one_group_cost_as_much_as_they_are(sqlite):
     assert costs[MANY] <= costs[FEW] * MANY / FEW * SLACK
 
 
-def test_a_cancel_and_a_retry_cost_as_much_as_there_are_nodes(sqlite):
+def test_the_cost_of_cancel_and_retry_grows_with_the_nodes(sqlite):
     counting = Counting(sqlite)
     costs = {}
     for size in (10, FEW, MANY):
@@ -147,7 +146,7 @@ def hot(graph, size):
 
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-def test_rows_that_pass_through_plans_grow_with_the_batch_only(postgres, analyzed, mode):
+def test_rows_processed_by_plans_grow_only_with_the_batch(postgres, analyzed, mode):
     statements = Statements("holdfast.store.sql", postgres.store.database.dialect)
     graphs = {size: fan(postgres, size) for size in (FEW, MANY)}
     costs = {}

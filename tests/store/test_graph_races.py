@@ -1,7 +1,7 @@
-"""Graphs to which two things happen in the same instant: whatever comes first, only what is legal comes out.
+"""Graphs under concurrent changes: whichever commits first, only legal outcomes result.
 
-Two connections meet again and again, with --slow a thousand times and more. Afterwards the counters of all graphs are
-compared with what they count. Then, on PostgreSQL, the one is stopped in the middle and the other shown to wait for it.
+Two connections race again and again, with --slow a thousand times and more. Afterwards the counters of all graphs are
+compared with what they count. On PostgreSQL, one transaction is then stopped midway and the other shown to wait.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def states(world, graphs: list[Made], *names: str) -> Counter[tuple[str, ...]]:
     return Counter((by_id[graph.id], *(by_id[graph.nodes[name]] for name in names)) for graph in graphs)
 
 
-def test_two_who_end_the_last_two_prerequisites_at_once_release_the_node_once(world, times):
+def test_concurrent_ends_of_the_last_two_dependencies_release_the_node_once(world, times):
     times = times * 10 if times == MANY else times
     graphs = []
     with Meeting(world) as meeting:
@@ -108,7 +108,7 @@ def test_a_cancel_during_a_release_leaves_nothing_running(world, times):
     check_graphs(asking(world))
 
 
-def test_a_gate_that_is_completed_at_its_timeout_ends_one_way(world, times):
+def test_a_gate_completed_at_its_timeout_has_one_outcome(world, times):
     graphs = []
     with Meeting(world) as meeting:
         for size in rounds(times):
@@ -178,7 +178,7 @@ def test_a_retry_that_meets_the_late_worker_of_a_node_runs_it_anew(world, times)
     check_graphs(asking(world))
 
 
-def test_two_who_end_the_last_two_nodes_of_a_nested_graph_at_once_end_it_once(world, times):
+def test_concurrent_ends_of_the_last_two_nodes_end_a_nested_graph_once(world, times):
     graphs = []
     with Meeting(world) as meeting:
         for size in rounds(times):
@@ -238,7 +238,7 @@ def test_an_end_waits_for_the_end_of_another_node_of_its_graph(on_postgres, befo
 
 
 @pytest.mark.parametrize("before", ["decrement_nodes", "release_nodes"])
-def test_a_cancel_that_waited_for_a_release_takes_what_was_released_along(on_postgres, before):
+def test_a_cancel_that_waited_for_a_release_cancels_the_released_nodes(on_postgres, before):
     world = on_postgres
     graph = submit(world, node(world, "a"), node(world, "b", "a"))
     claims = claimed(world, 1)

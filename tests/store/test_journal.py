@@ -1,4 +1,4 @@
-"""What durable functions record: fenced, in groups in which nobody harms anybody, and once however often it is said."""
+"""What durable functions record: fenced, in batches, and once however often it is repeated."""
 
 from __future__ import annotations
 
@@ -82,21 +82,21 @@ def traces(world):
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_checkpoint_of_a_run_that_was_lost_is_refused(world, claim, how):
+def test_a_checkpoint_of_a_lost_run_is_rejected(world, claim, how):
     session = lose(world, claim, how)
     assert world.record(session, claim, 1) is RUN_LOST
     assert world.rows("checkpoints") == 0
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_steps_with_one_of_a_run_that_was_lost_are_not_all_written(world, claim, how):
+def test_record_steps_reports_if_one_of_the_runs_is_lost(world, claim, how):
     other = world.running("w")
     session = lose(world, claim, how)
     assert world.store.journal.record_steps(session, *steps_of([claim, other], 1)) is False
     assert world.steps(claim.id) == []
 
 
-def test_steps_are_kept_like_any_checkpoint(world, claim):
+def test_recorded_steps_are_ordinary_checkpoints(world, claim):
     assert world.end("w", claim, "restarted", in_tree=True)
     one, other = world.claim("w")[0], world.running("w")
     assert one.generation == 1
@@ -107,7 +107,7 @@ def test_steps_are_kept_like_any_checkpoint(world, claim):
     assert world.sql("select * from {schema}checkpoints order by generation desc") == written
 
 
-def test_steps_that_are_written_again_are_not_all_written_now(world, claim):
+def test_record_steps_reports_a_repeat(world, claim):
     other = world.running("w")
     assert world.store.journal.record_steps("w", *steps_of([claim], 1)) is True
     assert world.store.journal.record_steps("w", *steps_of([claim, other], 1)) is False
@@ -115,7 +115,7 @@ def test_steps_that_are_written_again_are_not_all_written_now(world, claim):
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_every_command_for_a_run_that_was_lost_is_refused_and_leaves_nothing(world, claim, how):
+def test_every_command_for_a_lost_run_is_rejected_and_writes_nothing(world, claim, how):
     world.store.actions.send(claim.id, "topic", "1")
     session = lose(world, claim, how)
     commands = commands_for(world, claim)
@@ -128,7 +128,7 @@ def test_every_command_for_a_run_that_was_lost_is_refused_and_leaves_nothing(wor
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_an_enqueue_with_a_key_for_a_run_that_was_lost_makes_nothing(world, claim, how):
+def test_an_enqueue_with_a_key_by_a_lost_run_creates_nothing(world, claim, how):
     session = lose(world, claim, how)
     runs = world.rows("runs")
     assert (
@@ -138,7 +138,7 @@ def test_an_enqueue_with_a_key_for_a_run_that_was_lost_makes_nothing(world, clai
     assert (world.rows("runs"), world.rows("keys"), world.rows("checkpoints")) == (runs, 0, 0)
 
 
-def test_a_command_for_a_lost_run_doesnt_hurt_its_group(world, claim):
+def test_a_command_for_a_lost_run_does_not_affect_its_batch(world, claim):
     lost = world.running("w")
     lose(world, lost, "cancelled")
     wrong = commands_for(world, lost)
@@ -152,7 +152,7 @@ def test_a_command_for_a_lost_run_doesnt_hurt_its_group(world, claim):
     assert world.rows("chunks") == world.rows("waits") - 2 == 1  # the children's wait came at once: there are none
 
 
-def test_checkpoints_of_lost_runs_dont_hurt_those_written_with_them(world, claim):
+def test_checkpoints_of_lost_runs_do_not_affect_others_in_the_batch(world, claim):
     lost = world.running("w")
     lose(world, lost, "done")
     replies = world.store.journal.record("w", [record_of(lost, 1), record_of(claim, 1), record_of(lost, 2)])
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_written_again_counts_and_changes_nothing(world, cl
     assert world.steps(claim.id) == [(1, "step 1", "step", '"first"')]
 
 
-def test_a_checkpoint_that_another_claim_wrote_isnt_taken_for_ones_own(world, claim):
+def test_a_checkpoint_of_another_claim_is_not_read_back(world, claim):
     world.record("w", claim, 1)
     lose(world, claim, "taken over")
     (again,) = world.store.claims.list_owned("v")
@@ -174,14 +174,14 @@ def test_a_checkpoint_that_another_claim_wrote_isnt_taken_for_ones_own(world, cl
     assert world.record("w", claim, 1) == Written('"value 1"'), "it was written while it was its own"
 
 
-def test_the_time_that_a_run_asks_for_is_the_databases_and_stays(world, claim, clock):
+def test_a_recorded_time_is_the_database_time_and_stays(world, claim, clock):
     asked = clock.now
     assert world.record("w", claim, 1, kind="now", value="") == Written(str(asked))
     clock.advance(5)
     assert world.record("w", claim, 1, kind="now", value="") == Written(str(asked))
 
 
-def test_every_command_said_again_after_its_answer_was_lost_reads_back_what_was_done(world, claim, clock):
+def test_every_command_repeated_after_a_lost_answer_reads_back_its_outcome(world, claim, clock):
     world.store.actions.send(claim.id, "topic", '"hello"')
     world.store.events.emit(None, "happened", '"yes"')
     commands = list(commands_for(world, claim).values())
@@ -224,7 +224,7 @@ def test_an_enqueue_with_a_key_in_use_gives_its_run_or_a_conflict(world, claim):
     assert [step[1] for step in world.steps(claim.id)] == ["one"]
 
 
-def test_pieces_are_numbered_in_the_order_in_which_they_were_written(world, claim):
+def test_chunks_are_numbered_in_order(world, claim):
     def piece(n, text):
         return WriteCommand(held(claim), n, f"write {n}", 1, text)
 
@@ -234,7 +234,7 @@ def test_pieces_are_numbered_in_the_order_in_which_they_were_written(world, clai
     assert len(world.steps(claim.id)) == 2
 
 
-def test_progress_is_what_was_said_last(world, claim):
+def test_the_last_progress_wins(world, claim):
     world.write("w", ProgressCommand(held(claim), "1"), ProgressCommand(held(claim), "2"))
     assert world.row(claim.id)["progress"] == "2"
 
@@ -279,7 +279,7 @@ def test_many_runs_are_loaded_at_once_each_with_its_own(world, claim):
 # Restarting
 
 
-def test_a_restart_drops_what_was_recorded_and_keeps_messages(world, claim):
+def test_a_restart_deletes_checkpoints_and_keeps_messages(world, claim):
     world.record("w", claim, 1)
     world.wait("w", claim, "event", "x")
     world.write("w", MarkUndosCommand(held(claim)))
@@ -293,7 +293,7 @@ def test_a_restart_drops_what_was_recorded_and_keeps_messages(world, claim):
     assert world.wait("w", again, "message", "topic").value == "1"
 
 
-def test_a_message_that_a_wait_got_but_nobody_saw_is_there_after_a_restart(world, claim):
+def test_a_message_taken_but_not_seen_is_available_after_a_restart(world, claim):
     world.store.actions.send(claim.id, "topic", '"seen"')
     assert world.wait("w", claim, "message", "topic", key="receive#1").value == '"seen"'
     assert world.end("w", claim, "restarted", in_tree=True)
@@ -306,7 +306,7 @@ def test_a_message_that_a_wait_got_but_nobody_saw_is_there_after_a_restart(world
     assert world.wait("w", third, "message", "topic", key="receive#1", n=1).value == '"unseen"'
 
 
-def test_failures_that_ended_an_attempt_are_forgotten_with_it(world, claim):
+def test_failures_that_ended_an_attempt_are_deleted_with_it(world, claim):
     world.record("w", claim, 1)
     world.record("w", claim, 2, kind="failed")
     world.end("w", claim, "retrying", in_tree=True, forget=(2,))

@@ -1,7 +1,7 @@
-"""Writers of durable functions that meet in the middle: whoever comes second sees what the first did.
+"""Writers of durable functions that race: the second sees what the first did.
 
-On PostgreSQL, with two connections. One is carried on by hand up to a point, the other is shown to wait for it; then
-the first commits.
+On PostgreSQL, with two connections. One transaction is advanced by hand up to a point, the other is shown to wait for
+it; then the first commits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.store.commands import RUN_LOST, MarkUndosCommand, WaitOutcome, WaitRegistered, Written
 from holdfast.store.module import json_rows
-from tests.store.test_family import finish, join
+from tests.store.test_children import finish, join
 from tests.support.races import Background, Hand
 from tests.support.world import CANCELLED, World, end_of, held, record_of, spawn_of, steps_of, wait_of
 
@@ -88,7 +88,7 @@ def test_a_wait_that_registers_while_the_event_is_emitted_finds_it(world, before
     assert waiter.result() == WaitOutcome("event", "1")
 
 
-def test_of_two_that_emit_at_once_one_is_first(world):
+def test_of_two_concurrent_emits_one_wins(world):
     first = stopped(world, lambda store: store.events.emit(None, "x", "1"), "emit_events")
     second = Background(world, lambda: world.store.events.emit(None, "x", "2"))
     assert (first.result(), second.result()) == (True, False)
@@ -96,7 +96,7 @@ def test_of_two_that_emit_at_once_one_is_first(world):
 
 
 @pytest.mark.parametrize("verb", ["wait", "emit"])
-def test_an_event_that_is_pruned_while_someone_comes_for_it_is_made_anew(world, verb):
+def test_an_event_pruned_while_a_wait_registers_is_created_again(world, verb):
     """Else there would be no row to lock, and a wait and an emit could miss each other."""
     claim = world.running("w")
     world.store.events.emit(None, "x", "1")
@@ -124,7 +124,7 @@ def test_a_wait_that_registers_while_old_events_are_pruned_keeps_its_event(world
     waiter.result()
 
 
-def test_a_time_out_and_an_event_at_once_settle_a_wait_one_way(world):
+def test_a_concurrent_timeout_and_event_resolve_a_wait_once(world):
     claim = world.waiting("w", "event", "x", delay=5)
     world.clock.now += 5
     waker = stopped(world, lambda store: store.timers.resolve_due_waits(), "resolve_due_waits")
@@ -234,7 +234,7 @@ def test_children_that_end_at_once_wake_their_parent_once_with_all(world):
     assert world.claim("w") == []
 
 
-def test_children_of_a_map_that_end_at_once_let_as_many_go(world):
+def test_children_of_a_map_that_end_concurrently_release_as_many(world):
     parent = world.running("w")
     children = world.spawn("w", parent, 4, concurrency=2)
     one, other = world.claim("w", 2, ["child"])
@@ -248,7 +248,7 @@ def test_children_of_a_map_that_end_at_once_let_as_many_go(world):
 # Cancelling
 
 
-def test_a_spawn_that_waited_for_the_cancel_of_its_run_makes_no_child(world):
+def test_a_spawn_that_waited_for_the_cancel_of_its_run_creates_no_child(world):
     parent = world.running("w")
     cancel = stopped(world, lambda store: store.actions.cancel(parent.id, CANCELLED), "lock_unfinished_children")
     spawning = Background(world, lambda: world.write("w", spawn_of(parent, [world.new("child")])))
@@ -257,7 +257,7 @@ def test_a_spawn_that_waited_for_the_cancel_of_its_run_makes_no_child(world):
     assert world.rows("runs") == 1
 
 
-def test_a_cancel_that_waited_for_a_spawn_takes_the_child_along(world):
+def test_a_cancel_that_waited_for_a_spawn_cancels_the_child(world):
     parent = world.running("w")
     child = world.new("child")
     spawning = stopped(world, lambda store: store.journal.write("w", [spawn_of(parent, [child])]), "add_checkpoints")
@@ -267,7 +267,7 @@ def test_a_cancel_that_waited_for_a_spawn_takes_the_child_along(world):
     assert world.states([parent.id, child.id]) == ["cancelled", "cancelled"]
 
 
-def test_a_cancel_of_the_root_takes_what_a_child_spawns_meanwhile_along(world):
+def test_a_cancel_of_the_root_cancels_runs_that_a_child_spawns_meanwhile(world):
     parent = world.running("w")
     world.spawn("w", parent)
     child, grandchild = world.child("w"), world.new("child")

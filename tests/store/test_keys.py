@@ -44,7 +44,7 @@ def test_the_same_key_with_another_request_is_a_conflict_that_names_the_run(worl
     assert world.rows("runs") == 1
 
 
-def test_a_conflict_keeps_the_whole_batch_and_its_other_keys_out(world):
+def test_a_conflict_rejects_the_whole_batch_and_its_other_keys(world):
     world.add(key="k", digest="one")
     batch = [world.new(), world.new(key="new"), world.new(key="k", digest="two"), world.new(unique="u")]
     with pytest.raises(KeyConflict):
@@ -80,7 +80,7 @@ def test_a_key_doesnt_count_per_queue(world):
     assert world.add(key="k", queue="a") == world.add(key="k", queue="b")
 
 
-def test_a_tenant_cant_be_spelled_into_another_scope(world):
+def test_no_tenant_name_collides_with_another_scope(world):
     assert world.add('b"]', key="k", tenant="a") != world.add("b", key="k", tenant='a",""]')
     assert world.add("task", key="k", tenant="null") != world.add("task", key="k")
 

@@ -1,6 +1,6 @@
-"""The connection breaks around a commit: whether the work was done or not, it is there once in the end.
+"""The connection breaks around a commit: committed or not, the effect exists once in the end.
 
-The fault is made by a proxy before the server and shown to have happened.
+A proxy before the server causes the fault and confirms that it happened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lose(proxy, lost, trigger):
 
 
 @BOTH
-def test_an_enqueue_makes_one_run(proxy, far, lost):
+def test_an_enqueue_creates_one_run(proxy, far, lost):
     lose(proxy, lost, ENQUEUE)
     id = far.add()
     assert proxy.fired.is_set()
@@ -50,7 +50,7 @@ def test_an_enqueue_makes_one_run(proxy, far, lost):
 
 
 @BOTH
-def test_an_enqueue_with_key_and_unique_name_makes_one_run(proxy, far, lost):
+def test_an_enqueue_with_key_and_unique_name_creates_one_run(proxy, far, lost):
     lose(proxy, lost, COMMIT)
     batch = [far.new(key="k", unique="u"), far.new(key="k"), far.new(unique="u"), far.new()]
     batch[1].unique = "u"
@@ -79,7 +79,7 @@ def far_claim(run):
     return Claim(run.id, 0, 0, 0, 0, run.fence, 1, 0, None, "", None)
 
 
-def test_a_claim_that_didnt_reach_the_server_takes_each_run_once(proxy, far):
+def test_a_claim_that_did_not_reach_the_server_claims_each_run_once(proxy, far):
     far.add_many(2)
     lose(proxy, "request", CLAIM)
     claimed = {claim.id for claim in far.claim("w", 2)}
@@ -148,7 +148,7 @@ def test_a_server_that_is_gone_is_unavailable_and_found_again_later(postgres_url
         assert far.rows("runs") == 1
 
 
-def test_a_call_that_hangs_is_broken_from_outside_and_made_anew(proxy, far):
+def test_a_hanging_call_is_aborted_and_repeated(proxy, far):
     """Packets are dropped, nothing is refused: only whoever looks after stuck calls can end that."""
     far.add()
     proxy.pause()

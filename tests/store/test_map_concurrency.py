@@ -1,4 +1,4 @@
-"""The concurrency of a map is kept by the store: never more children are let go, whatever way others end."""
+"""The concurrency of a map: never more children are active, however others end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.store import Claim
 from holdfast.store.commands import WaitOutcome
-from tests.store.test_family import BAD, LAST_CRASH, finish, join
+from tests.store.test_children import BAD, LAST_CRASH, finish, join
 from tests.support.world import CANCELLED, OVERDUE, SECOND, end_of
 
 
@@ -24,13 +24,13 @@ def let_go(world):
     return found[0][0]
 
 
-def test_only_so_many_children_are_let_go_in_their_order(world, parent):
+def test_only_as_many_children_as_the_concurrency_are_ready(world, parent):
     children = world.spawn("w", parent, 5, concurrency=2)
     assert world.states(children) == ["ready", "ready", "blocked", "blocked", "blocked"]
 
 
 @pytest.mark.parametrize("how", ["done", *BAD])
-def test_the_next_child_is_let_go_when_one_ends_in_any_way(world, parent, how):
+def test_the_next_child_is_released_however_one_ends(world, parent, how):
     children = world.spawn("w", parent, 6, concurrency=2, run=LAST_CRASH)
     join(world, parent)
     for ended in range(1, 7):
@@ -47,7 +47,7 @@ def _as_claim(owned):
     return Claim(owned.id, 0, 0, 0, 0, owned.fence, 1, 0, None, "", None)
 
 
-def test_several_that_end_at_once_let_as_many_go(world, parent):
+def test_several_ends_release_as_many_children(world, parent):
     children = world.spawn("w", parent, 9, concurrency=4)
     claims = world.claim("w", 4, ["child"])
     world.store.attempts.end("w", [end_of(claim, in_tree=True) for claim in claims[:3]])
@@ -55,7 +55,7 @@ def test_several_that_end_at_once_let_as_many_go(world, parent):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "overdue"])
-def test_a_child_that_ends_while_it_is_kept_back_lets_nobody_else_go(world, parent, how):
+def test_a_blocked_child_that_ends_releases_no_sibling(world, parent, how):
     children = world.spawn("w", parent, 5, concurrency=2)
     join(world, parent)
     if how == "cancelled":
@@ -69,7 +69,7 @@ def test_a_child_that_ends_while_it_is_kept_back_lets_nobody_else_go(world, pare
     assert world.states(children)[2:] == ["ready", world.state(children[3]), "ready"]
 
 
-def test_a_child_that_is_tried_again_keeps_its_place(world, parent, clock):
+def test_a_retrying_child_counts_towards_the_concurrency(world, parent, clock):
     world.spawn("w", parent, 4, concurrency=2)
     one, other = world.claim("w", 2, ["child"])
     world.end("w", one, "retrying", in_tree=True)
@@ -78,7 +78,7 @@ def test_a_child_that_is_tried_again_keeps_its_place(world, parent, clock):
     assert (let_go(world), world.claim("w", 8, ["child"])) == (2, [])
 
 
-def test_a_child_with_a_delay_is_scheduled_when_it_is_let_go(world, parent, clock):
+def test_a_child_with_a_delay_is_scheduled_when_released(world, parent, clock):
     children = world.spawn("w", parent, 3, concurrency=1, run={"delay": 30 * SECOND})
     assert world.states(children) == ["scheduled", "blocked", "blocked"]
     clock.advance(30)
@@ -87,7 +87,7 @@ def test_a_child_with_a_delay_is_scheduled_when_it_is_let_go(world, parent, cloc
     assert world.states(children) == ["done", "ready", "blocked"], "its time has come meanwhile"
 
 
-def test_maps_of_one_parent_dont_count_together(world, parent):
+def test_maps_of_one_parent_are_limited_separately(world, parent):
     world.spawn("w", parent, 3, concurrency=1)
     others = world.spawn("w", parent, 3, concurrency=1, key="call#2", n=2)
     finish(world, world.child("w"))
@@ -96,7 +96,7 @@ def test_maps_of_one_parent_dont_count_together(world, parent):
 
 
 @pytest.mark.parametrize("ended", [0, 1, 3])
-def test_a_retried_parent_lets_no_more_children_go_than_before(world, parent, ended):
+def test_a_retried_parent_keeps_to_the_concurrency(world, parent, ended):
     children = world.spawn("w", parent, 6, concurrency=2)
     join(world, parent)
     for _ in range(ended):
@@ -113,7 +113,7 @@ def test_a_retried_parent_lets_no_more_children_go_than_before(world, parent, en
     assert set(world.states(children)) == {"done"}
 
 
-def test_a_retried_child_waits_for_its_turn_while_others_are_kept_back(world, parent):
+def test_a_retried_child_is_blocked_while_the_concurrency_is_used(world, parent):
     children = world.spawn("w", parent, 5, concurrency=2)
     join(world, parent)
     finish(world, world.child("w"), "failed")

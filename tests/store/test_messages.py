@@ -1,4 +1,4 @@
-"""Messages to runs: each is received once, in order, whether the receiver waits already or will."""
+"""Messages to runs: each is received once, in order, by present and future receivers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_messages_to_unfinished_runs_are_kept(world, claim, how):
     assert world.rows("messages") == 1
 
 
-def test_messages_to_runs_that_arent_there_are_refused(world):
+def test_messages_to_missing_runs_are_rejected(world):
     with pytest.raises(RunNotFound):
         world.store.actions.send("00000000-0000-7000-8000-000000000000", "topic", "1")
 
@@ -117,7 +117,7 @@ def withdraw(claim, number=1, n=200):
 
 
 @pytest.mark.parametrize("how", ["open", "given", "taken at once", "recorded"])
-def test_what_a_withdrawn_receive_has_taken_is_the_next_ones_in_order(world, claim, how):
+def test_the_message_of_a_withdrawn_receive_goes_to_the_next_in_order(world, claim, how):
     if how == "taken at once":
         world.store.actions.send(claim.id, "topic", "1")
     receive(world, claim)
@@ -147,7 +147,7 @@ def test_a_withdrawn_receive_gives_its_message_to_one_that_waits(world, claim):
     assert world.waits(claim.id) == {"receive:topic#2": ("message", "1")}
 
 
-def test_a_receive_withdrawn_in_the_group_that_would_begin_it_takes_nothing(world, claim):
+def test_a_receive_withdrawn_in_its_own_batch_takes_nothing(world, claim):
     world.store.actions.send(claim.id, "topic", "1")
     group = [wait_of(claim, "message", "topic", key="receive:topic#1", n=1), withdraw(claim, n=2)]
     for _ in ("once", "again after a lost answer"):
@@ -156,7 +156,7 @@ def test_a_receive_withdrawn_in_the_group_that_would_begin_it_takes_nothing(worl
     assert receive(world, claim, number=2) == WaitOutcome("message", "1")
 
 
-def test_a_withdrawal_of_an_attempt_that_was_lost_keeps_nobody_from_waiting(world, claim):
+def test_a_withdrawal_by_a_lost_attempt_changes_nothing(world, claim):
     receive(world, claim)
     world.suspend("w", claim)
     world.store.actions.send(claim.id, "topic", "1")

@@ -1,4 +1,4 @@
-"""Tables are made and checked once, whoever comes first."""
+"""Tables are created, migrated and checked once, whichever process comes first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_eight_processes_that_start_together_migrate_once(database_url, world):
     assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(newest_version())
 
 
-def test_the_first_use_makes_the_tables_and_later_ones_find_them(world):
+def test_the_first_use_creates_the_tables(world):
     assert world.store.prepare() == [migration.name for migration in migrations()]
     assert world.store.prepare() == []
     assert world.another_store().prepare() == []
@@ -104,7 +104,7 @@ def test_only_the_missing_migrations_are_applied(world, monkeypatch):
     assert dict(world.sql("select name, value from {schema}meta"))["schema"] == str(later.number)
 
 
-def test_a_migration_that_breaks_off_leaves_nothing_half_done(database_url, monkeypatch):
+def test_an_interrupted_migration_is_rolled_back(database_url, monkeypatch):
     known = migrations()
     broken = Migration(newest_version() + 1, "9999_broken.sql", "create table {schema}half (x int); create nonsense;")
     monkeypatch.setattr(migrate, "migrations", lambda: (*known, broken))
@@ -119,7 +119,7 @@ def test_a_migration_that_breaks_off_leaves_nothing_half_done(database_url, monk
     store.close()
 
 
-def test_a_migration_that_breaks_off_leaves_older_tables_as_they_were(world, monkeypatch):
+def test_an_interrupted_migration_leaves_older_tables_unchanged(world, monkeypatch):
     kept = world.add()
     known = migrations()
     broken = Migration(newest_version() + 1, "9999_broken.sql", "alter table {schema}runs add x int; create nonsense;")
@@ -165,7 +165,7 @@ def test_migrations_are_numbered_without_gaps_and_say_which_code_they_need():
     assert all(migration.oldest_code is None or migration.oldest_code <= CODE_VERSION for migration in migrations())
 
 
-def test_schemas_of_one_postgres_database_dont_know_each_other(postgres_url):
+def test_schemas_of_one_postgres_database_are_independent(postgres_url):
     one, other = (Store(open_database(postgres_url, schema)) for schema in ("one", "Other_2"))
     assert one.prepare() == other.prepare() != []
     assert one.lanes.ids([("q", "t")])

@@ -1,4 +1,4 @@
-"""Permits where transactions meet, on PostgreSQL; and rooms that would stay empty, on both databases."""
+"""Permits under concurrent transactions on PostgreSQL, and permits that would stay unused, on both databases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def limited(world):
 # Where transactions meet
 
 
-def test_a_parked_run_that_someone_is_at_for_a_moment_is_looked_at_soon(postgres):
+def test_a_parked_run_that_is_locked_for_a_moment_is_checked_soon(postgres):
     add(postgres)
     parked = add(postgres)
     (run,) = claim(postgres)
@@ -60,7 +60,7 @@ def test_a_parked_run_that_someone_is_at_for_a_moment_is_looked_at_soon(postgres
     assert [each.id for each in claim(postgres)] == [parked]
 
 
-def test_a_counter_is_not_pruned_while_a_claim_takes_from_it(postgres):
+def test_a_counter_is_not_pruned_while_a_claim_uses_it(postgres):
     add(postgres)
     (run,) = claim(postgres)
     postgres.end("w", run, limits=run.limits)
@@ -91,7 +91,7 @@ def test_permits_that_return_together_are_all_counted(postgres):
 # Room that nobody would use
 
 
-def test_a_run_that_waits_for_another_limit_leaves_its_place_to_the_next(limited):
+def test_a_run_parked_on_another_limit_leaves_its_permit_to_the_next(limited):
     add(limited, ONE)
     (run,) = claim(limited)
     both, single = add(limited, ONE, SLOW), add(limited, ONE)
@@ -103,7 +103,7 @@ def test_a_run_that_waits_for_another_limit_leaves_its_place_to_the_next(limited
     assert [each.id for each in claim(limited)] == [single]
 
 
-def test_room_that_nobody_uses_goes_to_others_however_many_stand_before_them(limited):
+def test_unused_permits_reach_runs_behind_many_parked_ones(limited):
     add(limited)
     (run,) = claim(limited)
     unclaimed = [add(limited, task="unheard-of") for _ in range(20)]
@@ -119,7 +119,7 @@ def test_room_that_nobody_uses_goes_to_others_however_many_stand_before_them(lim
     assert len(unclaimed) < MAX_UNPARKED_RUNS
 
 
-def test_a_rate_is_looked_at_when_its_window_moves_on_though_the_runs_take_long(limited):
+def test_a_rate_is_checked_when_its_window_moves_even_if_runs_take_long(limited):
     for _ in range(3):
         add(limited, SLOW)
     starts = []

@@ -1,4 +1,4 @@
-"""Permits in the store: taken by claims, returned with the session's hold on a run, whatever way that ends."""
+"""Permits: taken by claims, and returned however the session's ownership of a run ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counter(world, place=ONE):
     return world.store.limits.counter(place)
 
 
-def test_a_claim_takes_no_more_than_there_are_permits_and_parks_the_others(limited):
+def test_a_claim_takes_only_as_many_runs_as_permits_and_parks_the_others(limited):
     runs = [add(limited) for _ in range(3)]
     (first,) = claim(limited)
     assert first.id == runs[0]
@@ -84,7 +84,7 @@ def test_a_permit_returns_with_the_end_of_an_attempt(limited, how):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "overdue"])
-def test_a_run_ended_from_outside_keeps_its_permit_until_its_worker_lets_go(limited, how):
+def test_a_cancelled_run_keeps_its_permit_until_its_worker_releases_it(limited, how):
     add(limited, deadline_in=SECOND)
     waiting = add(limited)
     (run,) = claim(limited)
@@ -111,7 +111,7 @@ def test_a_thread_that_outlives_its_attempt_keeps_the_permit(limited):
     assert len(claim(limited)) == 1
 
 
-def test_the_next_one_is_let_in_by_priority_then_arrival(limited):
+def test_parked_runs_are_unparked_by_priority_then_arrival(limited):
     add(limited)
     (run,) = claim(limited)
     low, high, later = add(limited), add(limited, priority=5), add(limited, priority=5)
@@ -124,7 +124,7 @@ def test_the_next_one_is_let_in_by_priority_then_arrival(limited):
     assert order == [high, later, low]
 
 
-def test_a_full_limit_keeps_nobody_else_waiting(limited):
+def test_a_full_limit_does_not_block_other_runs(limited):
     for _ in range(600):
         add(limited)
     other = add(limited, counter_key("one", "other"))
@@ -135,7 +135,7 @@ def test_a_full_limit_keeps_nobody_else_waiting(limited):
     assert counter(limited).used == 1
 
 
-def test_a_rate_lets_so_many_start_in_any_window(limited):
+def test_a_rate_bounds_the_starts_in_any_window(limited):
     for _ in range(6):
         add(limited, SLOW)
     starts = []
@@ -150,7 +150,7 @@ def test_a_rate_lets_so_many_start_in_any_window(limited):
     assert starts[-1] - starts[0] <= 2.2 * SECOND, "no slot of the window is left unused"
 
 
-def test_those_that_wait_for_a_rate_are_looked_at_when_it_has_room(limited):
+def test_runs_parked_on_a_rate_are_checked_when_it_has_room(limited):
     for _ in range(3):
         add(limited, SLOW)
     assert len(claim(limited)) == 2
@@ -160,7 +160,7 @@ def test_those_that_wait_for_a_rate_are_looked_at_when_it_has_room(limited):
     assert len(claim(limited)) == 1
 
 
-def test_those_that_wait_for_a_permit_are_looked_at_even_if_nobody_told_them(limited):
+def test_parked_runs_are_checked_even_without_a_returned_permit(limited):
     add(limited)
     waiting = add(limited)
     claim(limited)
@@ -171,7 +171,7 @@ def test_those_that_wait_for_a_permit_are_looked_at_even_if_nobody_told_them(lim
     assert [each.id for each in claim(limited)] == [waiting]
 
 
-def test_a_changed_limit_counts_at_once(limited):
+def test_a_changed_limit_applies_at_once(limited):
     for _ in range(3):
         add(limited)
     assert len(claim(limited)) == 1
@@ -207,7 +207,7 @@ def test_unused_counters_are_pruned(limited):
     assert limited.rows("limits") == 0
 
 
-def test_a_claim_that_lost_its_session_takes_nothing(limited):
+def test_a_claim_without_a_valid_lease_takes_no_permits(limited):
     add(limited)
     limited.clock.advance(61)
     assert claim(limited) == []

@@ -177,7 +177,7 @@ def test_a_claim_reads_lanes_in_their_order_where_it_may_want_all_that_is_ready(
         assert plan.count("Index Scan using holdfast_runs_ready") == 2, plan
 
 
-def test_parked_runs_are_not_read_by_claims_and_only_as_many_as_are_let_in(postgres, statistics):
+def test_claims_do_not_read_parked_runs_and_unparking_reads_only_what_it_unparks(postgres, statistics):
     statements = Statements("holdfast.store.sql", postgres.store.database.dialect)
     picked = list(walk(explain(statistics, statements.get("pick_limited", 64), VALUES, "analyze,")))
     scans = [node for node in picked if node.get("Index Name") == "holdfast_runs_ready"]
@@ -189,7 +189,7 @@ def test_parked_runs_are_not_read_by_claims_and_only_as_many_as_are_let_in(postg
     assert parked["Actual Rows"] == 3
 
 
-def test_pruning_reads_no_more_than_it_deletes_however_much_is_over(postgres, statistics):
+def test_pruning_reads_no_more_than_it_deletes_however_many_runs_expired(postgres, statistics):
     statement = Statements("holdfast.store.sql", postgres.store.database.dialect).get("pick_expired")
     nodes = list(walk(explain(statistics, statement, VALUES | {"now": 2 * VALUES["now"]}, "analyze,")))
     (expired,) = [node for node in nodes if node.get("Index Name") == "holdfast_runs_expiry"]
@@ -272,7 +272,7 @@ def walks_on_sqlite(scan, plan):
     return not re.search(rf"(MATERIALIZE|CO-ROUTINE) {re.escape(name)}$", plan, re.MULTILINE)
 
 
-def test_what_an_old_snapshot_keeps_in_the_index_is_not_walked_over_by_claims_that_go_on(postgres_url):
+def test_resumed_claims_do_not_scan_dead_index_entries_kept_by_an_old_snapshot(postgres_url):
     with closing(World(postgres_url)) as world, psycopg.connect(postgres_url) as old:
         world.session("w")
         old.execute("set transaction isolation level repeatable read")

@@ -1,4 +1,4 @@
-"""Queues: pausing keeps claims away, resuming lets them come, and both say what they changed."""
+"""Queues: pausing keeps claims away, resuming allows them, and both return what they changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lanes(world, *queues):
     return [world.lane("task", queue) for queue in queues]
 
 
-def test_a_paused_queues_runs_stay_ready_and_are_not_claimed(world):
+def test_runs_of_a_paused_queue_stay_ready_and_are_not_claimed(world):
     world.session("w")
     paused, other = world.add(queue="billing"), world.add(queue="mail")
     assert world.store.queues.pause(["billing"]) == ["billing"]
@@ -43,7 +43,7 @@ def test_no_store_claims_after_the_pause_has_committed(world):
     assert not other.claims.has_ready(asked)
 
 
-def test_a_run_that_comes_into_a_paused_queue_waits_there(world):
+def test_a_run_enqueued_into_a_paused_queue_waits(world):
     world.session("w")
     world.store.queues.pause(["new queue"])
     world.add(queue="new queue")
@@ -58,7 +58,7 @@ def test_a_resumed_queue_is_claimed_from_in_the_old_order(world):
     assert [claim.id for claim in world.store.claims.claim("w", lanes(world, "billing"), 4)] == ids
 
 
-def test_pause_and_resume_answer_only_what_they_changed(world, clock):
+def test_pause_and_resume_return_only_what_they_changed(world, clock):
     assert world.store.queues.pause(["b", "a", "a"]) == ["a", "b"]
     clock.advance(5)
     assert world.store.queues.pause(["a", "c"]) == ["c"]
@@ -69,7 +69,7 @@ def test_pause_and_resume_answer_only_what_they_changed(world, clock):
     assert rows["a"].paused_at is None
 
 
-def test_a_run_that_runs_in_a_queue_being_paused_goes_on_and_ends(world):
+def test_a_running_run_of_a_queue_that_is_paused_finishes(world):
     world.session("w")
     claim = world.running("w")
     world.store.queues.pause(["default"])
@@ -90,7 +90,7 @@ def test_lanes_of_a_paused_queue_count_as_busy_only_while_something_runs(world):
     assert world.store.claims.has_active(asked)
 
 
-def test_a_run_that_will_be_ready_in_a_paused_queue_keeps_nobody_waiting(world):
+def test_a_scheduled_run_of_a_paused_queue_is_not_active(world):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -147,7 +147,7 @@ def test_odd_queue_names_are_paused_like_any_other(world, name):
     assert world.store.claims.claim("w", lanes(world, name), 1) == []
 
 
-def test_resuming_tells_whoever_watches(world):
+def test_resuming_notifies_listeners(world):
     world.session("w")
     world.store.sessions.mark_idle("w", True)
     world.store.queues.pause(["default"])
@@ -165,7 +165,7 @@ def test_resuming_tells_whoever_watches(world):
     assert time.monotonic() - began < 20
 
 
-def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
+def test_an_interrupted_listener_stops_at_once(world):
     watch = world.store.database.change_listener()
     stop = threading.Event()
     watch.wait(0, stop)  # the first look only begins to watch
@@ -182,7 +182,7 @@ def test_a_watch_that_is_rung_notices_at_once_that_it_shall_stop(world):
     assert stopped
 
 
-def test_a_watch_looks_less_often_while_its_own_process_writes_without_a_pause():
+def test_a_listener_polls_less_often_while_its_own_process_writes_constantly():
     class Stop(threading.Event):
         def wait(self, timeout=None):
             paused.append(timeout)
@@ -202,7 +202,7 @@ def test_a_watch_looks_less_often_while_its_own_process_writes_without_a_pause()
     assert paused[10:] == [BUSY_POLL_INTERVAL_S] + [POLL_INTERVAL_S] * 9, "a pause, and it looks as ever"
 
 
-def test_a_watch_takes_its_own_process_for_another_only_now_and_then(tmp_path, monkeypatch):
+def test_a_listener_rarely_mistakes_its_own_writes_for_those_of_others(tmp_path, monkeypatch):
     ours = SqliteDatabase(str(tmp_path / "shared.db"))
     theirs = SqliteDatabase(str(tmp_path / "shared.db"))
     write = Statement("write", "create table if not exists t (n); insert into t values (1)", ())

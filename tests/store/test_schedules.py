@@ -1,4 +1,4 @@
-"""Schedules in the store: what code declares, slots and the runs they make, catching up, overlap, operators."""
+"""Schedules in the store: declarations, slots and their runs, catch-up, overlap, operator actions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def options(world: World, id: str) -> Any:
 # Slots
 
 
-def test_a_slot_makes_one_run_when_its_time_has_come(world, clock):
+def test_a_due_slot_creates_one_run(world, clock):
     declare(world, "tick", args='{"x":1}')
     assert world.store.schedules.until_next() == MINUTE
     assert world.store.schedules.fire().created == []
@@ -68,7 +68,7 @@ def test_a_slot_makes_one_run_when_its_time_has_come(world, clock):
     assert world.rows("runs") == 1
 
 
-def test_eight_schedulers_make_one_run_of_a_slot(world, clock):
+def test_eight_schedulers_create_one_run_per_slot(world, clock):
     declare(world, "tick", "tock")
     stores = [world.another_store() for _ in range(8)]
     for store in stores:
@@ -91,7 +91,7 @@ def test_eight_schedulers_make_one_run_of_a_slot(world, clock):
         assert world.rows("runs") == world.rows("slots") == 2 * turn
 
 
-def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world, clock):
+def test_an_interruption_between_run_and_next_slot_leaves_nothing(world, clock):
     declare(world, "tick")
     clock.advance(60)
 
@@ -111,10 +111,10 @@ def test_what_breaks_off_between_the_run_and_the_next_slot_leaves_nothing(world,
 @contextmanager
 def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
     """Calls a function before each statement of the store's schedules."""
-    executor = store.schedules._executor
+    open_transaction = store.schedules._open
 
     def watched(connection: Any) -> Any:
-        tx = executor(connection)
+        tx = open_transaction(connection)
 
         def call(name: str, **values: Any) -> Any:
             before(name)
@@ -122,11 +122,11 @@ def watching(store: Any, before: Callable[[str], None]) -> Iterator[None]:
 
         return SimpleNamespace(execute=call, payloads=tx.payloads)
 
-    store.schedules._executor = watched
+    store.schedules._open = watched
     yield
 
 
-def test_a_slot_that_was_made_before_is_not_made_again_whatever_the_cursor_says(world, clock):
+def test_a_slot_never_fires_twice_whatever_next_at_says(world, clock):
     declare(world, "tick", catch_up="all")
     clock.advance(120)
     assert fire(world) == minutes(world, 1, 2)
@@ -135,7 +135,7 @@ def test_a_slot_that_was_made_before_is_not_made_again_whatever_the_cursor_says(
     assert fire(world) == minutes(world, 3)
 
 
-def test_many_schedules_due_at_once_are_all_made(world, clock):
+def test_many_schedules_due_at_once_all_fire(world, clock):
     names = [f"s{n:03}" for n in range(120)]
     declare(world, *names)
     clock.advance(60)
@@ -143,7 +143,7 @@ def test_many_schedules_due_at_once_are_all_made(world, clock):
 
 
 @pytest.mark.parametrize("part", ["timing", "rules", "template"])
-def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_nobody(world, clock, part):
+def test_an_unreadable_schedule_is_skipped_and_does_not_block_others(world, clock, part):
     declare(world, "new", "tick")
     world.sql(f"update {{schema}}schedules set {part} = :new where name = 'new'", new='{"moon":"full"}')
     clock.advance(60)
@@ -153,7 +153,7 @@ def test_a_schedule_that_this_code_can_not_read_is_left_to_others_and_holds_up_n
     assert row(world, "new").next_at == clock.now
 
 
-def test_many_schedules_that_this_code_can_not_read_hold_up_nobody(world, clock):
+def test_many_unreadable_schedules_do_not_block_others(world, clock):
     names = [f"new {n:03}" for n in range(120)]
     declare(world, *names, "tick")
     world.sql("update {schema}schedules set timing = :timing where name <> 'tick'", timing='{"moon":"full"}')
@@ -163,7 +163,7 @@ def test_many_schedules_that_this_code_can_not_read_hold_up_nobody(world, clock)
     assert sorted(fired.unreadable) == names
 
 
-def test_a_schedule_that_is_over_makes_nothing_more(world, clock):
+def test_an_ended_schedule_fires_no_more(world, clock):
     declare(world, "tick", timing=Timing(every=MINUTE, end=clock.now + 2 * MINUTE), catch_up="all")
     clock.advance(600)
     assert fire(world) == minutes(world, 1, 2)
@@ -171,7 +171,7 @@ def test_a_schedule_that_is_over_makes_nothing_more(world, clock):
     assert world.store.schedules.until_next() is None
 
 
-def test_jitter_lets_a_run_begin_later_and_leaves_its_slot_alone(world, clock):
+def test_jitter_delays_the_run_but_not_the_slot(world, clock):
     declare(world, *(f"s{n}" for n in range(50)), jitter=30 * SECOND)
     clock.advance(60)
     made = world.store.schedules.fire().created
@@ -238,7 +238,7 @@ def test_after_a_very_long_time_the_last_thousand_are_caught_up(world, clock):
 
 
 @pytest.mark.parametrize("end", ["unfinished", "cancelled", "pruned"])
-def test_with_overlap_skip_a_slot_waits_for_nobody_but_is_passed_over(world, clock, end):
+def test_with_overlap_skip_a_slot_is_skipped_while_a_run_is_unfinished(world, clock, end):
     declare(world, "tick", overlap="skip")
     clock.advance(60)
     (first,) = world.store.schedules.fire().created
@@ -254,7 +254,7 @@ def test_with_overlap_skip_a_slot_waits_for_nobody_but_is_passed_over(world, clo
     assert fire(world) == ([] if end == "unfinished" else minutes(world, 3))
 
 
-def test_with_overlap_skip_of_many_missed_slots_the_first_makes_a_run(world, clock):
+def test_with_overlap_skip_the_first_of_many_missed_slots_fires(world, clock):
     declare(world, "tick", overlap="skip", catch_up="all")
     clock.advance(5 * 60)
     assert fire(world) == minutes(world, 1)
@@ -289,7 +289,7 @@ def test_the_same_declaration_again_changes_nothing(world, clock):
     assert row(world).next_at == minutes(world, 1)[0][1]
 
 
-def test_another_timing_begins_anew_and_missed_slots_of_the_old_one_are_gone(world, clock):
+def test_a_new_timing_starts_anew_and_drops_missed_slots(world, clock):
     declare(world, "tick", catch_up="all")
     clock.advance(190)
     assert declare(world, "tick", catch_up="all", timing=Timing(every=2 * MINUTE)) == ([], ["tick"], [], {})
@@ -306,7 +306,7 @@ def test_other_arguments_leave_the_slots_as_they_are(world, clock):
     assert {world.row(each.run)["args"] for each in made} == {'{"x":2}'}
 
 
-def test_what_disappears_from_the_code_is_orphaned_and_makes_nothing(world, clock):
+def test_a_schedule_removed_from_the_code_is_orphaned_and_does_not_fire(world, clock):
     declare(world, "tick", "tock", catch_up="all")
     assert declare(world, "tock", catch_up="all").orphaned == ["tick"]
     assert declare(world, "tock", catch_up="all").orphaned == [], "once"
@@ -327,7 +327,7 @@ def test_apps_that_share_a_database_leave_each_others_schedules_alone(world, clo
     assert sorted(name for name, _ in fire(world)) == ["tick", "tock"]
 
 
-def test_a_name_that_another_app_has_goes_to_the_one_that_declared_it_last(world, clock):
+def test_a_name_belongs_to_the_app_that_declared_it_last(world, clock):
     declare(world, "tick", app="shop")
     clock.advance(30)
     assert declare(world, "tick", app="shop.main") == ([], ["tick"], [], {"tick": "shop"})
@@ -364,7 +364,7 @@ def test_eight_workers_that_start_together_declare_once(world, clock):
 # Operators
 
 
-def test_a_paused_schedule_makes_nothing_and_goes_on_from_when_it_is_resumed(world, clock):
+def test_a_paused_schedule_does_not_fire_and_continues_from_its_resumption(world, clock):
     declare(world, "tick", catch_up="all")
     assert world.store.schedules.pause(["tick", "nobody"]) == ["tick"]
     assert world.store.schedules.pause(["tick"]) == []
@@ -381,7 +381,7 @@ def test_a_paused_schedule_makes_nothing_and_goes_on_from_when_it_is_resumed(wor
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_run_that_is_asked_for_is_beside_the_slots(world, clock, paused):
+def test_run_now_creates_a_run_beside_the_slots(world, clock, paused):
     declare(world, "tick", jitter=30 * SECOND)
     if paused:
         world.store.schedules.pause(["tick"])
@@ -394,7 +394,7 @@ def test_a_run_that_is_asked_for_is_beside_the_slots(world, clock, paused):
     assert row(world).next_at == minutes(world, 1)[0][1]
 
 
-def test_a_run_that_is_asked_for_at_a_slot_takes_nothing_from_it(world, clock):
+def test_run_now_at_a_slot_does_not_replace_the_slot(world, clock):
     declare(world, "tick")
     clock.advance(60)
     world.store.schedules.run_now("tick")

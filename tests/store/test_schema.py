@@ -1,4 +1,4 @@
-"""What the schema itself keeps from happening, whoever writes."""
+"""What the constraints of the schema reject."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SET = "update {schema}runs set "
         "fence = null",
     ],
 )
-def test_a_ready_run_cant_be_changed_into_what_makes_no_sense(world, change):
+def test_constraints_reject_inconsistent_ready_runs(world, change):
     id = world.add()
     before = world.row(id)
     with pytest.raises(DataFault):
@@ -86,7 +86,7 @@ def test_two_finished_runs_may_have_one_unique_name(world):
         ("meta", "name, value", "'x', '1'"),
     ],
 )
-def test_nothing_is_there_twice(world, table, columns, values):
+def test_duplicate_rows_are_rejected(world, table, columns, values):
     run = "cast('00000000-0000-7000-8000-000000000000' as {uuid})"
     insert = f"insert into {{schema}}{table} ({columns}) values ({values.replace('{run}', run)})"
     world.sql(insert)

@@ -1,4 +1,4 @@
-"""Reads that may take only so long, for those who answer many askers."""
+"""Reads with a time limit, for processes that serve many requests."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_turns_come_in_the_order_of_arrival_and_heartbeats_first(queue: Callable
     assert all(waiter.queue.last_wait_s > 0 and waiter.queue.waiting_since is None for waiter in waiters)
 
 
-def test_who_has_just_written_for_long_doesnt_pass_who_waits(queue: Callable[..., SqliteWriteQueue]) -> None:
+def test_a_writer_that_wrote_for_long_does_not_pass_waiting_ones(queue: Callable[..., SqliteWriteQueue]) -> None:
     holder = queue()
     turns: list[str] = []
     holder.acquire()
@@ -113,7 +113,7 @@ def test_a_frozen_waiter_loses_its_place(queue: Callable[..., SqliteWriteQueue],
     assert writer.last_wait_s == 0.0, "it is waited for only once"
 
 
-def test_a_turn_that_doesnt_come_is_gone_without_and_the_queue_left_alone(
+def test_a_writer_whose_turn_does_not_come_proceeds_without_the_queue(
     queue: Callable[..., SqliteWriteQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.01)
@@ -140,7 +140,7 @@ def test_a_lock_file_that_was_deleted_is_made_again(
     assert second._is_locked(write_queue.WRITER, 1), "both use the new file"
 
 
-def test_a_forked_child_lets_go_of_nothing_that_its_parent_has(queue: Callable[..., SqliteWriteQueue]) -> None:
+def test_a_forked_child_releases_nothing_of_its_parent(queue: Callable[..., SqliteWriteQueue]) -> None:
     holder, other = queue(), queue()
     holder.acquire()
     pid = os.fork()
@@ -163,7 +163,7 @@ def test_without_a_lock_file_writers_go_straight_to_sqlite(sqlite_url: str, tmp_
     world.close()
 
 
-def test_who_keeps_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_of_the_write_lock_is_named(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_queue, "WAIT_TIMEOUT_S", 0.05)
     monkeypatch.setattr("holdfast.database.sqlite_connection.BUSY_TIMEOUT_S", 0.02)
     world = World(sqlite_url)
@@ -194,7 +194,7 @@ def test_another_programs_writer_is_waited_for(sqlite_url: str, tmp_path: Path) 
 # Threads of one process
 
 
-def test_a_thread_that_uses_a_line_again_and_again_starves_no_other() -> None:
+def test_a_thread_that_uses_a_connection_constantly_starves_no_other() -> None:
     lock = FairLock()
     order: list[str] = []
     stop = threading.Event()

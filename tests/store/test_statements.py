@@ -1,4 +1,4 @@
-"""Every statement of the store is understood by the database it is for."""
+"""Every statement of the store is valid on the database it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows are stored on PostgreSQL, which writes a new version of a row for each change."""
+"""Storage of rows on PostgreSQL, which writes a new version of a row for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens by the clock: scheduled runs come due, deadlines pass, old runs are pruned, held ones freed."""
+"""Timers: scheduled runs come due, deadlines pass, expired runs are pruned, held ones released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_scheduled_runs_become_ready_when_their_time_has_come(world, clock):
     assert world.store.timers.promote_due() == 0
 
 
-def test_what_was_due_first_is_promoted_first_in_batches_of_500(world, clock):
+def test_due_runs_are_promoted_in_order_in_batches_of_500(world, clock):
     last = world.add(delay=2 * SECOND)
     world.add_many(500, delay=SECOND)
     clock.advance(10)
@@ -35,7 +35,7 @@ def test_promoted_runs_are_claimed_by_priority_and_due_time(world, clock):
     assert [claim.id for claim in world.claim("w", 4)] == [ids[2], ids[1], ids[0]]
 
 
-def test_next_due_tells_the_earlier_of_due_times_and_deadlines(world, clock):
+def test_due_returns_the_earliest_due_time_and_deadline(world, clock):
     def next_due():
         return world.store.timers.due().next()
 
@@ -89,7 +89,7 @@ def test_an_unfinished_run_past_its_deadline_fails_whatever_it_is_doing(world, c
     assert world.store.timers.fail_overdue(OVERDUE) == []
 
 
-def test_the_worker_of_an_overdue_run_keeps_its_mark_until_it_lets_go(world, clock):
+def test_an_overdue_run_keeps_its_session_until_the_worker_releases_it(world, clock):
     world.session("w")
     claim = world.running("w", deadline_in=10 * SECOND)
     started = clock.now
@@ -120,7 +120,7 @@ def finished(world, keep):
     return claim.id
 
 
-def test_only_finished_runs_whose_time_is_over_are_pruned_with_their_history(world, clock):
+def test_only_expired_runs_are_pruned_with_their_history(world, clock):
     old, young = finished(world, 1 * DAY), finished(world, 2 * DAY)
     unfinished = world.add(keep=1)
     clock.advance(86_400 - 0.000001)
@@ -136,7 +136,7 @@ def test_only_finished_runs_whose_time_is_over_are_pruned_with_their_history(wor
 
 
 @pytest.mark.parametrize("verb", ["cancel", "overdue", "crash"])
-def test_runs_that_ended_otherwise_are_pruned_too(world, clock, verb):
+def test_unsuccessful_runs_are_pruned_too(world, clock, verb):
     world.session("w")
     claim = world.running("w", keep=DAY, deadline_in=60 * SECOND, max_crashes=0)
     if verb == "cancel":
@@ -150,7 +150,7 @@ def test_runs_that_ended_otherwise_are_pruned_too(world, clock, verb):
     assert world.rows("history") == 0
 
 
-def test_a_run_that_a_worker_is_still_at_is_kept(world, clock):
+def test_a_run_that_a_session_still_owns_is_kept(world, clock):
     world.session("w", lease=10 * 86_400)
     claim = world.running("w", keep=DAY)
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -180,7 +180,7 @@ def test_pruning_goes_in_batches_and_says_when_there_may_be_more(world, clock):
 # Runs that wait for a predecessor's worker
 
 
-def test_a_successor_waits_until_the_cancelled_predecessor_is_let_go(world):
+def test_a_successor_is_held_until_the_cancelled_predecessor_is_released(world):
     world.session("w")
     world.session("v")
     old = world.running("w", unique="u")
@@ -195,7 +195,7 @@ def test_a_successor_waits_until_the_cancelled_predecessor_is_let_go(world):
     assert [claim.id for claim in world.claim("v")] == [successor]
 
 
-def test_a_successor_waits_no_longer_when_the_predecessors_worker_is_dead(world, clock):
+def test_a_successor_is_released_when_the_predecessors_worker_is_dead(world, clock):
     world.session("w")
     old = world.running("w", unique="u")
     world.store.actions.cancel(old.id, CANCELLED)
@@ -228,7 +228,7 @@ def test_a_retry_waits_for_the_worker_of_another_run_of_its_unique_name(world):
     assert world.store.timers.release_held() == 1
 
 
-def test_what_is_held_for_another_reason_isnt_freed(world):
+def test_runs_held_for_another_reason_are_not_released(world):
     id = world.add()
     world.sql("update {schema}runs set held = 'limit'")
     assert world.store.timers.release_held() == 0

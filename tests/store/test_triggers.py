@@ -1,4 +1,4 @@
-"""Triggers in the store: one poller at a time, rights that end by themselves, what came of the last polls."""
+"""Triggers in the store: one poller at a time, leases that expire, outcomes of the last polls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_poll_that_takes_longer_than_the_interval_is_followed_at_once(world, c
     assert world.store.triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
-def test_the_right_of_a_poller_that_died_ends_by_itself_and_its_late_word_does_not_count(world, clock):
+def test_the_lease_of_a_dead_poller_expires_and_its_late_result_is_rejected(world, clock):
     declare(world, "files")
     world.store.triggers.acquire_due("a", {"files": (40 * SECOND, 30 * SECOND)})
     clock.advance(39)
@@ -58,7 +58,7 @@ def test_the_right_of_a_poller_that_died_ends_by_itself_and_its_late_word_does_n
     assert not end(world, "b", 2), "once"
 
 
-def test_a_poll_that_died_is_made_up_for_when_its_time_is_over_however_long_the_interval(world, clock):
+def test_a_dead_poll_is_repeated_when_its_lease_expires_however_long_the_interval(world, clock):
     declare(world, "files")
     daily = {"files": (40 * SECOND, 86_400 * SECOND)}
     world.store.triggers.acquire_due("a", daily)
@@ -71,7 +71,7 @@ def test_a_poll_that_died_is_made_up_for_when_its_time_is_over_however_long_the_
     assert world.store.triggers.until_next(["files"]) == 86_400 * SECOND, "the next one is counted from its beginning"
 
 
-def test_a_poll_that_was_broken_off_is_due_at_once(world, clock):
+def test_an_interrupted_poll_is_due_at_once(world, clock):
     declare(world, "files")
     world.store.triggers.acquire_due("a", WANTED)
     clock.advance(5)
@@ -80,7 +80,7 @@ def test_a_poll_that_was_broken_off_is_due_at_once(world, clock):
     assert world.store.triggers.acquire_due("b", WANTED) == {"files": 2}
 
 
-def test_eight_pollers_one_poll(world, clock):
+def test_eight_pollers_acquire_a_trigger_once(world, clock):
     declare(world, "files", "mails")
     stores = [world.another_store() for _ in range(8)]
     wanted = {**WANTED, "mails": (10 * SECOND, 30 * SECOND)}
@@ -113,7 +113,7 @@ def test_the_last_polls_are_kept(world, clock):
     assert (row.kind, row.found, row.made, row.polled_at) == ("trigger", 25, 2, clock.now - 30 * SECOND)
 
 
-def test_paused_and_orphaned_triggers_are_not_polled_and_one_that_is_asked_for_is_at_once(world, clock):
+def test_paused_and_orphaned_triggers_are_not_polled_and_run_now_polls_at_once(world, clock):
     declare(world, "files")
     triggers, schedules = world.store.triggers, world.store.schedules
     schedules.pause(["files"])
@@ -131,7 +131,7 @@ def test_paused_and_orphaned_triggers_are_not_polled_and_one_that_is_asked_for_i
     assert triggers.acquire_due("a", WANTED) == {"files": 3}
 
 
-def test_a_trigger_makes_no_slots_and_a_schedule_is_not_polled(world, clock):
+def test_a_trigger_has_no_slots_and_a_schedule_is_not_polled(world, clock):
     declare(world, "files")
     clock.advance(60)
     assert world.store.schedules.until_next() is None

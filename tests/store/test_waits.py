@@ -1,4 +1,4 @@
-"""Waits: registered once, settled once, and a run that sleeps is woken by what it waits for, and by nothing else."""
+"""Waits: registered once, resolved once; a suspended run is woken only by what it waits for."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_next_time_that_something_is_due_counts_waits(world, claim, clock):
 # Waking
 
 
-def test_a_wait_that_comes_to_something_while_its_run_runs_doesnt_touch_the_run(world, claim, clock):
+def test_a_wait_resolved_while_its_run_is_running_does_not_change_the_run(world, claim, clock):
     world.wait("w", claim, "event", "x")
     world.store.events.emit(None, "x", "1")
     row = world.row(claim.id)
@@ -75,7 +75,7 @@ def test_a_wait_that_comes_to_something_while_its_run_runs_doesnt_touch_the_run(
     assert settled(world, claim) == [("event", "event", WaitOutcome("event", "1"))]
 
 
-def test_a_run_that_suspends_when_something_came_already_is_ready_at_once(world, claim):
+def test_a_run_that_suspends_with_a_resolved_wait_is_ready_at_once(world, claim):
     world.wait("w", claim, "event", "x")
     world.wait("w", claim, "sleep", delay=99)
     world.store.events.emit(None, "x", "1")
@@ -98,7 +98,7 @@ def test_a_run_with_several_waits_is_woken_by_the_first_and_keeps_the_others(wor
     assert world.kinds(claim.id) == ["waiting"]
 
 
-def test_recording_what_came_of_a_wait_ends_it(world, claim, clock):
+def test_recording_the_outcome_of_a_wait_deletes_it(world, claim, clock):
     world.wait("w", claim, "sleep", delay=1)
     world.wait("w", claim, "event", "x")
     clock.now += 1
@@ -135,13 +135,13 @@ def test_a_retried_attempt_that_isnt_a_resumption_counts(world, claim):
     assert {run.id == claim.id: run.attempt for run in world.claim("w", 2)} == {True: 2, False: 1}
 
 
-def test_a_run_that_ends_waits_for_nothing_any_more(world, claim):
+def test_an_ended_run_has_no_waits(world, claim):
     world.wait("w", claim, "sleep", delay=1)
     world.end("w", claim, in_tree=True)
     assert world.rows("waits") == 0
 
 
-def test_due_waits_are_settled_in_small_batches(world, clock):
+def test_due_waits_are_resolved_in_small_batches(world, clock):
     world.session("w")
     ids = world.add_many(501)
     claims = world.claim("w", 512)
@@ -157,7 +157,7 @@ def test_due_waits_are_settled_in_small_batches(world, clock):
 # Timeouts
 
 
-def test_a_wait_that_timed_out_stays_so_when_the_event_comes_later(world, claim, clock):
+def test_a_timeout_stays_when_the_event_comes_later(world, claim, clock):
     world.wait("w", claim, "event", "x", delay=5)
     clock.now += 5
     world.store.timers.resolve_due_waits()
@@ -167,7 +167,7 @@ def test_a_wait_that_timed_out_stays_so_when_the_event_comes_later(world, claim,
     assert world.waits(claim.id) in ({"event": ("due", None)}, {}), "it never becomes the event"
 
 
-def test_an_event_that_came_first_isnt_a_timeout_later(world, claim, clock):
+def test_an_event_that_came_first_does_not_time_out_later(world, claim, clock):
     world.wait("w", claim, "event", "x", delay=5)
     world.store.events.emit(None, "x", "1")
     clock.now += 5
@@ -186,7 +186,7 @@ def test_an_event_that_came_first_isnt_a_timeout_later(world, claim, clock):
         ("join", '"id"', WaitOutcome("failed", "id")),
     ],
 )
-def test_the_outcome_of_a_wait_is_read_back_from_its_record(world, claim, kind, value, outcome):
+def test_the_outcome_of_a_wait_is_read_back_from_its_checkpoint(world, claim, kind, value, outcome):
     world.record("w", claim, 10, "event", kind=kind, value=value)
     assert world.wait("w", claim, "event", "x") == outcome
 
@@ -195,7 +195,7 @@ def test_the_outcome_of_a_wait_is_read_back_from_its_record(world, claim, kind, 
 
 
 @pytest.mark.parametrize("came", ["event", "due", "message"])
-def test_a_wait_said_again_after_it_came_to_something_gives_just_that(world, claim, clock, came):
+def test_a_repeated_wait_returns_the_recorded_outcome(world, claim, clock, came):
     """The answer to the registration got lost; what came meanwhile must neither be lost nor come twice."""
     wait = wait_of(claim, "message", "topic", delay=5) if came == "message" else wait_of(claim, "event", "x", delay=5)
     assert world.write("w", wait) == [WaitRegistered(5)]
@@ -220,7 +220,7 @@ def test_a_wait_said_again_after_it_came_to_something_gives_just_that(world, cla
         assert world.wait("w", claim, "message", "topic", key="next", n=12) == WaitOutcome("message", '"second"')
 
 
-def test_a_group_that_emits_what_it_waits_for_finds_it(world, claim):
+def test_a_batch_that_emits_the_event_it_waits_for_resolves_the_wait(world, claim):
     other = world.running("w")
     emit = EmitCommand(held(other), 1, "emit", event_target(None, "x"), None, "x", "5")
     assert world.write("w", wait_of(claim, "event", "x"), emit) == [WaitOutcome("event", "5"), Written("true")]

@@ -18,8 +18,8 @@ from holdfast.store.commands import (
     SpawnCommand,
     WaitCommand,
 )
-from holdfast.store.completion import encode_map_value
 from holdfast.store.module import json_rows
+from holdfast.store.propagation import encode_map_value
 from holdfast.store.rows import RecoveryResult
 from holdfast.store.waits import event_target
 

@@ -125,9 +125,8 @@ class RunCounts(StoreModule):
     def unfinished(self) -> dict[str, LaneCounts]:
         """Count unfinished runs by stored state and by lane."""
         found: dict[str, LaneCounts] = {}
-        for statement, limit in {
-            "count_ready": MAX_INDEX_ENTRIES, **dict.fromkeys(_SCATTERED, MAX_SCATTERED_ROWS)
-        }.items():  # fmt: skip
+        for statement in ("count_ready", *_SCATTERED):
+            limit = MAX_SCATTERED_ROWS if statement in _SCATTERED else MAX_INDEX_ENTRIES
             rows = self._execute("read", statement, limit=limit)
             exact = sum(runs for _, _, runs in rows) < limit
             for state, lane, runs in rows:

@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast.database import Row
 from holdfast.model.run import FINAL_STATES
-from holdfast.store.completion import propagate_ends
 from holdfast.store.limits import return_permits
-from holdfast.store.module import StatementExecutor, StoreModule, history_row, id_rows, json_rows
+from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import ClaimKey, End, RecordedEnds
 from holdfast.store.run_tree import LockedRun, lock_with_parents
 from holdfast.store.sessions import CrashedRun, record_crashes
@@ -72,7 +72,7 @@ class AttemptStore(StoreModule):
         that failed, including graphs that failed with them. Safe to repeat, like `end`.
         """
 
-        def work(tx: StatementExecutor) -> tuple[set[ClaimKey], list[str]]:
+        def work(tx: Tx) -> tuple[set[ClaimKey], list[str]]:
             if not tx.execute("lock_session", session=session):
                 return set(), []
             runs = lock_with_parents(tx, [end.id for end in ends])
@@ -94,7 +94,7 @@ class AttemptStore(StoreModule):
     def release(self, session: str, claims: Sequence[ClaimKey]) -> int:
         """Release runs whose code outlived their end and has stopped now, so that a retry or successor may start."""
 
-        def work(tx: StatementExecutor) -> int:
+        def work(tx: Tx) -> int:
             rows = json_rows({"id": id, "fence": fence} for id, fence in claims)
             released = tx.execute("release_runs", session=session, rows=rows)
             history = [
@@ -116,13 +116,13 @@ class _SomeLost(Exception):
     """Some attempts have lost their run: the transaction is rolled back."""
 
 
-def _end_on_postgres(tx: StatementExecutor, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_on_postgres(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
     ended = _claims(tx.execute("end_attempts", session=session, rows=json_rows(ends)))
     return_permits(tx, [end.limits for end in ends if end.claim in ended and not end.still_running])
     return ended
 
 
-def _end_all_on_sqlite(tx: StatementExecutor, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_all_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
     """End attempts if all of them are still the session's, as they nearly always are: that takes fewest statements."""
     rows = json_rows(ends)
     ((ended,),) = tx.execute("end_attempts", session=session, rows=rows)
@@ -133,13 +133,13 @@ def _end_all_on_sqlite(tx: StatementExecutor, session: str, ends: Sequence[End])
     return {end.claim for end in ends}
 
 
-def _end_running_on_sqlite(tx: StatementExecutor, session: str, ends: Sequence[End]) -> set[ClaimKey]:
+def _end_running_on_sqlite(tx: Tx, session: str, ends: Sequence[End]) -> set[ClaimKey]:
     running = _claims(tx.execute("find_running_attempts", session=session, rows=json_rows(ends)))
     ours = {end.claim: end for end in ends if end.claim in running}
     return _end_all_on_sqlite(tx, session, list(ours.values())) if ours else set()
 
 
-def _end_in_tree(tx: StatementExecutor, session: str, ends: Sequence[End]) -> RecordedEnds:
+def _end_in_tree(tx: Tx, session: str, ends: Sequence[End]) -> RecordedEnds:
     if not tx.execute("lock_session", session=session):
         return RecordedEnds()
     runs = lock_with_parents(tx, [end.id for end in ends])
@@ -176,7 +176,7 @@ def _history_of(end: End, session: str, row: Sequence[Any], attempt: int) -> lis
     return entries
 
 
-def _delete_obsolete(tx: StatementExecutor, runs: dict[str, LockedRun], ends: dict[str, End]) -> None:
+def _delete_obsolete(tx: Tx, runs: dict[str, LockedRun], ends: dict[str, End]) -> None:
     """Delete checkpoints and waits that no later attempt reads."""
     failed_steps = [
         {"run": end.id, "generation": runs[end.id].generation, "n": n} for end in ends.values() for n in end.forget

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.store.limits import take_permits
-from holdfast.store.module import StatementExecutor, StoreContext, StoreModule, id_rows, in_batches, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, id_rows, in_batches, json_rows
 from holdfast.store.rows import Claim, ClaimKey, OwnedRun
 
 MAX_CLAIM_RUNS = 512
@@ -51,7 +51,7 @@ class ScanPolicy:
     slow_scan_s: float = 0.02
     """A head scan that takes longer is followed by claims that resume, in lanes that aren't crowded too."""
     crowded_runs: int = 64
-    """A lane is crowded if it gave a claim at least this many runs, and the claim got all it asked for."""
+    """A lane is crowded if it gave a claim at least this many runs, and the claim got all it wanted."""
 
     def resume_s(self, head_scan_s: float, *, crowded: bool) -> float:
         """Return how long claims may resume after a head scan that took `head_scan_s`."""
@@ -218,7 +218,7 @@ class ClaimStore(StoreModule):
             return []
         size = claim_size(wanted)
 
-        def work(tx: StatementExecutor) -> list[Row]:
+        def work(tx: Tx) -> list[Row]:
             candidates = tx.execute("pick_limited", limit=size, session=session, lanes=rows)
             return self._claim_admitted(tx, session, candidates)
 
@@ -227,7 +227,7 @@ class ClaimStore(StoreModule):
     def claim_isolated(self, session: str, lanes: Collection[int], max_runs: int) -> list[Claim]:
         """Claim a group of isolated runs that may share a process; the caller runs nothing else beside them."""
 
-        def work(tx: StatementExecutor) -> list[Row]:
+        def work(tx: Tx) -> list[Row]:
             candidates = tx.execute("pick_isolated", session=session, lanes=_lanes(lanes), size=max_runs)
             # The last column is the size that the group may have.
             group = [(id, limits) for id, limits, _ in candidates[: candidates[0][2]]] if candidates else []
@@ -235,9 +235,7 @@ class ClaimStore(StoreModule):
 
         return self._to_claims(self._transaction("claim", work))
 
-    def _claim_admitted(
-        self, tx: StatementExecutor, session: str, candidates: Sequence[tuple[str, str | None]]
-    ) -> list[Row]:
+    def _claim_admitted(self, tx: Tx, session: str, candidates: Sequence[tuple[str, str | None]]) -> list[Row]:
         """Take permits for locked candidates and claim those that got theirs."""
         admitted, at = take_permits(tx, candidates)
         if not admitted:
@@ -290,7 +288,7 @@ def _lanes(lanes: Collection[int]) -> str:
     return json_rows({"lane": lane} for lane in lanes)
 
 
-def _pick_and_claim(tx: StatementExecutor, session: str, lanes: str, size: int) -> list[Row]:
+def _pick_and_claim(tx: Tx, session: str, lanes: str, size: int) -> list[Row]:
     """Pick and claim on SQLite in one transaction, so that nothing can change in between."""
     found = tx.execute("pick_claimable", size=size, lanes=lanes)
     if not found:

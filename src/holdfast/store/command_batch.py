@@ -1,4 +1,4 @@
-"""Carry out a batch of commands in one transaction: lock first, then look, then write; each kind set-based."""
+"""Carry out a batch of commands in one transaction: lock first, then read, then write; each kind set-based."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.store.enqueue import assign_turns, new_run_batches, new_run_row
 from holdfast.store.graph_progress import insert_nodes
 from holdfast.store.graphs import ParentGraph, graph_row, node_rows
 from holdfast.store.lanes import LaneKey
-from holdfast.store.module import StatementExecutor, id_rows, in_batches, json_rows
+from holdfast.store.module import Tx, id_rows, in_batches, json_rows
 from holdfast.store.rows import NewGraph, NewRun
 from holdfast.store.run_tree import LockedRun, format_spawn_key, lock_runs
 from holdfast.store.waits import (
@@ -53,7 +53,7 @@ def outcome_checkpoint(command: Any, kind: str, value: str | None) -> NewCheckpo
     return NewCheckpoint(*token, command.n, command.key, kind, value)
 
 
-def read_replies(tx: StatementExecutor, commands: Sequence[Command]) -> dict[int, Reply]:
+def read_replies(tx: Tx, commands: Sequence[Command]) -> dict[int, Reply]:
     """Return the replies of commands that were carried out before their replies got lost, by position."""
     numbered = {
         (command.token.run, command.n): (at, command)
@@ -74,9 +74,7 @@ def read_replies(tx: StatementExecutor, commands: Sequence[Command]) -> dict[int
 class CommandBatch:
     """A batch of commands and the replies to them. The caller has locked the session."""
 
-    def __init__(
-        self, tx: StatementExecutor, session: str, lanes: dict[LaneKey, int], commands: Sequence[Command]
-    ) -> None:
+    def __init__(self, tx: Tx, session: str, lanes: dict[LaneKey, int], commands: Sequence[Command]) -> None:
         self._tx = tx
         self._session = session
         self._lanes = lanes
@@ -154,7 +152,7 @@ class CommandBatch:
             self._replies[at] = Written()
         over = [record for _, record in records if record.waited]
         if over:
-            self._tx.execute("delete_resolved_waits", rows=json_rows(map(_wait_key, over)))
+            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, over)))
 
     def _withdraw(self) -> None:
         """Delete waits that the task gave up, and pass on the messages that they had received.
@@ -172,7 +170,9 @@ class CommandBatch:
         withdraws = self._unanswered(WithdrawCommand)
         if not withdraws:
             return
-        deleted = self._tx.execute("withdraw_waits", rows=json_rows(_wait_key(withdraw) for _, withdraw in withdraws))
+        deleted = self._tx.execute(
+            "delete_waits_by_key", rows=json_rows(_wait_key(withdraw) for _, withdraw in withdraws)
+        )
         unresolved = {(str(run), key) for run, key, outcome in deleted if outcome is None}
         receivers: list[dict[str, Any]] = []
         for at, withdraw in withdraws:
@@ -207,7 +207,7 @@ class CommandBatch:
                 if key in known:
                     over.append(wait)
         if over:
-            self._tx.execute("delete_resolved_waits", rows=json_rows(map(_wait_key, over)))
+            self._tx.execute("delete_waits_by_key", rows=json_rows(map(_wait_key, over)))
         if new:
             added = self._tx.execute("add_waits", rows=json_rows(_wait_row(wait, pending) for _, wait, pending in new))
             due = {(str(run), key): due_in for run, key, due_in in added}

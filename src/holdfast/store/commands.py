@@ -159,16 +159,9 @@ class MarkUndosCommand(msgspec.Struct):
 
 
 Command: TypeAlias = (
-    NewCheckpoint
-    | WaitCommand
-    | WithdrawCommand
-    | EmitCommand
-    | SpawnCommand
-    | EnqueueCommand
-    | WriteCommand
-    | ProgressCommand
-    | MarkUndosCommand
-)
+    NewCheckpoint | WaitCommand | WithdrawCommand | EmitCommand | SpawnCommand | EnqueueCommand | WriteCommand
+    | ProgressCommand | MarkUndosCommand
+)  # fmt: skip
 
 
 class WaitOutcome(NamedTuple):

@@ -37,7 +37,7 @@ from holdfast.errors import ConfigError, KeyConflict, StoreUnavailable
 from holdfast.model.blocking_calls import run_in_thread
 from holdfast.model.run import GRAPH_QUEUE
 from holdfast.store.lanes import LaneKey, LaneStore
-from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreContext, StoreModule, in_batches, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, in_batches, json_rows
 from holdfast.store.rows import NewRun
 
 StatementCall: TypeAlias = tuple[str, dict[str, Any]]
@@ -55,7 +55,7 @@ _optional = attrgetter(*_OPTIONAL)
 _NONE_GIVEN = (None,) * len(_OPTIONAL)
 
 
-class Enqueuer(StoreModule):
+class EnqueueStore(StoreModule):
     """Creates independent runs."""
 
     def __init__(self, context: StoreContext, lanes: LaneStore) -> None:
@@ -90,7 +90,7 @@ class Enqueuer(StoreModule):
             self._execute("client", name, rows=first)
             return
 
-        def work(tx: StatementExecutor) -> None:
+        def work(tx: Tx) -> None:
             for rows in new_run_batches(runs, lanes, MAX_PLAIN_ROWS):
                 tx.execute(name, rows=rows)
 
@@ -180,9 +180,6 @@ def _check_identity(ours: str) -> Generator[StatementCall, list[Row], None]:
         raise ConfigError(
             "the database of connection= has Holdfast tables of its own: use the same database and schema as the app"
         )
-
-
-# Steps
 
 
 def enqueue_steps(runs: Sequence[NewRun], lanes: dict[LaneKey, int]) -> EnqueueSteps:
@@ -285,7 +282,7 @@ def turn_steps(runs: Iterable[NewRun], tenant: str | None = None) -> Generator[S
         run.turn = last[run.queue, owner]
 
 
-def assign_turns(tx: StatementExecutor, runs: Iterable[NewRun], tenant: str | None = None) -> None:
+def assign_turns(tx: Tx, runs: Iterable[NewRun], tenant: str | None = None) -> None:
     """Carry out `turn_steps` in a transaction of the store."""
     steps = turn_steps(runs, tenant)
     try:
@@ -294,9 +291,6 @@ def assign_turns(tx: StatementExecutor, runs: Iterable[NewRun], tenant: str | No
             name, values = steps.send(tx.execute(name, **values))
     except StopIteration:
         return
-
-
-# Rows
 
 
 def key_scope(run: NewRun) -> str:
@@ -319,13 +313,9 @@ def new_run_batches(runs: Sequence[NewRun], lanes: dict[LaneKey, int], max_rows:
 def new_run_row(run: NewRun, lanes: Mapping[LaneKey, int]) -> dict[str, Any]:
     """Build the row of a new run; optional columns only if given."""
     row: dict[str, Any] = {
-        "id": run.id,
-        "lane": lanes[run.queue, run.task],
-        "priority": run.priority,
-        "max_crashes": run.max_crashes,
-        "keep": run.keep,
-        "args": run.args,
-    }
+        "id": run.id, "lane": lanes[run.queue, run.task], "priority": run.priority, "max_crashes": run.max_crashes,
+        "keep": run.keep, "args": run.args,
+    }  # fmt: skip
     optional = _optional(run)
     if optional != _NONE_GIVEN:
         row.update((name, value) for name, value in zip(_OPTIONAL, optional, strict=True) if value is not None)

@@ -28,7 +28,7 @@ from holdfast.policy.graph_rules import (
 )
 from holdfast.policy.retry_decision import payload_error_code
 from holdfast.store.enqueue import StatementCall
-from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, history_row, in_batches, in_chunks, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, Tx, history_row, in_batches, in_chunks, json_rows
 from holdfast.store.run_tree import EndedRun
 
 MAX_BATCH_EDGES = 10 * MAX_BATCH_ROWS
@@ -77,10 +77,7 @@ class RunFinish(NamedTuple):
         return EndedRun(self.id, self.state, self.graph, node=self.node, cause=cause)
 
 
-# Release
-
-
-def release_dependents(tx: StatementExecutor, ends: Sequence[EndedRun]) -> ReleaseResult:
+def release_dependents(tx: Tx, ends: Sequence[EndedRun]) -> ReleaseResult:
     """Decide the nodes behind nodes that ended, and so on; end graphs without unfinished nodes.
 
     Graphs that have ended release nothing.
@@ -91,7 +88,7 @@ def release_dependents(tx: StatementExecutor, ends: Sequence[EndedRun]) -> Relea
     return _release(tx, [end for end in ends if end.parent in pending], pending)
 
 
-def decide_ready_nodes(tx: StatementExecutor, graph: str, pending: int) -> ReleaseResult:
+def decide_ready_nodes(tx: Tx, graph: str, pending: int) -> ReleaseResult:
     """Decide the blocked nodes of a graph that wait for nothing, after it was retried or has grown.
 
     `pending`: how many of its nodes are unfinished.
@@ -102,7 +99,7 @@ def decide_ready_nodes(tx: StatementExecutor, graph: str, pending: int) -> Relea
     return ReleaseResult(released.ended, starting + released.starting)
 
 
-def _release(tx: StatementExecutor, ends: Sequence[EndedRun], pending: dict[str, int]) -> ReleaseResult:
+def _release(tx: Tx, ends: Sequence[EndedRun], pending: dict[str, int]) -> ReleaseResult:
     starting: list[GraphStart] = []
     more: list[EndedRun] = []
     while ends:
@@ -113,7 +110,7 @@ def _release(tx: StatementExecutor, ends: Sequence[EndedRun], pending: dict[str,
     return ReleaseResult([_end_graph(tx, graph) for graph, left in pending.items() if left == 0], starting)
 
 
-def _decrement_graphs(tx: StatementExecutor, ends: Sequence[EndedRun]) -> dict[str, int]:
+def _decrement_graphs(tx: Tx, ends: Sequence[EndedRun]) -> dict[str, int]:
     """Count ended nodes; return how many nodes of each graph are unfinished, without graphs that have ended."""
     if not ends:
         return {}
@@ -122,7 +119,7 @@ def _decrement_graphs(tx: StatementExecutor, ends: Sequence[EndedRun]) -> dict[s
     return {str(graph): pending for graph, pending in tx.execute("decrement_graphs", rows=rows)}
 
 
-def _decrement_nodes(tx: StatementExecutor, ends: Sequence[EndedRun]) -> list[DecidableNode]:
+def _decrement_nodes(tx: Tx, ends: Sequence[EndedRun]) -> list[DecidableNode]:
     """Count ended nodes at those that depend on them; return the nodes that wait for nothing more."""
     nodes = []
     for chunk in in_chunks(ends):
@@ -157,10 +154,7 @@ def _encode_skip(skip: SkipNode, state: str = "failed", own: str | None = None) 
     return error_to_json(ErrorInfo("condition", "Skipped", f"the condition of node {own} wasn't true"))
 
 
-# Decide
-
-
-def _decide_nodes(tx: StatementExecutor, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun], list[GraphStart]]:
+def _decide_nodes(tx: Tx, nodes: Sequence[DecidableNode]) -> tuple[list[EndedRun], list[GraphStart]]:
     """Release, skip or fail nodes; return those that are final now and the nested graphs that start."""
     if not nodes:
         return [], []
@@ -224,7 +218,7 @@ def _concluded_early(node: DecidableNode) -> RunFinish:
     return RunFinish(node.id, node.graph, node.node, early["state"], early.get("result"), early.get("error"), plan)
 
 
-def _read_ends(tx: StatementExecutor, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, NodeOutcome]]:
+def _read_ends(tx: Tx, nodes: Sequence[DecidableNode]) -> dict[str, dict[str, NodeOutcome]]:
     """Read how the nodes ended that these plans refer to, by graph and name; with outputs only where used."""
     wanted: dict[tuple[str, str], bool] = {}
     for node in nodes:
@@ -246,10 +240,7 @@ def _read_ends(tx: StatementExecutor, nodes: Sequence[DecidableNode]) -> dict[st
     return ends
 
 
-# Outputs
-
-
-def graph_output(tx: StatementExecutor, graph: str, options: str | None) -> str:
+def graph_output(tx: Tx, graph: str, options: str | None) -> str:
     """Return the result of a finished graph as JSON: the output of its result node, or of all nodes by name."""
     named: str | None = None if options is None else decode(options, dict[str, Any]).get("result")
     parts = []
@@ -261,7 +252,7 @@ def graph_output(tx: StatementExecutor, graph: str, options: str | None) -> str:
     return "null" if named is not None else "{" + ",".join(parts) + "}"
 
 
-def child_result(tx: StatementExecutor, row: Row) -> Row:
+def child_result(tx: Tx, row: Row) -> Row:
     """Return id, map index, state, result and error of a child; the result of a graph is read from its nodes."""
     id, map_index, state, result, error, kind, options = row
     if kind == "graph" and state == "done":
@@ -269,10 +260,7 @@ def child_result(tx: StatementExecutor, row: Row) -> Row:
     return (id, map_index, state, result, error)
 
 
-# Ends
-
-
-def finish_runs(tx: StatementExecutor, finishes: Iterable[RunFinish]) -> list[EndedRun]:
+def finish_runs(tx: Tx, finishes: Iterable[RunFinish]) -> list[EndedRun]:
     """End runs that no worker is running, with their history. They, or their graph, are locked."""
     by_id = {each.id: each for each in finishes}
     ended = []
@@ -298,7 +286,7 @@ def _history_data(entry: dict[str, Any], error: str | None) -> str | None:
     return msgspec.json.encode(entry if error is None else {**msgspec.json.decode(error), **entry}).decode()
 
 
-def _end_graph(tx: StatementExecutor, graph: str) -> EndedRun:
+def _end_graph(tx: Tx, graph: str) -> EndedRun:
     """End a graph without unfinished nodes: done, or failed if a node failed or was cancelled."""
     count, first = tx.execute("find_failed_nodes", graph=graph)[0]
     error = None
@@ -313,9 +301,6 @@ def _end_graph(tx: StatementExecutor, graph: str) -> EndedRun:
     finish_runs(tx, [RunFinish(graph, None, None, "failed" if count else "done", error=error)])
     parent = None if parent is None else str(parent)
     return EndedRun(graph, "failed" if count else "done", parent, spawn_key, map_index, node)
-
-
-# Insert
 
 
 def insert_steps(rows: Mapping[str, Any]) -> Generator[StatementCall, list[Row], None]:
@@ -337,7 +322,7 @@ def _row_size(row: dict[str, Any]) -> int:
     return len(row["args"]) + len(row.get("plan", ""))
 
 
-def insert_nodes(tx: StatementExecutor, rows: Mapping[str, Any]) -> None:
+def insert_nodes(tx: Tx, rows: Mapping[str, Any]) -> None:
     """Insert nodes and edges."""
     for name, values in insert_steps(rows):
         tx.execute(name, **values)

@@ -1,7 +1,7 @@
 """Graphs: create them with their nodes in one transaction, append nodes, complete gates.
 
-`graph_progress.py` decides the nodes afterwards. The rows of a nested graph's nodes are kept in the plan of its own row
-until it starts.
+`graph_progress.py` decides the nodes afterwards. The rows of a nested graph's nodes are stored in the plan of its own
+row until it starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from holdfast.model.failure import error_from_json, error_to_json
 from holdfast.model.names import actor_or_user
 from holdfast.model.run import FINAL_STATES
 from holdfast.policy.json_schema import apply_defaults, find_mismatch
-from holdfast.store.completion import propagate_ends
-from holdfast.store.enqueue import Enqueuer, EnqueueSteps, assign_turns, key_steps, new_run_row, run_steps, turn_steps
+from holdfast.store.enqueue import (
+    EnqueueSteps,
+    EnqueueStore,
+    assign_turns,
+    key_steps,
+    new_run_row,
+    run_steps,
+    turn_steps,
+)
 from holdfast.store.graph_progress import (
     RunFinish,
     decide_ready_nodes,
@@ -32,7 +39,8 @@ from holdfast.store.graph_progress import (
     skip_cause_of,
 )
 from holdfast.store.lanes import LaneKey, LaneStore
-from holdfast.store.module import StatementExecutor, StoreContext, StoreModule, history_row, id_rows, json_rows
+from holdfast.store.module import StoreContext, StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import NewGraph, NewNode, NewRun
 from holdfast.store.run_tree import EndedRun, LockedRun, lock_with_parents
 
@@ -61,7 +69,7 @@ class ParentGraph:
 
 
 class GateOutcome(NamedTuple):
-    """How somebody concludes a gate: with an output or an error; and who it is."""
+    """The outcome with which a caller concludes a gate: an output or an error, and who the caller is."""
 
     state: str
     result: str | None
@@ -84,7 +92,7 @@ def gate_failed(gate: str, error: str, by: str | None) -> GateOutcome:
 class GraphStore(StoreModule):
     """Runs whose nodes are runs."""
 
-    def __init__(self, context: StoreContext, lanes: LaneStore, enqueuer: Enqueuer) -> None:
+    def __init__(self, context: StoreContext, lanes: LaneStore, enqueuer: EnqueueStore) -> None:
         super().__init__(context)
         self._lanes = lanes
         self._enqueuer = enqueuer
@@ -113,7 +121,7 @@ class GraphStore(StoreModule):
         """Append nodes to an unfinished graph, once per key. `outside`: existing nodes that they depend on."""
         lanes = self._lanes.for_runs(graph.runs())
 
-        def work(tx: StatementExecutor) -> None:
+        def work(tx: Tx) -> None:
             if _was_appended(tx, id, key, digests):
                 return
             run = _lock_graph(tx, id)
@@ -139,7 +147,7 @@ class GraphStore(StoreModule):
         """Complete or fail a gate; False if it was concluded in the same way before."""
         tries = count()
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             found = _find_nodes(tx, id, [name]).get(name)
             if found is None or found.kind != "gate":
                 raise _no_gate(tx, id, name, found)
@@ -154,9 +162,6 @@ class GraphStore(StoreModule):
         """Return the result of a finished graph as JSON, and the task whose result it is, if it is that of one node."""
         task = None if options is None else decode(options, dict[str, Any]).get("task")
         return task, graph_output(self._autocommit("read"), id, options)
-
-
-# Rows
 
 
 def submit_steps(run: NewRun, graph: NewGraph, lanes: dict[LaneKey, int]) -> EnqueueSteps:
@@ -211,10 +216,7 @@ def _node_row(node: NewNode, lanes: Mapping[LaneKey, int], parent: ParentGraph) 
     return row if node.kind is None else {**row, "kind": node.kind}
 
 
-# Append
-
-
-def _was_appended(tx: StatementExecutor, id: str, key: str, digests: tuple[str, str | None]) -> bool:
+def _was_appended(tx: Tx, id: str, key: str, digests: tuple[str, str | None]) -> bool:
     """Take the key of nodes to append; return whether they were appended before."""
     scope = msgspec.json.encode(["append", id]).decode()
     rows = json_rows([{"scope": scope, "key": key, "digest": digests[0], "run": id}])
@@ -225,7 +227,7 @@ def _was_appended(tx: StatementExecutor, id: str, key: str, digests: tuple[str, 
     return True
 
 
-def _lock_graph(tx: StatementExecutor, id: str) -> LockedRun:
+def _lock_graph(tx: Tx, id: str) -> LockedRun:
     found = lock_with_parents(tx, [id])
     if not found:
         raise RunNotFound.of(id)
@@ -236,7 +238,7 @@ def _lock_graph(tx: StatementExecutor, id: str) -> LockedRun:
     return run
 
 
-def _find_nodes(tx: StatementExecutor, graph: str, names: Sequence[str]) -> dict[str, NodeState]:
+def _find_nodes(tx: Tx, graph: str, names: Sequence[str]) -> dict[str, NodeState]:
     if not names:
         return {}
     rows = tx.execute("find_nodes", graph=graph, rows=json_rows({"node": name} for name in names))
@@ -264,7 +266,7 @@ def _discount_final_needs(graph: NewGraph, rows: Sequence[dict[str, Any]], known
 # Gates: nodes that only a call from outside, or their timeout, finishes
 
 
-def expire_gates(tx: StatementExecutor, gates: Sequence[str]) -> list[EndedRun]:
+def expire_gates(tx: Tx, gates: Sequence[str]) -> list[EndedRun]:
     """Finish locked gates that are past their deadline, as their `on_timeout` says."""
     if not gates:
         return []
@@ -281,9 +283,7 @@ def expire_gates(tx: StatementExecutor, gates: Sequence[str]) -> list[EndedRun]:
     return finish_runs(tx, finishes)
 
 
-def _conclude_gate(
-    tx: StatementExecutor, gate: LockedRun, outcome: GateOutcome, *, is_repeat: bool
-) -> tuple[bool, list[EndedRun]]:
+def _conclude_gate(tx: Tx, gate: LockedRun, outcome: GateOutcome, *, is_repeat: bool) -> tuple[bool, list[EndedRun]]:
     """Complete or fail a locked gate; return whether it was this call, and the end.
 
     A gate that isn't open yet keeps the outcome until it is. `is_repeat`: the transaction is retried, and its first try
@@ -348,7 +348,7 @@ def _is_same_error(one: str | None, other: str | None) -> bool:
     return (first.code, first.message) == (second.code, second.message)
 
 
-def _no_gate(tx: StatementExecutor, id: str, name: str, found: NodeState | None) -> GraphError:
+def _no_gate(tx: Tx, id: str, name: str, found: NodeState | None) -> GraphError:
     """Explain why there is no gate of that name to conclude."""
     if found is not None:
         return GraphError(f"node {name!r} of run {id} is not a gate")

@@ -29,7 +29,7 @@ from holdfast.store.commands import (
 from holdfast.store.enqueue import enqueue_steps, run_steps
 from holdfast.store.graph_progress import child_result
 from holdfast.store.lanes import LaneStore
-from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreContext, StoreModule, id_rows, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, id_rows, json_rows
 from holdfast.store.rows import NewRun
 from holdfast.store.run_tree import lock_runs
 
@@ -98,7 +98,7 @@ class Journal(StoreModule):
         new = [run for command in commands for run in _new_runs(command)]
         lanes = self._lanes.for_runs(new) if new else {}
 
-        def work(tx: StatementExecutor) -> list[Reply]:
+        def work(tx: Tx) -> list[Reply]:
             if not tx.execute("lock_session", session=session):
                 return [RUN_LOST] * len(commands)
             return CommandBatch(tx, session, lanes, commands).write()
@@ -112,7 +112,7 @@ class Journal(StoreModule):
         """
         lanes = self._lanes.for_runs([command.request])
 
-        def work(tx: StatementExecutor) -> Reply:
+        def work(tx: Tx) -> Reply:
             if not tx.execute("lock_session", session=session):
                 return RUN_LOST
             if known := read_replies(tx, [command]):
@@ -198,7 +198,7 @@ def _new_runs(command: Command) -> Sequence[NewRun]:
     return [command.request] if isinstance(command, EnqueueCommand) else []
 
 
-def read_child_results(tx: StatementExecutor, parent: str, spawn_key: str) -> list[Row]:
+def read_child_results(tx: Tx, parent: str, spawn_key: str) -> list[Row]:
     """Read id, map index, state, result and error of the children of one call, in order, page by page."""
     found: list[Row] = []
     while True:

@@ -51,12 +51,12 @@ class LaneStore(StoreModule):
         known: dict[LaneKey, int] = self._ids
         missing = {key for key in keys if key not in known}
         if missing:
-            known = _by_key(self.refresh())
+            known = lanes_by_key(self.refresh())
             missing = {key for key in missing if key not in known}
         if missing:
             rows = json_rows({"queue": queue, "task": task} for queue, task in sorted(missing))
             self._execute("client", "add_lanes", rows=rows)
-            known = _by_key(self.refresh())
+            known = lanes_by_key(self.refresh())
         return known
 
     def refresh(self, purpose: str = "read") -> dict[int, LaneKey]:
@@ -64,10 +64,11 @@ class LaneStore(StoreModule):
         rows = self._execute(purpose, "list_lanes")
         found = {int(id): (queue, task) for id, queue, task, _ in rows}
         if not self._context.database.in_user_transaction():
-            self._ids.update(_by_key(found))  # update in place: another thread may have read more
+            self._ids.update(lanes_by_key(found))  # update in place: another thread may have read more
             self.limited |= {int(id) for id, _, _, limited in rows if limited}
         return found
 
 
-def _by_key(lanes: dict[int, LaneKey]) -> dict[LaneKey, int]:
+def lanes_by_key(lanes: dict[int, LaneKey]) -> dict[LaneKey, int]:
+    """Invert the result of `LaneStore.refresh`."""
     return {key: id for id, key in lanes.items()}

@@ -15,10 +15,10 @@ import msgspec
 
 from holdfast.database import Row
 from holdfast.policy.admission import RECHECK_SOON_MICROS, LimitCounter, Rate, admit
-from holdfast.store.module import StatementExecutor, StoreModule, json_rows
+from holdfast.store.module import StoreModule, Tx, json_rows
 
 MAX_UNPARKED_RUNS = 1000
-"""How many runs are unparked at once if a counter has no bound, or has room that nobody uses."""
+"""How many runs are unparked at once if a counter has no bound, or its room goes unused."""
 
 _decode_counter_key = msgspec.json.Decoder(tuple[str, str]).decode
 _decode_limits = msgspec.json.Decoder(list[str]).decode
@@ -66,7 +66,7 @@ class LimitStore(StoreModule):
         ]  # fmt: skip
         rows.sort(key=lambda row: str(row["name"]))
 
-        def work(tx: StatementExecutor) -> None:
+        def work(tx: Tx) -> None:
             changed = tx.execute("declare_limits", rows=json_rows(rows), overwrite=int(overwrite))
             if changed:
                 tx.execute("check_parked_soon", rows=json_rows({"name": name} for (name,) in changed))
@@ -101,9 +101,6 @@ def _counter_state(row: Sequence[Any]) -> CounterState:
     return CounterState(
         name, key, used, concurrency, allowed, started, parked, None if look_at is None else look_at - now
     )
-
-
-# What rows say
 
 
 def counter_key(name: str, key: str) -> str:
@@ -147,7 +144,7 @@ def _parse_starts(log: str) -> list[list[int]]:
 # Permits, inside the transaction of the caller
 
 
-def take_permits(tx: StatementExecutor, candidates: Sequence[tuple[str, str | None]]) -> tuple[list[str], int | None]:
+def take_permits(tx: Tx, candidates: Sequence[tuple[str, str | None]]) -> tuple[list[str], int | None]:
     """Take permits for locked runs, given with their limits; park the runs that get none.
 
     Return the runs that may start, and the database time, None if no limits were involved.
@@ -168,7 +165,7 @@ def take_permits(tx: StatementExecutor, candidates: Sequence[tuple[str, str | No
     return admitted, now
 
 
-def return_permits(tx: StatementExecutor, limits: Iterable[str | None]) -> None:
+def return_permits(tx: Tx, limits: Iterable[str | None]) -> None:
     """Return the permits of runs with these limits, and unpark runs that wait for them."""
     returned = Count(key for each in limits if each is not None for key in _counter_keys(each))
     if not returned:
@@ -184,7 +181,7 @@ def return_permits(tx: StatementExecutor, limits: Iterable[str | None]) -> None:
         _store_counters(tx, counters)
 
 
-def unpark_due(tx: StatementExecutor) -> int:
+def unpark_due(tx: Tx) -> int:
     """Unpark runs of counters whose check is due, as far as there is room; return the number of counters."""
     keys = [str(row[0]) for row in tx.execute("pick_due_counters")]
     if keys:
@@ -192,13 +189,13 @@ def unpark_due(tx: StatementExecutor) -> int:
         for key, counter in counters.items():
             known = len(counter.log)
             counter.forget(now)
-            # If there was room all the time, nobody claims the runs that were unparked: others get their chance.
+            # If there was room all the time, the runs that were unparked aren't claimed: give others a chance.
             _unpark(tx, key, counter, now, MAX_UNPARKED_RUNS if len(counter.log) == known else None)
         _store_counters(tx, counters)
     return len(keys)
 
 
-def _unpark(tx: StatementExecutor, key: str, counter: LimitCounter, now: int, size: int | None = None) -> None:
+def _unpark(tx: Tx, key: str, counter: LimitCounter, now: int, size: int | None = None) -> None:
     """Unpark `size` runs, or as many as there is room for; while others wait, set when to check again."""
     free = counter.free(now)
     size = 0 if free == 0 else size or free or MAX_UNPARKED_RUNS
@@ -211,7 +208,7 @@ def _unpark(tx: StatementExecutor, key: str, counter: LimitCounter, now: int, si
         counter.look_at = counter.opens_at(now)
 
 
-def _lock_counters(tx: StatementExecutor, keys: Iterable[str]) -> tuple[dict[str, LimitCounter], int]:
+def _lock_counters(tx: Tx, keys: Iterable[str]) -> tuple[dict[str, LimitCounter], int]:
     """Lock counters, creating missing ones, and read the time at which all are locked."""
     counters: dict[str, LimitCounter] = {}
     now = 0
@@ -223,7 +220,7 @@ def _lock_counters(tx: StatementExecutor, keys: Iterable[str]) -> tuple[dict[str
     return counters, now
 
 
-def _store_counters(tx: StatementExecutor, counters: Mapping[str, LimitCounter]) -> None:
+def _store_counters(tx: Tx, counters: Mapping[str, LimitCounter]) -> None:
     rows = [
         {
             "place": key, "name": parse_counter_key(key)[0], "used": counter.used,

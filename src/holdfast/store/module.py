@@ -114,10 +114,10 @@ class StoreContext:
             return applied
 
 
-class StatementExecutor:
-    """Executes named statements in the transaction that is open on one connection.
+class Tx:
+    """An open transaction, which executes named statements.
 
-    Functions that take one, as `tx`, never begin or commit: they are steps of their caller's transaction.
+    Functions that take one as `tx` never begin or commit: they are steps of their caller's transaction.
     """
 
     __slots__ = ("_connection", "_context", "payloads")
@@ -134,8 +134,8 @@ class StatementExecutor:
         return self._connection.execute(context.statements.get(name, limit), values)
 
 
-class AutocommitExecutor(StatementExecutor):
-    """Executes each statement in a transaction of its own, for functions that only read."""
+class AutocommitTx(Tx):
+    """Executes each statement in a transaction of its own, for functions that only read and may see changes between."""
 
     __slots__ = ("_module", "_purpose")
 
@@ -145,7 +145,6 @@ class AutocommitExecutor(StatementExecutor):
         self.payloads = payloads
 
     def execute(self, name: str, /, *, limit: int | None = None, **values: Any) -> list[Row]:
-        """Execute a statement and return its rows."""
         return self._module._execute(self._purpose, name, limit=limit, **values)
 
 
@@ -162,17 +161,17 @@ class StoreModule:
         values["now"] = context.clock()
         return context.connection(purpose).run(lambda connection: connection.execute(statement, values))
 
-    def _autocommit(self, purpose: str) -> StatementExecutor:
-        return AutocommitExecutor(self, purpose, self._context.payloads)
+    def _autocommit(self, purpose: str) -> Tx:
+        return AutocommitTx(self, purpose, self._context.payloads)
 
-    def _transaction(self, purpose: str, work: Callable[[StatementExecutor], T]) -> T:
+    def _transaction(self, purpose: str, work: Callable[[Tx], T]) -> T:
         """Run `work` in one transaction; after a conflict or a lost connection, run all of it again."""
 
         def attempt(connection: DatabaseConnection) -> T:
             with connection.transaction():
-                return work(self._executor(connection))
+                return work(self._open(connection))
 
         return self._context.connection(purpose).run(attempt)
 
-    def _executor(self, connection: DatabaseConnection) -> StatementExecutor:
-        return StatementExecutor(self._context, connection)
+    def _open(self, connection: DatabaseConnection) -> Tx:
+        return Tx(self._context, connection)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.database import Row
-from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreModule, id_rows, json_rows
+from holdfast.store.module import MAX_BATCH_ROWS, StoreModule, Tx, id_rows, json_rows
 
 LOWEST_RUN_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -21,7 +21,7 @@ class Retention(StoreModule):
     def prune(self) -> tuple[int, bool]:
         """Delete a batch of expired runs; return how many, and whether there may be more."""
 
-        def work(tx: StatementExecutor) -> tuple[int, bool]:
+        def work(tx: Tx) -> tuple[int, bool]:
             picked = _sort_prunable(tx.execute("pick_expired"))
             pruned = _delete(tx, picked)
             if picked.busy:
@@ -31,9 +31,9 @@ class Retention(StoreModule):
         return self._transaction("housekeeping", work)
 
     def prune_events(self, age: int) -> bool:
-        """Delete events that nobody awaits or touched for `age` microseconds; return whether there may be more."""
+        """Delete events that nothing awaits or touched for `age` microseconds; return whether there may be more."""
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             old = [{"target": target} for (target,) in tx.execute("pick_old_events", age=age)]
             if old:
                 tx.execute("delete_unawaited_events", rows=json_rows(old))
@@ -62,7 +62,7 @@ class Retention(StoreModule):
         Return how many were deleted, and the runs whose trees were too large for one call.
         """
 
-        def work(tx: StatementExecutor) -> tuple[int, list[str]]:
+        def work(tx: Tx) -> tuple[int, list[str]]:
             picked = _sort_prunable(tx.execute("pick_ended", rows=id_rows(runs)))
             return _delete(tx, picked), picked.with_tree
 
@@ -74,7 +74,7 @@ class Retention(StoreModule):
         Return how many, and the `after` of the next call, None at the end.
         """
 
-        def work(tx: StatementExecutor) -> tuple[int, str | None]:
+        def work(tx: Tx) -> tuple[int, str | None]:
             picked = _sort_prunable(tx.execute("pick_older", age=age, after=after))
             pruned = _delete(tx, picked)
             return pruned, after if picked.with_tree else picked.last
@@ -102,7 +102,7 @@ def _sort_prunable(rows: Sequence[Row]) -> _PrunableRuns:
     return picked
 
 
-def _delete(tx: StatementExecutor, picked: _PrunableRuns) -> int:
+def _delete(tx: Tx, picked: _PrunableRuns) -> int:
     """Delete runs without a tree, and a batch of what is below the others: they follow once they are alone."""
     deleted = [str(id) for (id,) in tx.execute("delete_runs", rows=id_rows(picked.alone))] if picked.alone else []
     if picked.with_tree:
@@ -110,12 +110,7 @@ def _delete(tx: StatementExecutor, picked: _PrunableRuns) -> int:
     if deleted:
         rows = id_rows(deleted)
         for statement in (
-            "delete_history",
-            "delete_checkpoints",
-            "delete_waits",
-            "delete_messages",
-            "delete_chunks",
-            "delete_edges",
-        ):
+            "delete_history", "delete_checkpoints", "delete_waits", "delete_messages", "delete_chunks", "delete_edges",
+        ):  # fmt: skip
             tx.execute(statement, rows=rows)
     return len(deleted)

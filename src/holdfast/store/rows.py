@@ -103,40 +103,24 @@ ClaimKey: TypeAlias = tuple[str, int]
 """The id of a run and the fence of one claim of it."""
 
 EndKind: TypeAlias = Literal[
-    "done",
-    "failed",
-    "retrying",
-    "timed_out",
-    "handed_back",
-    "crashed",
-    "waiting",
-    "restarted",
-    "moved",
-    "undoing",
+    "done", "failed", "retrying", "timed_out", "handed_back", "crashed", "waiting", "restarted", "moved", "undoing",
     "undone",
-]
+]  # fmt: skip
 EndState: TypeAlias = Literal["done", "failed", "cancelled", "scheduled", "ready", "waiting"]
 
 
 class End(msgspec.Struct, omit_defaults=True):
-    """How an attempt ended and which state its run enters. Encoded as it is into the rows of statements.
+    """How an attempt ended and which state its run enters. Statements take it as it is.
 
-    Kinds that aren't obvious:
-
-    - `crashed`: the process that ran the code died, or the code had to be abandoned. The store decides whether the run
-      is retried. `runs_in_process` says how many runs could have caused the crash; only a run alone is charged.
-      `isolate` says whether it must not share a process from now on.
-    - `waiting`: the run suspends. `restarted`: it starts over with new arguments. `moved`: a state machine enters its
-      next state.
-    - `undoing`: it failed and has compensations to run. `undone`: it ran them and now ends.
-
-    Other fields:
-
+    - `crashed`: the process died, or the code had to be abandoned; the store decides whether the run is retried.
+      `runs_in_process`: how many runs could have caused it; only a run alone is charged. `isolate`: whether it must not
+      share a process from now on.
+    - `waiting`: the run suspends; `restarted`: it starts over with new arguments; `moved`: a state machine enters its
+      next state; `undoing`: it failed and has compensations to run; `undone`: it ran them and now ends.
     - `still_running`: code that can't be stopped is still running; the run must not start until it is released.
     - `in_tree`: the run has a parent or is a durable function, so that its end concerns more than its own row.
-    - `limits`: the run's limits, whose permits return with a plain end. In a tree they are read from the row.
-    - `forget`: numbers of failed steps that the next attempt retries.
-    - `drift`: how a replay differed from the recorded history, as JSON.
+    - `limits`: those of the run, whose permits return with a plain end. In a tree they are read from the row.
+    - `forget`: numbers of failed steps that the next attempt retries. `drift`: how a replay differed from the history.
     - `note`: what the history entry says about a wait or a move. `keep_records`: how many entries are kept.
     """
 

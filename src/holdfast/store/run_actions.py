@@ -19,9 +19,9 @@ from holdfast.errors import ConfigError, GraphError, KeyConflict, RunFinished, R
 from holdfast.model.ids import new_id
 from holdfast.model.run import FINAL_STATES
 from holdfast.model.step_keys import key_label, key_name
-from holdfast.store.completion import propagate_ends, retry_runs
 from holdfast.store.journal import read_child_results
-from holdfast.store.module import StatementExecutor, StoreModule, history_row, in_batches, json_rows
+from holdfast.store.module import StoreModule, Tx, history_row, in_batches, json_rows
+from holdfast.store.propagation import propagate_ends, retry_runs
 from holdfast.store.run_queries import StepRow
 from holdfast.store.run_tree import LockedRun, cancel_runs, format_spawn_key, lock_runs, lock_with_parents
 from holdfast.store.waits import deliver_message
@@ -37,7 +37,7 @@ class RunActions(StoreModule):
     def cancel(self, id: str, error: str) -> bool:
         """Cancel an unfinished run and its children, or let it undo first; False if it had ended before."""
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             ends = cancel_runs(tx, {id: _lock_run(tx, id)}, error)
             propagate_ends(tx, ends)
             return bool(ends)
@@ -47,7 +47,7 @@ class RunActions(StoreModule):
     def cancel_many(self, ids: Sequence[str], error: str) -> int:
         """Cancel a batch of runs in one transaction; return how many of them ended by it or started to undo."""
 
-        def work(tx: StatementExecutor) -> int:
+        def work(tx: Tx) -> int:
             ends = cancel_runs(tx, lock_with_parents(tx, ids), error)
             propagate_ends(tx, ends)
             return len(ends)
@@ -60,7 +60,7 @@ class RunActions(StoreModule):
         `by`: who asked for it.
         """
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             run = _lock_run(tx, id)
             if run.state in ("done", "skipped"):
                 raise RunFinished(f"run {id} is {run.state}; only failed and cancelled runs can be retried")
@@ -88,7 +88,7 @@ class RunActions(StoreModule):
         Skips runs that can't be retried: nodes of graphs, and runs whose unique name another run has.
         """
 
-        def work(tx: StatementExecutor) -> int:
+        def work(tx: Tx) -> int:
             runs = lock_with_parents(tx, ids)
             ended = [run.id for run in runs.values() if run.state in ("failed", "cancelled") and run.node is None]
             released = retry_runs(tx, ended, by) if ended else None
@@ -117,7 +117,7 @@ class RunActions(StoreModule):
         tries = count(1)
         payload = self._context.payloads.pack(payload, f"the message on topic {topic!r}")
 
-        def work(tx: StatementExecutor) -> None:
+        def work(tx: Tx) -> None:
             run = _lock_run(tx, id)
             if next(tries) > 1 and tx.execute("find_sent_message", run=id, sent_by=call):
                 return  # sent before the answer got lost
@@ -142,7 +142,7 @@ class RunActions(StoreModule):
         """
         args = None if args is None else self._context.payloads.pack(args, f"the arguments of a fork of run {id}")
 
-        def work(tx: StatementExecutor) -> None:
+        def work(tx: Tx) -> None:
             original = lock_runs(tx, [id]).get(id)
             if original is None:
                 raise RunNotFound.of(id)
@@ -162,7 +162,7 @@ class RunActions(StoreModule):
         self._transaction("client", work)
 
 
-def _lock_run(tx: StatementExecutor, id: str) -> LockedRun:
+def _lock_run(tx: Tx, id: str) -> LockedRun:
     """Lock one run, after its parent."""
     found = lock_with_parents(tx, [id])
     if not found:
@@ -170,7 +170,7 @@ def _lock_run(tx: StatementExecutor, id: str) -> LockedRun:
     return found[id]
 
 
-def _refuse_retry(tx: StatementExecutor, id: str) -> None:
+def _refuse_retry(tx: Tx, id: str) -> None:
     unique_name = tx.execute("read_unique_name", id=id)[0][0]
     holder = tx.execute("find_unique_holders", rows=json_rows([{"unique_name": unique_name}]))
     if not holder:
@@ -211,7 +211,7 @@ def _joined_call(key: str) -> str:
     return key.rpartition("#")[0].removeprefix("$join:")
 
 
-def _copy_of(tx: StatementExecutor, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
+def _copy_of(tx: Tx, original: LockedRun, fork: str, step: StepRow) -> dict[str, Any]:
     row = {"run": fork, "n": step.n, "key": step.key, "kind": step.kind, "value": step.value, "took": step.took}
     if step.kind == "join":
         call = format_spawn_key(original.generation, _joined_call(step.key))
@@ -219,7 +219,7 @@ def _copy_of(tx: StatementExecutor, original: LockedRun, fork: str, step: StepRo
     return {**row, "at": step.at}
 
 
-def _copy_ends(tx: StatementExecutor, parent: str, call: str, failed: str | None) -> str:
+def _copy_ends(tx: Tx, parent: str, call: str, failed: str | None) -> str:
     """Encode how children ended; for an eager wait that a failure ended, only that failure."""
     wanted = None if failed is None else msgspec.json.decode(failed)
     ends = [

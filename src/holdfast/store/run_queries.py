@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -138,6 +138,9 @@ class GateRow(NamedTuple):
     released_at: int | None
 
 
+N = TypeVar("N", RunRow, NodeRow)
+
+
 class RunQueries(StoreModule):
     """Queries for runs by id."""
 
@@ -203,23 +206,20 @@ class RunQueries(StoreModule):
 
     def nodes(self, graph: str) -> list[RunRow]:
         """Return the nodes of a graph, in the order in which they were added."""
-        found: list[RunRow] = []
-        while True:
-            after = found[-1].node if found else ""
-            page = [RunRow._make(row) for row in self._execute("read", "list_nodes", graph=graph, after=after)]
-            found += page
-            if len(page) < NODES_PAGE_ROWS:
-                return sorted(found, key=lambda node: node.seq)
+        return sorted(self._node_pages("list_nodes", graph, RunRow), key=lambda node: node.seq)
 
     def node_overview(self, graph: str) -> list[NodeRow]:
         """Return the nodes of a graph without results, in the order in which they were added."""
-        found: list[NodeRow] = []
+        return sorted(self._node_pages("list_node_overview", graph, NodeRow))
+
+    def _node_pages(self, statement: str, graph: str, kind: type[N]) -> list[N]:
+        found: list[N] = []
         while True:
             after = found[-1].node if found else ""
-            page = [NodeRow._make(row) for row in self._execute("read", "list_node_overview", graph=graph, after=after)]
+            page = [kind._make(row) for row in self._execute("read", statement, graph=graph, after=after)]
             found += page
             if len(page) < NODES_PAGE_ROWS:
-                return sorted(found)
+                return found
 
     def edges(self, graph: str) -> list[tuple[str, str]]:
         """Return the edges of a graph by id: the node that is needed, and the node that needs it."""

@@ -49,7 +49,7 @@ class RunReader:
     def __init__(self, store: Store, read_result: ReadResult = read_plain) -> None:
         self._queries = store.queries
         self._graphs = store.graphs
-        self._listing = store.listing
+        self._run_list = store.run_list
         self._read_result = read_result
 
     def row(self, id: UUID) -> RunRow:
@@ -116,7 +116,7 @@ class RunReader:
     def page(self, **asked: Unpack[PageOptions]) -> Page:
         """Return a page of runs, newest first; a partial one if very many others would have to be skipped."""
         wanted, limit, after = self._parse(asked)
-        listed = self._listing.page(wanted, limit, after)
+        listed = self._run_list.page(wanted, limit, after)
         return Page([self._listed(row) for row in listed.rows], listed.after, partial=listed.partial)
 
     def full_page(self, **asked: Unpack[PageOptions]) -> Page:
@@ -124,7 +124,7 @@ class RunReader:
         wanted, limit, after = self._parse(asked)
         rows: list[RunRow] = []
         while True:
-            listed = self._listing.page(wanted, limit - len(rows), after)
+            listed = self._run_list.page(wanted, limit - len(rows), after)
             rows += listed.rows
             after = listed.after
             if after is None or len(rows) == limit:

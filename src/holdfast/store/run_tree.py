@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.model.failure import cancellation_json
-from holdfast.store.module import StatementExecutor, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
 
 
 class LockedRun(NamedTuple):
@@ -74,13 +74,13 @@ def parse_spawn_key(key: str) -> tuple[int, str]:
     return int(generation), call
 
 
-def lock_runs(tx: StatementExecutor, runs: Iterable[str]) -> dict[str, LockedRun]:
+def lock_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
     """Lock runs in order of creation; those that don't exist are left out."""
     wanted = sorted(set(runs))
     return locked_runs(tx.execute("lock_runs", rows=id_rows(wanted))) if wanted else {}
 
 
-def lock_free_runs(tx: StatementExecutor, runs: Iterable[str]) -> dict[str, LockedRun]:
+def lock_free_runs(tx: Tx, runs: Iterable[str]) -> dict[str, LockedRun]:
     """Lock those of the runs that no other transaction has locked."""
     return locked_runs(tx.execute("lock_free_runs", rows=id_rows(runs)))
 
@@ -94,13 +94,13 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def lock_with_parents(tx: StatementExecutor, runs: Sequence[str]) -> dict[str, LockedRun]:
+def lock_with_parents(tx: Tx, runs: Sequence[str]) -> dict[str, LockedRun]:
     """Lock runs that may end, together with the ancestors that their end affects; return only the runs."""
     locked = lock_runs(tx, affected_ancestors(tx, runs) | set(runs))
     return {run: locked[run] for run in runs if run in locked}
 
 
-def affected_ancestors(tx: StatementExecutor, runs: Iterable[str]) -> set[str]:
+def affected_ancestors(tx: Tx, runs: Iterable[str]) -> set[str]:
     """Return the runs above that the end of these runs affects.
 
     These are their parents and, where a parent is a graph and may end with them, its parents too.
@@ -114,7 +114,7 @@ def affected_ancestors(tx: StatementExecutor, runs: Iterable[str]) -> set[str]:
     return found
 
 
-def notify_parents(tx: StatementExecutor, ends: Sequence[EndedRun]) -> None:
+def notify_parents(tx: Tx, ends: Sequence[EndedRun]) -> None:
     """Resolve the waits of parents whose children have ended, and start the next children of their maps."""
     children = [end for end in ends if end.parent is not None and end.spawn_key is not None]
     if not children:
@@ -135,7 +135,7 @@ def notify_parents(tx: StatementExecutor, ends: Sequence[EndedRun]) -> None:
         tx.execute("release_map_children", parent=parent, spawn_key=key, size=count)
 
 
-def cancel_children(tx: StatementExecutor, parents: Sequence[str]) -> list[EndedRun]:
+def cancel_children(tx: Tx, parents: Sequence[str]) -> list[EndedRun]:
     """Cancel the unfinished children of runs that failed or were cancelled."""
     if not parents:
         return []
@@ -144,19 +144,17 @@ def cancel_children(tx: StatementExecutor, parents: Sequence[str]) -> list[Ended
     return [end for chunk in in_chunks(children) for end in cancel_runs(tx, lock_runs(tx, chunk), reason)]
 
 
-def cancel_runs(tx: StatementExecutor, runs: dict[str, LockedRun], error: str) -> list[EndedRun]:
+def cancel_runs(tx: Tx, runs: dict[str, LockedRun], error: str) -> list[EndedRun]:
     """Cancel locked runs, or let them undo first; runs that have ended are left alone."""
     return _end_runs(tx, runs, "cancelled", error)
 
 
-def fail_overdue_runs(tx: StatementExecutor, runs: dict[str, LockedRun], error: str) -> list[EndedRun]:
+def fail_overdue_runs(tx: Tx, runs: dict[str, LockedRun], error: str) -> list[EndedRun]:
     """Fail those of the locked runs that are past their deadline, or let them undo first."""
     return _end_runs(tx, runs, "failed", error, overdue=True)
 
 
-def _end_runs(
-    tx: StatementExecutor, runs: dict[str, LockedRun], kind: str, error: str, *, overdue: bool = False
-) -> list[EndedRun]:
+def _end_runs(tx: Tx, runs: dict[str, LockedRun], kind: str, error: str, *, overdue: bool = False) -> list[EndedRun]:
     """End runs from outside their worker. The history entry has `since` only if an attempt was running."""
     rows = tx.execute("end_runs", rows=id_rows(runs), state=kind, error=error, overdue=int(overdue))
     history, ends = [], []

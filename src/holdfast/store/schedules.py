@@ -1,6 +1,6 @@
 """Schedules and triggers: what code declares, the slots of schedules and their runs, the polls of triggers.
 
-A slot creates at most one run, whatever number of workers look: the schedule's row is locked, and skipped by others,
+A slot creates at most one run, however many workers poll: the schedule's row is locked, and skipped by others,
 until slot, run and the step to the next slot are committed together. Slots are computed from the database time. A
 trigger is polled by one worker at a time, which holds a lease on it.
 """
@@ -16,8 +16,8 @@ from holdfast.database import Row
 from holdfast.model.ids import new_id
 from holdfast.policy.schedule_timing import CatchUp, Timing, due_slots, jitter_delay
 from holdfast.store.enqueue import enqueue_steps, run_steps
-from holdfast.store.lanes import LaneKey, LaneStore
-from holdfast.store.module import MAX_BATCH_ROWS, StatementExecutor, StoreContext, StoreModule, json_rows
+from holdfast.store.lanes import LaneKey, LaneStore, lanes_by_key
+from holdfast.store.module import MAX_BATCH_ROWS, StoreContext, StoreModule, Tx, json_rows
 from holdfast.store.rows import NewRun
 
 ScheduleKind: TypeAlias = Literal["schedule", "trigger"]
@@ -125,14 +125,14 @@ class ScheduleStore(StoreModule):
 
     def fire(self) -> FiredSlots:
         """Create the runs of due slots, of some schedules."""
-        lanes = _by_key(self._lanes.refresh("housekeeping"))
+        lanes = lanes_by_key(self._lanes.refresh("housekeeping"))
         return self._transaction("housekeeping", lambda tx: _fire(tx, lanes))
 
     def run_now(self, name: str) -> str | None:
         """Create a run of a schedule now and return its id, or let a trigger be polled soon and return None."""
-        lanes = _by_key(self._lanes.refresh())
+        lanes = lanes_by_key(self._lanes.refresh())
 
-        def work(tx: StatementExecutor) -> str | None:
+        def work(tx: Tx) -> str | None:
             _, kind, _, rules, template, now = tx.execute("lock_schedules", rows=_names([name]))[0]
             if kind == "trigger":
                 tx.execute("advance_schedules", rows=json_rows([{"name": name, "next_at": now}]))
@@ -160,7 +160,7 @@ class ScheduleStore(StoreModule):
         """Resume schedules and triggers with what comes next from now; return the names of those that were paused."""
         asked = _names(names)
 
-        def work(tx: StatementExecutor) -> list[str]:
+        def work(tx: Tx) -> list[str]:
             rows = [
                 {"name": name, "next_at": _first_time(kind, from_text(Timing, timing), int(now))}
                 for name, kind, timing, _, _, now in tx.execute("lock_paused_schedules", rows=asked)
@@ -175,7 +175,7 @@ class ScheduleStore(StoreModule):
 # Declare
 
 
-def _declare(tx: StatementExecutor, app: str, declared: Mapping[str, DeclaredSchedule]) -> ScheduleChanges:
+def _declare(tx: Tx, app: str, declared: Mapping[str, DeclaredSchedule]) -> ScheduleChanges:
     known = {row[0]: row for row in tx.execute("lock_declared", app=app, rows=_names(declared))}
     now = int(tx.execute("read_clock")[0][0])
     changes = ScheduleChanges([], [], [], {})
@@ -240,7 +240,7 @@ class DueSchedule(NamedTuple):
     next_at: int | None
 
 
-def _fire(tx: StatementExecutor, lanes: Mapping[LaneKey, int]) -> FiredSlots:
+def _fire(tx: Tx, lanes: Mapping[LaneKey, int]) -> FiredSlots:
     fired = FiredSlots([], [], {})
     due = _pick_due(tx, lanes, fired.unreadable)
     runs, skipped = _runs_to_create(tx, due)
@@ -252,7 +252,7 @@ def _fire(tx: StatementExecutor, lanes: Mapping[LaneKey, int]) -> FiredSlots:
     return fired
 
 
-def _pick_due(tx: StatementExecutor, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) -> list[DueSchedule]:
+def _pick_due(tx: Tx, lanes: Mapping[LaneKey, int], unreadable: dict[str, str]) -> list[DueSchedule]:
     """Pick the first due schedules that this code can read; the others stay as they are."""
     picked: list[DueSchedule] = []
     name, next_at = "", -1
@@ -280,9 +280,7 @@ def _run_of_slot(schedule: str, template: str, rules: ScheduleRules, slot: int) 
     return run
 
 
-def _runs_to_create(
-    tx: StatementExecutor, due: Sequence[DueSchedule]
-) -> tuple[list[tuple[str, int, NewRun]], dict[str, int]]:
+def _runs_to_create(tx: Tx, due: Sequence[DueSchedule]) -> tuple[list[tuple[str, int, NewRun]], dict[str, int]]:
     """Return the runs to create, and the last slots that are skipped because a run of the schedule is unfinished."""
     slots = [{"schedule": it.name, "slot": slot} for it in due for slot in it.runs]
     fired = {(name, int(slot)) for name, slot in tx.execute("find_fired_slots", rows=json_rows(slots))} if slots else ()
@@ -303,7 +301,7 @@ def _runs_to_create(
 
 
 def _create_runs(
-    tx: StatementExecutor, runs: Sequence[tuple[str, int, NewRun]], lanes: Mapping[LaneKey, int], asked: int = 0
+    tx: Tx, runs: Sequence[tuple[str, int, NewRun]], lanes: Mapping[LaneKey, int], asked: int = 0
 ) -> list[SlotRun]:
     """Create the runs of slots and record the slots. `asked`: an operator asked for them."""
     if not runs:
@@ -319,10 +317,6 @@ def _create_runs(
 
 def _names(names: Iterable[str]) -> str:
     return json_rows({"name": name} for name in sorted(set(names)))
-
-
-def _by_key(lanes: Mapping[int, LaneKey]) -> dict[LaneKey, int]:
-    return {key: id for id, key in lanes.items()}
 
 
 # Triggers
@@ -370,7 +364,7 @@ class TriggerStore(StoreModule):
         `again`: the poll was interrupted, and the next is due at once.
         """
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             if not tx.execute("finish_poll", name=name, poller=poller, number=number, again=int(again)):
                 return False
             tx.execute("add_poll", name=name, **result._asdict())

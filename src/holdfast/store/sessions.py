@@ -15,9 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.database import Row
-from holdfast.store.completion import propagate_ends
 from holdfast.store.limits import return_permits
-from holdfast.store.module import StatementExecutor, StoreModule, history_row, id_rows, json_rows
+from holdfast.store.module import StoreModule, Tx, history_row, id_rows, json_rows
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.rows import RecoveryResult
 from holdfast.store.run_tree import LockedRun, affected_ancestors, lock_free_runs, lock_runs
 
@@ -40,13 +40,6 @@ class CrashedRun(NamedTuple):
     ended regularly since."""
     error: str | None = None
     """The error that describes the death, as JSON; stored with the run even if it is retried."""
-
-
-class CrashOutcome(NamedTuple):
-    """The runs that failed because of crashes, and the graphs that failed because of those."""
-
-    failed: list[str]
-    failed_graphs: list[str]
 
 
 class SessionStore(StoreModule):
@@ -110,7 +103,7 @@ class SessionStore(StoreModule):
         return self._transaction("housekeeping", lambda tx: _recover(tx, sessions, too_many, excused=excused))
 
 
-def _recover(tx: StatementExecutor, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
+def _recover(tx: Tx, sessions: list[str], too_many: str, *, excused: bool) -> RecoveryResult:
     given = _sessions(sessions)
     locked = [row[0] for row in tx.execute("lock_dead_sessions", rows=given)]
     unknown = set(sessions) - {row[0] for row in tx.execute("find_known_sessions", rows=given)}
@@ -160,17 +153,18 @@ def _sessions(sessions: Iterable[str]) -> str:
 
 
 def record_crashes(
-    tx: StatementExecutor,
+    tx: Tx,
     runs: Mapping[str, LockedRun],
     crashed: Sequence[CrashedRun],
     too_many: str | None = None,
     *,
     fenced: bool,
-) -> CrashOutcome:
+) -> tuple[list[str], list[str]]:
     """Return crashed runs to ready, or fail those that died alone more often than their `max_crashes` allows.
 
-    The caller has locked the runs and their parents. `too_many`: the error of those that fail, unless their crash has
-    one. `fenced`: the history entry names the fence, because the session itself reports the crash.
+    Return the runs that failed and the graphs that failed with them. The caller has locked the runs and their parents.
+    `too_many`: the error of those that fail, unless their crash has one. `fenced`: the history entry names the fence,
+    because the session itself reports the crash.
     """
     rows = [
         {
@@ -194,7 +188,7 @@ def record_crashes(
         if fails:
             ends.append(run.ended("failed" if state == "failed" else "undoing"))
     tx.execute("add_history", rows=json_rows(history))
-    return CrashOutcome([end.id for end in ends if end.is_final], propagate_ends(tx, ends))
+    return [end.id for end in ends if end.is_final], propagate_ends(tx, ends)
 
 
 class WatcherStore(StoreModule):
@@ -204,7 +198,7 @@ class WatcherStore(StoreModule):
         """Register a process for this many microseconds, and delete the expired rows of processes that died."""
         if self._context.database.dialect.notifies:
             self._execute("client", "prune_watchers")
-            self._execute("client", "upsert_watcher", id=id, lifetime=lifetime)
+            self.renew(id, lifetime)
 
     def renew(self, id: str, lifetime: int) -> None:
         """Extend the registration."""

@@ -27,7 +27,7 @@ ABANDONED_POLL_INTERVAL_S = 1.0
 class StepTransactions(StoreModule):
     """Runs transactions of application code: at most two at once on PostgreSQL, one on SQLite.
 
-    A transaction whose run was told to stop, but whose code doesn't return, is abandoned: it doesn't count towards the
+    A transaction whose run was stopped, but whose code doesn't return, is abandoned: it doesn't count towards the
     two, and another connection replaces its own.
     """
 
@@ -35,7 +35,7 @@ class StepTransactions(StoreModule):
         super().__init__(context)
         self._journal = journal
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._users: dict[str, Callable[[], bool]] = {}  # by connection: whether its run was told to stop
+        self._users: dict[str, Callable[[], bool]] = {}  # by connection: whether its run was stopped
         self._lock = threading.Lock()
         self._opened = MAX_STEP_TRANSACTIONS
         for number in range(MAX_STEP_TRANSACTIONS):
@@ -51,7 +51,7 @@ class StepTransactions(StoreModule):
         """Call `work` with a connection and record the text that it returns; return None if the run is lost.
 
         `work` is called again after a conflict, and after a lost connection unless the checkpoint exists. `is_stopped`
-        tells whether the run was told to stop, so that nobody waits for its transaction.
+        tells whether the run was stopped, so that nothing waits for its transaction.
         """
         purpose = self._take_connection(is_stopped)
         try:
@@ -79,7 +79,7 @@ class StepTransactions(StoreModule):
                 purpose = self._free.get(timeout=ABANDONED_POLL_INTERVAL_S)
             except queue.Empty:
                 if is_stopped():
-                    raise StoreUnavailable("the run was told to stop before its transaction began") from None
+                    raise StoreUnavailable("the run was stopped before its transaction began") from None
                 self._replace_abandoned()
                 continue
             with self._lock:

@@ -9,7 +9,7 @@ from holdfast.model.payloads import Payloads
 from holdfast.store.admin import DatabaseHealth, QueueStore, RunCounts, TokenStore
 from holdfast.store.attempts import AttemptStore
 from holdfast.store.claims import ClaimStore
-from holdfast.store.enqueue import Enqueuer
+from holdfast.store.enqueue import EnqueueStore
 from holdfast.store.graphs import GraphStore
 from holdfast.store.journal import Journal
 from holdfast.store.lanes import LaneStore
@@ -17,7 +17,7 @@ from holdfast.store.limits import LimitStore
 from holdfast.store.module import StoreContext
 from holdfast.store.retention import Retention
 from holdfast.store.run_actions import RunActions
-from holdfast.store.run_listing import RunListing
+from holdfast.store.run_list import RunList
 from holdfast.store.run_queries import RunQueries
 from holdfast.store.schedules import ScheduleStore, TriggerStore
 from holdfast.store.sessions import SessionStore, WatcherStore
@@ -47,7 +47,7 @@ class Store:
 
         # Create runs.
         self.lanes = LaneStore(context)
-        self.enqueuer = Enqueuer(context, self.lanes)
+        self.enqueuer = EnqueueStore(context, self.lanes)
         self.graphs = GraphStore(context, self.lanes, self.enqueuer)
         self.schedules = ScheduleStore(context, self.lanes)
         self.triggers = TriggerStore(context)
@@ -67,7 +67,7 @@ class Store:
 
         # Read them.
         self.queries = RunQueries(context)
-        self.listing = RunListing(context, self.lanes)
+        self.run_list = RunList(context, self.lanes)
         self.watchers = WatcherStore(context)
 
         # Operate the database.

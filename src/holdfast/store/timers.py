@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.store.completion import propagate_ends
 from holdfast.store.graphs import expire_gates
 from holdfast.store.limits import unpark_due
-from holdfast.store.module import StatementExecutor, StoreModule, id_rows, json_rows
+from holdfast.store.module import StoreModule, Tx, id_rows, json_rows
+from holdfast.store.propagation import propagate_ends
 from holdfast.store.run_tree import affected_ancestors, fail_overdue_runs, lock_free_runs, lock_runs
 from holdfast.store.waits import find_waiters, resolve_event_waits, wake_runs
 
@@ -55,7 +55,7 @@ class TimerStore(StoreModule):
         Return the ids of those that failed and of graphs that failed with them.
         """
 
-        def work(tx: StatementExecutor) -> list[str]:
+        def work(tx: Tx) -> list[str]:
             picked = tx.execute("pick_overdue_runs")
             if not picked:
                 return []
@@ -72,7 +72,7 @@ class TimerStore(StoreModule):
     def resolve_due_waits(self) -> int:
         """Resolve waits that are due and wake their runs."""
 
-        def work(tx: StatementExecutor) -> int:
+        def work(tx: Tx) -> int:
             runs = lock_free_runs(tx, (str(row[0]) for row in tx.execute("find_runs_with_due_waits")))
             resolved = tx.execute("resolve_due_waits", rows=id_rows(runs))
             wake_runs(tx, {str(row[0]) for row in resolved})
@@ -83,7 +83,7 @@ class TimerStore(StoreModule):
     def wake_event_waiters(self) -> int:
         """Wake the next waiters of events that have more than their emit could wake."""
 
-        def work(tx: StatementExecutor) -> int:
+        def work(tx: Tx) -> int:
             payloads: dict[str, str] = dict(tx.execute("pick_events_with_waiters"))
             waiters, more = find_waiters(tx, payloads)
             lock_runs(tx, {waiter.run for waiter in waiters})

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.ids import new_id
 from holdfast.store.commands import WaitOutcome
-from holdfast.store.module import StatementExecutor, StoreModule, id_rows, in_batches, json_rows
+from holdfast.store.module import StoreModule, Tx, id_rows, in_batches, json_rows
 from holdfast.store.run_tree import lock_runs
 
 MAX_WOKEN_RUNS = 500
@@ -40,7 +40,7 @@ class EventStore(StoreModule):
         emitter = str(new_id())
         payload = self._context.payloads.pack(payload, f"the payload of event {name!r}")
 
-        def work(tx: StatementExecutor) -> bool:
+        def work(tx: Tx) -> bool:
             if lock_events(tx, [(tenant, name)]):
                 # Emitted by this very call, if the answer to its first try got lost.
                 return bool(tx.execute("read_emitter", target=target)[0][0] == emitter)
@@ -53,7 +53,7 @@ class EventStore(StoreModule):
         return self._transaction("client", work)
 
     def trace_context(self, target: str) -> str | None:
-        """Return the trace context of whoever emitted an event, if one is stored."""
+        """Return the trace context of an event's emitter, if one is stored."""
         found = self._execute("client", "read_event_trace", target=target)
         return found[0][0] if found else None
 
@@ -83,10 +83,7 @@ def decode_outcome(kind: str, value: str | None) -> WaitOutcome:
     return WaitOutcome(kind, value)
 
 
-# Events
-
-
-def lock_events(tx: StatementExecutor, events: Iterable[tuple[str | None, str]]) -> dict[str, str]:
+def lock_events(tx: Tx, events: Iterable[tuple[str | None, str]]) -> dict[str, str]:
     """Lock events by tenant and name, emitted or not; return the payloads of those that were emitted."""
     named = {event_target(tenant, name): (tenant, name) for tenant, name in events}
     rows = json_rows(
@@ -98,7 +95,7 @@ def lock_events(tx: StatementExecutor, events: Iterable[tuple[str | None, str]])
     return dict(tx.execute("read_emitted", rows=rows))
 
 
-def find_waiters(tx: StatementExecutor, targets: Collection[str]) -> tuple[list[EventWaiter], bool]:
+def find_waiters(tx: Tx, targets: Collection[str]) -> tuple[list[EventWaiter], bool]:
     """Return up to `MAX_WOKEN_RUNS` waiters of events, and whether there are more."""
     if not targets:
         return [], False
@@ -108,7 +105,7 @@ def find_waiters(tx: StatementExecutor, targets: Collection[str]) -> tuple[list[
 
 
 def emit_locked_events(
-    tx: StatementExecutor,
+    tx: Tx,
     payloads: Mapping[str, str],
     waiters: Iterable[EventWaiter],
     *,
@@ -125,7 +122,7 @@ def emit_locked_events(
     return resolve_event_waits(tx, payloads, waiters)
 
 
-def resolve_event_waits(tx: StatementExecutor, payloads: Mapping[str, str], waiters: Iterable[EventWaiter]) -> set[str]:
+def resolve_event_waits(tx: Tx, payloads: Mapping[str, str], waiters: Iterable[EventWaiter]) -> set[str]:
     """Give waiters, whose runs are locked, the payloads of their events; return the runs to wake."""
     rows: list[dict[str, Any]] = [
         {
@@ -141,15 +138,12 @@ def resolve_event_waits(tx: StatementExecutor, payloads: Mapping[str, str], wait
     return woken
 
 
-# Messages
-
-
 def receiver_key(generation: int, key: str) -> str:
     """Return how messages name the wait that took them. A restarted run registers the same waits again."""
     return f"{generation}:{key}"
 
 
-def take_message(tx: StatementExecutor, run: str, topic: str | None, by: str) -> str | None:
+def take_message(tx: Tx, run: str, topic: str | None, by: str) -> str | None:
     """Take the first unread message of a topic for this receiver; return its payload, None without one."""
     found = tx.execute("first_unread_message", run=run, topic=topic)
     if not found:
@@ -159,7 +153,7 @@ def take_message(tx: StatementExecutor, run: str, topic: str | None, by: str) ->
     return str(payload)
 
 
-def deliver_message(tx: StatementExecutor, run: str, topic: str) -> None:
+def deliver_message(tx: Tx, run: str, topic: str) -> None:
     """Deliver the first unread message of a topic to the first open wait for one, if both exist."""
     waiting = tx.execute("first_waiting_receiver", run=run, topic=topic)
     if not waiting:
@@ -173,6 +167,6 @@ def deliver_message(tx: StatementExecutor, run: str, topic: str) -> None:
     wake_runs(tx, [run])
 
 
-def wake_runs(tx: StatementExecutor, runs: Collection[str]) -> int:
+def wake_runs(tx: Tx, runs: Collection[str]) -> int:
     """Make waiting runs with a resolved wait ready; return how many."""
     return len(tx.execute("wake_runs", rows=id_rows(sorted(runs)))) if runs else 0

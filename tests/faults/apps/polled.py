@@ -62,10 +62,10 @@ def install() -> None:
 
 
 def _watch(part: Any, names: tuple[str, ...]) -> None:
-    executor = part._executor
+    open_transaction = part._open
 
     def watched(connection: Any) -> Any:
-        tx = executor(connection)
+        tx = open_transaction(connection)
 
         def call(statement: str, **values: Any) -> Any:
             rows = tx.execute(statement, **values)
@@ -85,7 +85,7 @@ def _watch(part: Any, names: tuple[str, ...]) -> None:
 
         return call
 
-    part._executor = watched
+    part._open = watched
     for name in names:
         setattr(part, name, after(name))
 

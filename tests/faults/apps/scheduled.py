@@ -54,10 +54,10 @@ def die() -> None:
 def install(at: str) -> None:
     """Die at the first slot that this process makes a run of."""
     part: Any = app.store.schedules
-    executor, fire = part._executor, part.fire
+    open_transaction, fire = part._open, part.fire
 
     def watched(connection: Any) -> Any:
-        tx = executor(connection)
+        tx = open_transaction(connection)
 
         def call(name: str, **values: Any) -> Any:
             rows = tx.execute(name, **values)
@@ -73,7 +73,7 @@ def install(at: str) -> None:
             die()
         return fired
 
-    part._executor, part.fire = watched, fire_and_die
+    part._open, part.fire = watched, fire_and_die
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from holdfast.model.codec import decode
 from holdfast.model.ids import new_id
 from holdfast.store import Claim, NewRun, commands
 from holdfast.store.commands import Checkpoint, Command, NewCheckpoint, NewStepCheckpoint, WaitOutcome
-from holdfast.store.completion import encode_map_value
+from holdfast.store.propagation import encode_map_value
 from holdfast.store.rows import NewGraph
 from holdfast.store.run_tree import format_spawn_key
 from holdfast.store.waits import decode_outcome, event_target

@@ -61,7 +61,7 @@ select json_group_array(json_array(id, limits)) from (
 -- locked.
 --
 -- An upsert finds rows by primary key whatever the planner believes. A join doesn't: a plan that was cached while the
--- table was small reads all of it for every batch once it has grown (20,000 keys; tests/store/test_many_keys.py).
+-- table was small reads all of it for every batch once it has grown (20,000 keys; tests/store/test_many_counters.py).
 with held as (
     insert into {schema}limits (place, name, touched_at)
     select each.place, each.name, {stamp} from {each(:rows, place text, name text)} order by each.place

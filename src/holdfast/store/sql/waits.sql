@@ -15,14 +15,8 @@ from {each(:rows, run uuid, generation int, key text)}
 join {schema}waits w on w.run = each.run and w.generation = each.generation and w.key = each.key
 where w.run {matching(:rows, run uuid)}
 
--- name: delete_resolved_waits
--- Delete waits whose outcome is recorded.
-delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
-    select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
-)
-
--- name: withdraw_waits
--- Delete waits that the task gave up, and return their outcomes.
+-- name: delete_waits_by_key
+-- Delete waits that were withdrawn or whose outcome is recorded, and return their outcomes.
 delete from {schema}waits where run {among(:rows, run uuid)} and (run, generation, key) in (
     select cast(each.run as {uuid}), each.generation, each.key from {each(:rows, run uuid, generation int, key text)}
 )

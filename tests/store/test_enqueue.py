@@ -1,4 +1,4 @@
-"""How runs come in: order, times, batches, repeats. Keys and unique names have files of their own."""
+"""Enqueues: order, times, batches, repeats. Keys and unique names have files of their own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_claim_tells_how_long_the_deadline_is_away(world, clock):
     assert world.claim("w")[0].deadline_in == 40 * SECOND
 
 
-def test_a_repeat_with_the_same_ids_makes_nothing_twice(world):
+def test_a_repeat_with_the_same_ids_creates_no_second_run(world):
     runs = [world.new(), world.new(key="k"), world.new(unique="u"), world.new(key="k2", unique="u2")]
     first = world.store.enqueuer.enqueue(runs)
     before = [world.row(id) for id in first]
@@ -82,17 +82,17 @@ def test_a_repeat_of_a_finished_unique_run_is_still_that_run(world):
     assert (world.rows("runs"), world.state(run.id)) == (1, "done")
 
 
-def test_nothing_given_makes_nothing(world):
+def test_an_empty_enqueue_creates_nothing(world):
     assert world.store.enqueuer.enqueue([]) == []
     assert world.rows("runs") == 0
 
 
-def test_more_runs_than_fit_in_one_statement_come_in_together_in_order(world):
+def test_more_runs_than_one_statement_takes_are_created_together_in_order(world):
     ids = world.add_many(1203)
     assert [row[0] for row in world.sql("select cast(id as text) from {schema}runs order by seq")] == ids
 
 
-def test_more_bytes_than_fit_in_one_statement_come_in_together(world):
+def test_more_bytes_than_one_statement_takes_are_created_together(world):
     text = '"' + "x" * (3 * 1024 * 1024) + '"'
     ids = world.add_many(4, args=text)
     kept = world.sql("select cast(id as text), length(args) from {schema}runs order by seq")

@@ -1,4 +1,4 @@
-"""Author code and the record of it in one transaction: both happen, or neither, and once however often it is tried."""
+"""Application code and its checkpoint in one transaction: both happen or neither, and once."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def run(world, claim, work, n=1, session="w"):
     return world.store.step_transactions.run(session, record_of(claim, n, "t", value=None), work)
 
 
-def test_the_effect_and_its_record_are_there_together(world, claim):
+def test_the_effect_and_its_checkpoint_commit_together(world, claim):
     assert run(world, claim, Work(world)) == '"1"'
     assert effects(world) == ["call 1"]
     assert world.steps(claim.id) == [(1, "t", "step", '"1"')]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "done", "lease over", "of another session", "taken over"])
-def test_the_effect_of_a_run_that_was_lost_is_taken_back(world, claim, how):
+def test_the_effect_of_a_lost_run_is_rolled_back(world, claim, how):
     session = "w"
     if how == "cancelled":
         world.store.actions.cancel(claim.id, CANCELLED)
@@ -71,7 +71,7 @@ def test_the_effect_of_a_run_that_was_lost_is_taken_back(world, claim, how):
     assert (work.calls, effects(world), world.steps(claim.id)) == (1, [], [])
 
 
-def test_an_error_of_the_author_takes_the_effect_back_and_comes_through(world, claim):
+def test_an_error_in_application_code_rolls_back_and_propagates(world, claim):
     def fail(_connection):
         raise KeyError("mine")
 
@@ -82,7 +82,7 @@ def test_an_error_of_the_author_takes_the_effect_back_and_comes_through(world, c
     assert effects(world) == ["call 1"]
 
 
-def test_a_run_isnt_locked_while_author_code_runs(postgres_url):
+def test_a_run_is_not_locked_while_application_code_runs(postgres_url):
     world = World(postgres_url)
     claim = prepare(world)
     other = world.another_store()
@@ -103,7 +103,7 @@ for each row execute function conflict();
 """
 
 
-def test_after_a_conflict_at_the_commit_author_code_is_called_again(postgres_url):
+def test_after_a_conflict_at_commit_application_code_is_called_again(postgres_url):
     world = World(postgres_url)
     claim = prepare(world)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -115,7 +115,7 @@ def test_after_a_conflict_at_the_commit_author_code_is_called_again(postgres_url
     world.close()
 
 
-def test_after_a_conflict_with_our_record_author_code_is_called_again(postgres_url):
+def test_after_a_conflict_with_the_checkpoint_application_code_is_called_again(postgres_url):
     """The author sees the database as it was at the beginning, and what we lock has changed since."""
     world = World(postgres_url)
     claim = prepare(world)
@@ -136,7 +136,7 @@ def test_after_a_conflict_with_our_record_author_code_is_called_again(postgres_u
 
 
 @pytest.mark.parametrize(("lost", "calls"), [("answer", 1), ("request", 2)])
-def test_when_the_connection_breaks_around_the_commit_the_effect_is_there_once(postgres_url, lost, calls):
+def test_a_connection_lost_around_the_commit_applies_the_effect_once(postgres_url, lost, calls):
     with Proxy(postgres_url) as proxy:
         world = World(proxy.url)
         claim = prepare(world)
@@ -156,7 +156,7 @@ def test_when_the_connection_breaks_around_the_commit_the_effect_is_there_once(p
 
 @pytest.mark.parametrize("sql", ["commit", "rollback"])
 @pytest.mark.parametrize("caught", [False, True])
-def test_author_code_that_ends_the_transaction_is_told_so_and_nothing_is_recorded(world, claim, sql, caught):
+def test_application_code_that_ends_the_transaction_gets_an_error_and_records_nothing(world, claim, sql, caught):
     def end(connection):
         try:
             connection.execute(sql)

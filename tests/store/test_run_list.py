@@ -1,4 +1,4 @@
-"""Pages of runs by filter: the same runs as a look at every row would give, however small the portions are."""
+"""Pages of runs by filter: the same runs as a full scan finds, however small the portions are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.model.clock import to_datetime
 from holdfast.model.filters import RunFilter
-from holdfast.store import run_listing
+from holdfast.store import run_list
 from holdfast.store.module import json_rows
 from tests.support.world import SECOND
 
@@ -137,11 +137,11 @@ def random_filter(chance, many):
 
 
 @pytest.mark.parametrize(("walk", "few"), [(10_000, 2_000), (40, 10), (25, 100)])
-def test_pages_have_what_a_look_at_every_row_finds(world, many, monkeypatch, walk, few):
+def test_pages_equal_a_full_scan(world, many, monkeypatch, walk, few):
     """Whether the walk ends early, whether heaps count as small or not: no run is missed, and none comes twice."""
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", walk)
-    monkeypatch.setattr(run_listing, "MAX_HEAP_RUNS", few)
-    monkeypatch.setattr(run_listing, "PORTION_SIZES", (5, 30))
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", walk)
+    monkeypatch.setattr(run_list, "MAX_HEAP_RUNS", few)
+    monkeypatch.setattr(run_list, "PORTION_SIZES", (5, 30))
     chance = random.Random(walk)
     rows = {row["id"]: row for row in many}
     shown = everything(world)
@@ -154,7 +154,7 @@ def test_pages_have_what_a_look_at_every_row_finds(world, many, monkeypatch, wal
 def all_pages(world, asked, size):
     found, after = [], None
     while True:
-        page = world.store.listing.page(asked, size, after)
+        page = world.store.run_list.page(asked, size, after)
         assert len(page.rows) <= size
         assert page.partial == (page.after is not None and len(page.rows) < size) or len(page.rows) == size
         found += [row.id for row in page.rows]
@@ -164,16 +164,16 @@ def all_pages(world, asked, size):
         after = page.after
 
 
-def test_a_page_that_passes_over_too_many_is_partial_and_says_where_to_go_on(world, many, monkeypatch):
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 100)
-    first = world.store.listing.page(RunFilter(tag="nobody has it"), 10)
+def test_a_page_that_skips_too_many_is_partial_and_has_a_cursor(world, many, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
+    first = world.store.run_list.page(RunFilter(tag="nobody has it"), 10)
     assert (first.rows, first.partial) == ([], True)
     passed = [row["id"] for row in many if row["id"] >= first.after]
     assert len(passed) == 100
-    assert world.store.listing.page(RunFilter(tag="red"), 5).partial is False
+    assert world.store.run_list.page(RunFilter(tag="red"), 5).partial is False
 
 
-def test_the_text_of_an_error_is_its_message_type_and_code_not_how_it_is_kept(world):
+def test_error_search_matches_message_type_and_code_not_the_json(world):
     lane = world.lane("t", "q")
     error = '{"code":"timeout","type":"shop.Déjà","message":"line\\none \\u00e9 \\\\","traceback":"File x"}'
     row = {"id": id_at(world.clock(), 1), "lane": lane, "state": "failed", "created_at": 1, "finished_at": 2}
@@ -182,50 +182,50 @@ def test_the_text_of_an_error_is_its_message_type_and_code_not_how_it_is_kept(wo
         "TIMEOUT": 1, "shop.D": 1, "one é \\": 1, "é": 1,
         "message": 0, "traceback": 0, "File x": 0, "null": 0, '"': 0, "\\n": 0,
     }.items():  # fmt: skip
-        assert len(world.store.listing.page(RunFilter(error=text), 10).rows) == found, text
+        assert len(world.store.run_list.page(RunFilter(error=text), 10).rows) == found, text
 
 
 def test_a_page_of_many_lanes_walks_no_further_than_one_of_a_single_lane(world, many, monkeypatch):
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 40)
-    page = world.store.listing.page(RunFilter(queue="q1", tag="nobody has it"), 10)
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
+    page = world.store.run_list.page(RunFilter(queue="q1", tag="nobody has it"), 10)
     lanes = {world.lane(task, "q1") for task in ("t1", "t2")}
     passed = [row for row in many if row["id"] >= page.after and row["lane"] in lanes and row["finished_at"]]
     assert page.partial
     assert len(passed) <= 40
 
 
-def test_heaps_that_are_small_by_themselves_may_be_too_much_together(world, many, monkeypatch):
+def test_small_heaps_may_be_too_large_together(world, many, monkeypatch):
     asked = RunFilter(states=("ready", "scheduled", "waiting"), tag="nobody has it")
-    assert world.store.listing.page(asked, 10) == ([], None, False)
-    monkeypatch.setattr(run_listing, "MAX_HEAP_RUNS_TOTAL", 20)
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 40)
-    assert world.store.listing.page(asked, 10).partial
+    assert world.store.run_list.page(asked, 10) == ([], None, False)
+    monkeypatch.setattr(run_list, "MAX_HEAP_RUNS_TOTAL", 20)
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 40)
+    assert world.store.run_list.page(asked, 10).partial
 
 
-def test_a_task_that_no_run_ever_had_is_known_at_once(world, many, monkeypatch):
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 100)
-    assert world.store.listing.page(RunFilter(task="unknown"), 10) == ([], None, False)
+def test_an_unknown_task_needs_no_scan(world, many, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 100)
+    assert world.store.run_list.page(RunFilter(task="unknown"), 10) == ([], None, False)
 
 
 def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypatch):
     """By an index of their own: no walk."""
-    monkeypatch.setattr(run_listing, "MAX_STREAM_CANDIDATES", 1)
+    monkeypatch.setattr(run_list, "MAX_STREAM_CANDIDATES", 1)
     failed = [row["id"] for row in many if row["state"] == "failed"][::-1]
-    page = world.store.listing.page(RunFilter(states=("failed",)), 10)
+    page = world.store.run_list.page(RunFilter(states=("failed",)), 10)
     assert ([row.id for row in page.rows], page.partial) == (failed[:10], False)
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"state": "flying"}, "no state 'flying'"),
-        ({"state": ["done", "flying"]}, "no state 'flying'"),
+        ({"state": "flying"}, "unknown state 'flying'"),
+        ({"state": ["done", "flying"]}, "unknown state 'flying'"),
         ({"id_prefix": "xyz"}, "invalid run id prefix"),
         ({"error": ""}, "must not be empty"),
         ({"tenant": "a\0"}, "control character"),
         ({"created_from": 5}, "must be a datetime"),
     ],
 )
-def test_filters_that_cant_be_meant_are_refused(given, says):
+def test_contradictory_filters_are_rejected(given, says):
     with pytest.raises(ConfigError, match=says):
         RunFilter.of(given)

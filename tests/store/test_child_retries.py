@@ -1,11 +1,11 @@
-"""Retries in families: a parent brings back the children that it still wants, a child is waited for again."""
+"""Retries in trees: a parent retries the children it hasn't joined, and waits for them again."""
 
 from __future__ import annotations
 
 import pytest
 
 from holdfast.store.commands import WaitOutcome, WaitRegistered
-from tests.store.test_family import finish, join
+from tests.store.test_children import finish, join
 from tests.support.world import CANCELLED, record_of
 
 
@@ -20,7 +20,7 @@ def let_go(world):
     world.store.attempts.release("w", [(run.id, run.fence) for run in world.store.claims.list_owned("w")])
 
 
-def test_a_retried_parent_brings_back_the_children_that_ended_with_it_to_all_depths(world, parent):
+def test_a_retry_of_a_parent_retries_descendants_that_ended_with_it(world, parent):
     (child,) = world.spawn("w", parent)
     done, _ = world.spawn("w", parent, 2, key="map#1", n=2)
     claims = {claim.id: claim for claim in world.claim("w", 2, ["child"])}
@@ -58,7 +58,7 @@ def test_a_retried_parent_waits_again_for_the_children_that_were_cancelled_with_
     assert (world.state(parent.id), world.waits(parent.id)) == ("ready", {"$join:call#1#1": ("children", None)})
 
 
-def test_children_of_whose_end_the_parent_has_a_record_arent_retried(world, parent):
+def test_joined_children_are_not_retried(world, parent):
     (seen,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
     assert join(world, parent) == WaitOutcome("children", None)
@@ -68,7 +68,7 @@ def test_children_of_whose_end_the_parent_has_a_record_arent_retried(world, pare
     assert world.states([seen, unseen]) == ["failed", "ready"]
 
 
-def test_children_of_whose_failure_the_record_was_forgotten_are_retried(world, parent):
+def test_children_whose_recorded_failure_was_deleted_are_retried(world, parent):
     (child,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
     join(world, parent)
@@ -77,7 +77,7 @@ def test_children_of_whose_failure_the_record_was_forgotten_are_retried(world, p
     assert world.state(child) == "ready"
 
 
-def test_children_of_before_a_restart_arent_retried(world, parent):
+def test_children_from_before_a_restart_are_not_retried(world, parent):
     (old,) = world.spawn("w", parent)
     finish(world, world.child("w"), "failed")
     world.end("w", parent, "restarted", in_tree=True)
@@ -90,7 +90,7 @@ def test_children_of_before_a_restart_arent_retried(world, parent):
 
 
 @pytest.mark.parametrize("eager", [0, 1])
-def test_a_child_that_is_retried_by_itself_is_waited_for_again(world, parent, eager):
+def test_the_parent_waits_again_for_a_child_that_is_retried_alone(world, parent, eager):
     """Its first end has been counted already."""
     children = world.spawn("w", parent, 2)
     join(world, parent, eager=eager)
@@ -108,7 +108,7 @@ def test_a_child_that_is_retried_by_itself_is_waited_for_again(world, parent, ea
     assert world.states(children) == ["done", "done"]
 
 
-def test_an_eager_join_that_another_failure_ended_stays_over_when_a_child_is_retried(world, parent):
+def test_an_eager_join_ended_by_another_failure_stays_resolved_when_a_child_is_retried(world, parent):
     world.spawn("w", parent, 3)
     join(world, parent, eager=1)
     first, second, _ = world.claim("w", 2, ["child"]) + world.claim("w", 2, ["child"])
@@ -118,7 +118,7 @@ def test_an_eager_join_that_another_failure_ended_stays_over_when_a_child_is_ret
     assert world.waits(parent.id) == {"$join:call#1#1": ("failed", first.id)}
 
 
-def test_a_child_retried_after_its_parent_has_ended_concerns_nobody(world, parent):
+def test_a_child_retried_after_its_parent_ended_runs_alone(world, parent):
     world.spawn("w", parent)
     child = world.child("w")
     finish(world, child, "failed")
@@ -128,7 +128,7 @@ def test_a_child_retried_after_its_parent_has_ended_concerns_nobody(world, paren
     assert (world.row(parent.id), world.state(child.id)) == (before, "ready")
 
 
-def test_a_retry_keeps_what_the_run_recorded_and_when_its_sleeps_end(world, parent, clock):
+def test_a_retry_keeps_checkpoints_and_the_end_of_sleeps(world, parent, clock):
     world.record("w", parent, 1)
     world.wait("w", parent, "sleep", delay=50)
     world.end("w", parent, "failed", in_tree=True)

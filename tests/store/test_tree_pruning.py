@@ -1,11 +1,11 @@
-"""Families are pruned as a whole, by their root's end, with everything that belonged to them."""
+"""Trees are pruned as a whole, with their root and everything that belongs to them."""
 
 from __future__ import annotations
 
 import pytest
 
 from holdfast.store.commands import WriteCommand
-from tests.store.test_family import finish
+from tests.store.test_children import finish
 from tests.support.world import CANCELLED, DAY, held, record_of
 
 TABLES = ("history", "checkpoints", "waits", "messages", "chunks")
@@ -41,7 +41,7 @@ BOTH = pytest.mark.parametrize("prune", [prune, prune_older])
 
 
 @BOTH
-def test_a_family_goes_with_its_root_and_all_that_belonged_to_it(world, parent, clock, prune):
+def test_a_tree_is_pruned_with_its_root_and_all_its_rows(world, parent, clock, prune):
     (child,) = world.spawn("w", parent)
     claim = world.child("w")
     (grandchild,) = world.spawn("w", claim)
@@ -64,7 +64,7 @@ def test_a_family_goes_with_its_root_and_all_that_belonged_to_it(world, parent, 
 
 @BOTH
 @pytest.mark.parametrize("state", ["running", "ready", "lingering"])
-def test_a_family_in_which_someone_is_at_work_stays(world, parent, clock, state, prune):
+def test_a_tree_with_a_running_member_is_kept(world, parent, clock, state, prune):
     world.spawn("w", parent, 2)
     child = world.child("w")
     finish(world, world.child("w"))
@@ -89,7 +89,7 @@ def test_a_family_in_which_someone_is_at_work_stays(world, parent, clock, state,
 
 
 @BOTH
-def test_a_family_larger_than_a_batch_goes_in_several(world, parent, clock, prune):
+def test_a_tree_larger_than_a_batch_is_pruned_in_several(world, parent, clock, prune):
     world.spawn("w", parent, 1200)
     world.sql("update {schema}runs set state = 'done', finished_at = {now} where parent is not null")
     world.end("w", parent, in_tree=True)
@@ -99,7 +99,7 @@ def test_a_family_larger_than_a_batch_goes_in_several(world, parent, clock, prun
 
 
 @BOTH
-def test_many_families_and_many_alone_all_go(world, parent, clock, prune):
+def test_many_trees_and_many_single_runs_are_all_pruned(world, parent, clock, prune):
     parents = [parent] + [world.running("w") for _ in range(120)]
     for claim in parents:
         world.spawn("w", claim, 2)
@@ -117,7 +117,7 @@ def test_many_families_and_many_alone_all_go(world, parent, clock, prune):
     assert world.rows("runs") == 0
 
 
-def test_families_that_stay_dont_keep_later_ones_from_going(world, parent, clock):
+def test_trees_that_are_kept_do_not_block_pruning_of_later_ones(world, parent, clock):
     """However many there are at the head of the line."""
     world.spawn("w", parent)
     child = world.child("w")

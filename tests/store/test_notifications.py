@@ -1,4 +1,4 @@
-"""Who ends runs tells those who wait for ends, who brings work those who have none, and only while somebody does."""
+"""Notifications: ends notify waiting clients, new work notifies idle workers, and only while there are any."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_every_kind_of_end_tells_those_who_wait_and_nobody_else(postgres, ear, end):
+def test_every_kind_of_end_notifies_waiting_clients_only(postgres, ear, end):
     end(postgres)
     assert ear.heard() == 0, "nobody waits"
     postgres.store.watchers.add("client", 60 * SECOND)
@@ -134,14 +134,14 @@ def test_every_kind_of_end_tells_those_who_wait_and_nobody_else(postgres, ear, e
     assert ear.heard() == 0, "it waits no more"
 
 
-def test_a_batch_of_ends_is_told_once(postgres, ear):
+def test_a_batch_of_ends_notifies_once(postgres, ear):
     postgres.store.watchers.add("client", 60 * SECOND)
     done_in_a_batch(postgres)
     assert ear.heard() == 1
 
 
 @pytest.mark.parametrize("kind", ["retrying", "timed_out", "handed_back", "waiting", "restarted"])
-def test_attempts_that_end_without_the_run_are_not_told(postgres, ear, kind):
+def test_attempts_that_do_not_end_the_run_do_not_notify(postgres, ear, kind):
     postgres.store.watchers.add("client", 60 * SECOND)
     family = kind in ("waiting", "restarted")
     assert postgres.end("w", postgres.running("w"), kind, in_tree=family)
@@ -149,7 +149,7 @@ def test_attempts_that_end_without_the_run_are_not_told(postgres, ear, kind):
     assert ear.heard() == 0
 
 
-def test_who_was_not_heard_of_for_long_is_told_no_more_until_it_says_so_again(postgres, ear):
+def test_an_expired_watcher_is_not_notified_until_it_renews(postgres, ear):
     postgres.store.watchers.add("client", 30 * SECOND)
     postgres.clock.advance(20)
     postgres.store.watchers.renew("client", 30 * SECOND)
@@ -164,7 +164,7 @@ def test_who_was_not_heard_of_for_long_is_told_no_more_until_it_says_so_again(po
     assert ear.heard() == 1
 
 
-def test_the_rows_of_those_who_died_dont_pile_up(postgres):
+def test_rows_of_dead_watchers_are_pruned(postgres):
     for n in range(5):
         postgres.store.watchers.add(f"client {n}", 30 * SECOND)
         postgres.clock.advance(20)
@@ -173,7 +173,7 @@ def test_the_rows_of_those_who_died_dont_pile_up(postgres):
     assert postgres.sql("select id from {schema}watchers") == [("client 3",)]
 
 
-def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
+def test_watchers_write_nothing_on_databases_that_do_not_notify(sqlite_url):
     """There a watch sees all commits, and would see its own."""
     world = World(sqlite_url)
     watch = world.store.database.change_listener("completions")
@@ -186,7 +186,7 @@ def test_watching_writes_nothing_where_the_database_tells_nobody(sqlite_url):
     world.close()
 
 
-def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
+def test_a_listener_for_ends_is_not_notified_of_new_work(postgres):
     postgres.store.watchers.add("client", 60 * SECOND)
     postgres.store.sessions.mark_idle("w", True)
     ends, work = (postgres.store.database.change_listener(topic) for topic in ("completions", "work"))
@@ -202,7 +202,7 @@ def test_a_watch_for_ends_hears_of_them_and_not_of_new_work(postgres):
     work.close()
 
 
-def test_new_work_is_told_only_while_a_worker_is_idle_and_a_batch_of_it_once(postgres):
+def test_new_work_notifies_only_idle_workers_and_once_per_batch(postgres):
     with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
         postgres.add()
         assert ear.heard() == 0
@@ -214,7 +214,7 @@ def test_new_work_is_told_only_while_a_worker_is_idle_and_a_batch_of_it_once(pos
         assert ear.heard() == 0
 
 
-def test_nobody_is_told_of_new_work_for_a_worker_that_died_idle(postgres):
+def test_a_worker_that_died_idle_causes_no_notifications(postgres):
     with closing(Ear(postgres, postgres.store.database.dialect.channel)) as ear:
         postgres.store.sessions.mark_idle("w", True)
         postgres.clock.advance(3601)
@@ -222,7 +222,7 @@ def test_nobody_is_told_of_new_work_for_a_worker_that_died_idle(postgres):
         assert ear.heard() == 0
 
 
-def test_closing_one_watch_of_a_file_doesnt_close_the_other(sqlite_url):
+def test_closing_one_listener_of_a_file_does_not_close_the_other(sqlite_url):
     world = World(sqlite_url)
     ends, work = (world.store.database.change_listener(topic) for topic in ("completions", "work"))
     stop = threading.Event()

@@ -19,11 +19,11 @@ from holdfast.store.graph_progress import (
     insert_nodes,
     release_dependents,
 )
-from holdfast.store.module import StatementExecutor, history_row, id_rows, in_chunks, json_rows
+from holdfast.store.module import Tx, history_row, id_rows, in_chunks, json_rows
 from holdfast.store.run_tree import EndedRun, cancel_children, format_spawn_key, notify_parents, parse_spawn_key
 
 
-def propagate_ends(tx: StatementExecutor, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[str]:
+def propagate_ends(tx: Tx, ends: Sequence[EndedRun], released: ReleaseResult | None = None) -> list[str]:
     """Carry out all that follows from ended runs, or from released nodes; return the graphs that failed by it."""
     pending = list(ends)
     starting: list[GraphStart] = []
@@ -44,7 +44,7 @@ def propagate_ends(tx: StatementExecutor, ends: Sequence[EndedRun], released: Re
     return failed
 
 
-def _start_graph(tx: StatementExecutor, start: GraphStart) -> ReleaseResult:
+def _start_graph(tx: Tx, start: GraphStart) -> ReleaseResult:
     """Start a nested graph: create its nodes, or retry them if they exist."""
     if tx.execute("has_nodes", graph=start.id):
         return reopen_graph(tx, start.id)
@@ -65,7 +65,7 @@ class RetriedRun(NamedTuple):
     kind: str | None
 
 
-def retry_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None = None) -> ReleaseResult | None:
+def retry_runs(tx: Tx, runs: Iterable[str], by: str | None = None) -> ReleaseResult | None:
     """Retry locked runs and the failed children below them, for the operator `by`.
 
     Return what followed for graphs among them, or None if no run could be retried.
@@ -77,7 +77,7 @@ def retry_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None = None
     return _merge(released + _retry_children(tx, retried, by))
 
 
-def reopen_graph(tx: StatementExecutor, graph: str, by: str | None = None) -> ReleaseResult:
+def reopen_graph(tx: Tx, graph: str, by: str | None = None) -> ReleaseResult:
     """Retry a locked graph: block its failed, cancelled and skipped nodes again and decide those that can start."""
     nodes = [str(id) for (id,) in tx.execute("lock_nodes_to_retry", graph=graph)]
     retried = [run for chunk in in_chunks(nodes) for run in _reset_runs(tx, chunk, by)]
@@ -95,7 +95,7 @@ def _merge(released: Sequence[ReleaseResult]) -> ReleaseResult:
     )
 
 
-def _reset_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
+def _reset_runs(tx: Tx, runs: Iterable[str], by: str | None) -> list[RetriedRun]:
     """Return failed runs to ready with new budgets; their checkpoints stay."""
     retried = [
         RetriedRun(str(id), records, ending, generation, None if parent is None else str(parent), *rest)
@@ -107,7 +107,7 @@ def _reset_runs(tx: StatementExecutor, runs: Iterable[str], by: str | None) -> l
     return retried
 
 
-def _retry_children(tx: StatementExecutor, retried: Sequence[RetriedRun], by: str | None) -> list[ReleaseResult]:
+def _retry_children(tx: Tx, retried: Sequence[RetriedRun], by: str | None) -> list[ReleaseResult]:
     """Retry the failed children of retried runs, and forget the steps that were undone, so that they run again."""
     children = [run for run in retried if run.spawn_key is not None]
     if children:
@@ -121,7 +121,7 @@ def _retry_children(tx: StatementExecutor, retried: Sequence[RetriedRun], by: st
     return [each for each in released if each is not None]
 
 
-def _find_failed_children(tx: StatementExecutor, parents: Sequence[RetriedRun]) -> list[str]:
+def _find_failed_children(tx: Tx, parents: Sequence[RetriedRun]) -> list[str]:
     """Return children that failed or were cancelled since the last restart and that their parent hasn't joined."""
     if not parents:
         return []
@@ -136,7 +136,7 @@ def _find_failed_children(tx: StatementExecutor, parents: Sequence[RetriedRun]) 
     return found
 
 
-def _reopen_waits(tx: StatementExecutor, children: Sequence[RetriedRun]) -> None:
+def _reopen_waits(tx: Tx, children: Sequence[RetriedRun]) -> None:
     """Let parents that waited for these children wait for them again."""
     calls = {(str(run.parent), str(run.spawn_key)) for run in children}
     rows = [
@@ -145,7 +145,7 @@ def _reopen_waits(tx: StatementExecutor, children: Sequence[RetriedRun]) -> None
     tx.execute("reopen_child_waits", rows=json_rows(rows))
 
 
-def _apply_map_concurrency(tx: StatementExecutor, mapped: Sequence[RetriedRun]) -> None:
+def _apply_map_concurrency(tx: Tx, mapped: Sequence[RetriedRun]) -> None:
     """Block retried children of maps again, except for as many as the map's concurrency allows."""
     if not mapped:
         return

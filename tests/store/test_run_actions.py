@@ -1,4 +1,4 @@
-"""What is done to runs from outside: cancel and retry, in every state."""
+"""Actions on runs from outside: cancel and retry, in every state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_cancelling_a_finished_run_changes_nothing(world, clock, state):
     assert (world.row(id), world.kinds(id)) == (before, kinds)
 
 
-def test_the_record_of_a_cancel_tells_of_the_attempt_that_was_under_way(world, clock):
+def test_the_history_of_a_cancel_names_the_running_attempt(world, clock):
     world.session("w")
     claim = world.running("w")
     started = clock.now
@@ -67,7 +67,7 @@ def test_cancelling_leaves_other_runs_alone(world):
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry"])
-def test_a_run_that_isnt_there_is_not_found(world, verb):
+def test_a_missing_run_is_not_found(world, verb):
     arguments = [NOBODY, CANCELLED][: 2 if verb == "cancel" else 1]
     with pytest.raises(RunNotFound, match=NOBODY):
         getattr(world.store.actions, verb)(*arguments)
@@ -106,7 +106,7 @@ def test_retrying_an_unfinished_run_changes_nothing(world, state):
 
 
 @pytest.mark.parametrize("state", ["done", "skipped"])
-def test_a_run_that_ended_well_cant_be_retried(world, state):
+def test_a_successful_run_can_not_be_retried(world, state):
     id = run_in(world, state)
     before = world.row(id)
     with pytest.raises(RunFinished, match=f"{id} is {state}"):
@@ -114,7 +114,7 @@ def test_a_run_that_ended_well_cant_be_retried(world, state):
     assert world.row(id) == before
 
 
-def test_a_cancelled_run_that_its_worker_still_holds_waits_with_its_retry(world):
+def test_a_retry_is_held_while_the_cancelled_code_still_runs(world):
     world.session("w")
     world.session("v")
     claim = world.running("w")
@@ -128,7 +128,7 @@ def test_a_cancelled_run_that_its_worker_still_holds_waits_with_its_retry(world)
     assert [again.id for again in world.claim("v")] == [claim.id]
 
 
-def test_a_retry_waits_no_longer_when_the_old_worker_is_dead(world, clock):
+def test_a_held_retry_is_released_when_the_old_worker_is_dead(world, clock):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -140,7 +140,7 @@ def test_a_retry_waits_no_longer_when_the_old_worker_is_dead(world, clock):
     assert (again.id, world.row(claim.id)["crashes"]) == (claim.id, 0)
 
 
-def test_a_late_end_cant_end_the_retry_that_waits_for_it(world):
+def test_a_late_end_does_not_end_the_held_retry(world):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -149,7 +149,7 @@ def test_a_late_end_cant_end_the_retry_that_waits_for_it(world):
     assert world.state(claim.id) == "ready"
 
 
-def test_cancelling_a_retry_that_waits_for_the_old_worker_tells_of_no_attempt(world):
+def test_the_history_of_cancelling_a_held_retry_names_no_attempt(world):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, CANCELLED)

@@ -1,4 +1,4 @@
-"""Sessions, their leases, and the recovery of what the dead held."""
+"""Sessions, their leases, and the recovery of runs of dead sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.database import DataFault
 from tests.support.world import CANCELLED, CRASHED, SECOND, World
 
 
-def test_a_lease_is_renewed_only_before_it_is_over(world, clock):
+def test_a_lease_is_renewed_only_before_it_expires(world, clock):
     world.session("w", lease=60)
     clock.advance(59.999999)
     assert world.store.sessions.renew("w", 60 * SECOND)
@@ -27,7 +27,7 @@ def test_a_renewal_counts_from_the_moment_it_is_made(world, clock):
     assert world.store.sessions.next_expiry() == SECOND
 
 
-def test_a_session_nobody_knows_cant_be_renewed(world):
+def test_an_unknown_session_can_not_be_renewed(world):
     assert not world.store.sessions.renew("stranger", 60 * SECOND)
 
 
@@ -132,7 +132,7 @@ def test_live_sessions_are_never_recovered_even_if_listed(world, clock):
     assert world.rows("workers") == 1
 
 
-def test_runs_of_a_session_nobody_knows_are_recovered(world):
+def test_runs_of_an_unknown_session_are_recovered(world):
     world.session("w")
     claim = world.running("w")
     world.sql("delete from {schema}workers")
@@ -142,7 +142,7 @@ def test_runs_of_a_session_nobody_knows_are_recovered(world):
     assert world.store.sessions.find_dead() == []
 
 
-def test_only_the_dead_of_several_sessions_are_recovered(world, clock):
+def test_only_dead_sessions_are_recovered(world, clock):
     world.session("dead", lease=10)
     world.session("live", lease=60)
     lost, kept = world.running("dead"), world.running("live")
@@ -151,7 +151,7 @@ def test_only_the_dead_of_several_sessions_are_recovered(world, clock):
     assert (world.state(lost.id), world.state(kept.id)) == ("ready", "running")
 
 
-def test_a_cancelled_run_that_the_dead_still_held_is_freed_and_stays_cancelled(world, clock):
+def test_a_cancelled_run_of_a_dead_session_is_released_and_stays_cancelled(world, clock):
     world.session("w")
     claim = world.running("w")
     world.store.actions.cancel(claim.id, CANCELLED)
@@ -163,7 +163,7 @@ def test_a_cancelled_run_that_the_dead_still_held_is_freed_and_stays_cancelled(w
     assert world.kinds(claim.id) == ["cancelled", "let_go"]
 
 
-def test_a_session_is_forgotten_only_when_no_run_names_it(world, clock):
+def test_a_session_is_deleted_only_when_no_run_names_it(world, clock):
     world.session("w")
     world.add_many(600)
     while world.claim("w", 512):
@@ -185,7 +185,7 @@ def test_recovering_again_changes_nothing(world, clock):
     assert world.row(claim.id) == before
 
 
-def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world, clock):
+def test_a_recovery_in_several_transactions_leaves_no_run_with_the_dead_session(world, clock):
     """More runs than one call takes, and the second call fails: the third sees to all that is left."""
     world.session("w")
     world.add_many(700)
@@ -212,7 +212,7 @@ def test_a_recovery_that_breaks_half_way_leaves_nothing_owned_by_the_dead(world,
     assert world.rows("workers") == 0
 
 
-def test_recovery_passes_over_what_another_transaction_holds_and_comes_back_to_it(postgres_url):
+def test_recovery_skips_locked_runs_and_recovers_them_later(postgres_url):
     world = World(postgres_url)
     world.session("w")
     first, second = world.running("w"), world.running("w")

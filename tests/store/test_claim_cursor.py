@@ -98,7 +98,7 @@ def crowded(timed):
     return world, watch, back.id
 
 
-def test_where_there_is_much_to_do_claims_go_on_for_a_moment_and_then_one_begins_at_the_front(crowded):
+def test_in_a_crowded_lane_claims_resume_for_a_moment_and_then_scan_the_head(crowded):
     world, watch, back = crowded
     assert back not in ids(world.claim("w", MANY))
     watch.now += 0.99 * POLICY.head_interval_s
@@ -108,7 +108,7 @@ def test_where_there_is_much_to_do_claims_go_on_for_a_moment_and_then_one_begins
     assert len(world.claim("w", MANY)) == MANY
 
 
-def test_claims_from_the_front_take_a_twentieth_of_the_time(timed):
+def test_head_scans_take_a_twentieth_of_the_time(timed):
     world, watch = timed
     world.add_many(4 * MANY)
     watch.took = 0.01
@@ -121,7 +121,7 @@ def test_claims_from_the_front_take_a_twentieth_of_the_time(timed):
     assert world.claim("w", MANY)[0].id == back.id
 
 
-def test_one_long_claim_keeps_nobody_from_the_front_for_long(timed):
+def test_one_slow_scan_does_not_delay_the_next_head_scan_for_long(timed):
     world, watch = timed
     world.add_many(4 * MANY)
     watch.took = 0.15
@@ -132,7 +132,7 @@ def test_one_long_claim_keeps_nobody_from_the_front_for_long(timed):
     assert world.claim("w", MANY)[0].id == back.id
 
 
-def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
+def test_an_urgent_run_is_claimed_next_while_claims_resume(crowded):
     world, _, back = crowded
     urgent = world.add(priority=1)
     claimed = ids(world.claim("w", MANY))
@@ -140,7 +140,7 @@ def test_an_urgent_run_is_claimed_next_where_claims_go_on(crowded):
     assert back not in claimed
 
 
-def test_a_claim_that_got_less_than_it_wanted_is_followed_by_one_at_the_front(crowded):
+def test_after_a_claim_that_got_less_than_it_wanted_the_head_is_scanned(crowded):
     world, _, back = crowded
     while len(claims := world.claim("w", 2 * MANY)) == 2 * MANY:
         assert back not in ids(claims)
@@ -148,7 +148,7 @@ def test_a_claim_that_got_less_than_it_wanted_is_followed_by_one_at_the_front(cr
     assert ids(world.claim("w", 2 * MANY)) == [back, later]
 
 
-def test_claims_of_few_begin_at_the_front_however_much_there_is(timed):
+def test_small_claims_scan_the_head_however_long_the_lane_is(timed):
     world, _ = timed
     world.add_many(MANY)
     (back, *_) = world.claim("w", MANY // 2)
@@ -156,7 +156,7 @@ def test_claims_of_few_begin_at_the_front_however_much_there_is(timed):
     assert world.claim("w", 1)[0].id == back.id
 
 
-def test_a_lane_with_few_is_looked_at_from_its_front_while_another_goes_on(timed):
+def test_a_short_lane_is_scanned_from_its_head_while_another_resumes(timed):
     world, watch = timed
     lanes = ["task", "quiet"]
     world.add("quiet", priority=9)
@@ -172,7 +172,7 @@ def test_a_lane_with_few_is_looked_at_from_its_front_while_another_goes_on(timed
     assert world.claim("w", MANY, lanes)[0].id == back.id
 
 
-def test_where_tenants_take_turns_every_claim_begins_at_the_front(timed):
+def test_fair_queues_are_always_scanned_from_the_head(timed):
     """A tenant who is new gets a turn before those that others have waited for."""
     world, _ = timed
     world.add_many(4 * MANY, turn=1000)
@@ -181,7 +181,7 @@ def test_where_tenants_take_turns_every_claim_begins_at_the_front(timed):
     assert world.claim("w", MANY)[0].id == new
 
 
-def test_places_in_many_priorities_are_forgotten_at_once():
+def test_a_cursor_with_too_many_priorities_is_reset():
     reached = LaneCursor(1)
     for priority in range(MAX_CURSOR_PRIORITIES):
         reached.advance(SimpleNamespace(priority=priority, turn=0, seq=5))

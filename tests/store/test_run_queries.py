@@ -1,4 +1,4 @@
-"""Reading: one run, pages of runs, history."""
+"""Queries: one run, pages of runs, history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.world import CANCELLED, SECOND
 
 
 def page(world, size=100, after=None, **filters):
-    return [row.id for row in world.store.listing.page(RunFilter.of(filters), size, after).rows]
+    return [row.id for row in world.store.run_list.page(RunFilter.of(filters), size, after).rows]
 
 
 def test_a_page_has_the_newest_first(world):
@@ -17,7 +17,7 @@ def test_a_page_has_the_newest_first(world):
     assert page(world) == ids[::-1]
 
 
-def test_pages_follow_each_other_without_gap_or_repeat(world):
+def test_pages_have_no_gaps_or_repeats(world):
     ids = world.add_many(25)
     seen, after = [], None
     for size in (7, 7, 7, 4):
@@ -68,11 +68,11 @@ def test_a_run_is_shown_with_its_names_and_times(world, clock):
 def test_a_page_shows_a_run_as_it_is_shown_alone(world):
     world.session("w")
     claim = world.running("w", tenant="acme")
-    assert world.store.listing.page(RunFilter(), 100).rows == [world.store.queries.run(claim.id)]
+    assert world.store.run_list.page(RunFilter(), 100).rows == [world.store.queries.run(claim.id)]
     assert world.store.queries.run(claim.id).session == "w"
 
 
-def test_the_end_of_a_run_is_its_state_result_and_error(world):
+def test_the_outcome_of_a_run_is_its_state_result_and_error(world):
     world.session("w")
     claim = world.running("w")
     assert world.store.queries.outcome(claim.id) == ("running", None, None, None, None)
@@ -80,7 +80,7 @@ def test_the_end_of_a_run_is_its_state_result_and_error(world):
     assert world.store.queries.outcome(claim.id) == ("done", "[1]", None, None, None)
 
 
-def test_a_run_that_isnt_there_is_nothing(world):
+def test_a_missing_run_is_none(world):
     nobody = "00000000-0000-7000-8000-000000000000"
     assert world.store.queries.run(nobody) is None
     assert world.store.queries.outcome(nobody) is None

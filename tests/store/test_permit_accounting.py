@@ -1,5 +1,4 @@
-"""Whatever happens to runs with limits, in whatever order, the counters say what a recount of the runs says, nobody is
-forgotten, and all of them end at last."""
+"""Whatever happens to runs with limits, the counters equal a recount of the runs, and all runs end."""
 
 from __future__ import annotations
 

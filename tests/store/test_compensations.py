@@ -1,12 +1,11 @@
-"""Runs with compensations: every bad end makes them undo first, nobody else sees them finished before, and the worker
-that was at them has let go when it begins."""
+"""Runs with compensations: every failure undoes first, and others see the run finished only afterwards."""
 
 from __future__ import annotations
 
 import pytest
 
 from holdfast.store.commands import RUN_LOST, MarkUndosCommand
-from tests.store.test_family import join
+from tests.store.test_children import join
 from tests.support.world import CANCELLED, CRASHED, OVERDUE, held
 
 CAUSES = {"failed": '{"code":"error"}', "cancelled": CANCELLED, "overdue": OVERDUE, "crashed": CRASHED}
@@ -67,7 +66,7 @@ def test_a_run_with_compensations_undoes_before_it_ends(world, claim, how):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "overdue"])
-def test_the_undoing_waits_until_the_old_attempt_has_let_go(world, claim, how):
+def test_compensations_wait_until_the_old_attempt_is_released(world, claim, how):
     world.session("v", lease=1000)
     if how == "cancelled":
         world.store.actions.cancel(claim.id, CANCELLED)
@@ -81,7 +80,7 @@ def test_the_undoing_waits_until_the_old_attempt_has_let_go(world, claim, how):
     assert [run.id for run in world.claim("v")] == [claim.id]
 
 
-def test_the_undoing_begins_when_the_session_of_the_old_attempt_is_over(world, claim):
+def test_compensations_start_when_the_session_of_the_old_attempt_expires(world, claim):
     world.store.actions.cancel(claim.id, CANCELLED)
     world.clock.advance(60)
     world.recover("w")
@@ -91,7 +90,7 @@ def test_the_undoing_begins_when_the_session_of_the_old_attempt_is_over(world, c
 
 
 @pytest.mark.parametrize("state", ["waiting", "scheduled", "ready"])
-def test_a_run_that_nobody_is_at_undoes_at_once_when_it_is_cancelled(world, claim, state):
+def test_a_cancelled_run_that_is_not_running_undoes_at_once(world, claim, state):
     if state == "waiting":
         world.wait("w", claim, "sleep", delay=99)
         world.suspend("w", claim)
@@ -103,7 +102,7 @@ def test_a_run_that_nobody_is_at_undoes_at_once_when_it_is_cancelled(world, clai
     assert undoing.ending == "cancelled"
 
 
-def test_a_step_that_was_under_way_when_its_run_was_cancelled_is_still_recorded(world, claim):
+def test_a_step_running_when_its_run_was_cancelled_is_still_recorded(world, claim):
     world.store.actions.cancel(claim.id, CANCELLED)
     assert world.record("w", claim, 4, undo=1) is RUN_LOST, (
         "it is kept, so that it can be undone; but nothing may follow"
@@ -119,7 +118,7 @@ def test_a_step_that_was_under_way_when_its_run_was_cancelled_is_still_recorded(
 
 
 @pytest.mark.parametrize("again", ["cancelled", "overdue"])
-def test_a_run_that_undoes_already_isnt_ended_again(world, claim, again):
+def test_an_undoing_run_is_not_ended_again(world, claim, again):
     fail(world, claim, "failed")
     before = world.row(claim.id)
     if again == "cancelled":
@@ -130,7 +129,7 @@ def test_a_run_that_undoes_already_isnt_ended_again(world, claim, again):
     assert world.row(claim.id) == before
 
 
-def test_a_run_that_crashes_too_often_while_it_undoes_fails_and_can_go_on_later(world, claim):
+def test_an_undoing_run_that_crashes_too_often_fails_and_a_retry_continues_undoing(world, claim):
     fail(world, claim, "cancelled")
     world.claim("w")
     world.clock.advance(60)
@@ -189,7 +188,7 @@ def test_a_retry_of_an_undone_run_runs_the_undone_steps_again(world, claim):
     assert row["deadline"] == world.clock.now + row["lifetime"]
 
 
-def test_a_retry_of_an_undoing_that_failed_goes_on_with_what_is_left(world, claim):
+def test_a_retry_of_a_failed_undo_continues_with_the_rest(world, claim):
     fail(world, claim, "cancelled")
     (undoing,) = world.claim("w")
     undo(world, undoing, 5)
@@ -206,7 +205,7 @@ def test_a_retry_of_an_undoing_that_failed_goes_on_with_what_is_left(world, clai
     assert (world.state(claim.id), world.row(claim.id)["error"]) == ("cancelled", CANCELLED)
 
 
-def test_children_stay_cancelled_when_only_the_undoing_is_retried(world, claim):
+def test_children_stay_cancelled_when_only_the_undo_is_retried(world, claim):
     (child,) = world.spawn("w", claim, n=4)
     fail(world, claim, "cancelled")
     (undoing,) = world.claim("w")

@@ -1,5 +1,6 @@
-"""Enqueues that meet in the middle: another transaction holds the key or the unique name and then goes one way or the
-other. PostgreSQL by two connections driven by hand; on SQLite writers wait for each other, so there is one way only.
+"""Enqueues that race: another transaction holds the key or the unique name and then commits or rolls back.
+
+On PostgreSQL with two connections driven by hand. On SQLite writers exclude each other, so there is one order only.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def test_a_retry_that_waited_for_a_new_run_of_its_unique_name_is_a_conflict(post
     assert postgres.state(old) == "cancelled"
 
 
-def test_batches_with_the_same_unique_names_in_another_order_dont_wait_in_a_circle(postgres):
+def test_batches_with_the_same_unique_names_in_another_order_do_not_deadlock(postgres):
     """The second waits before it has taken anything, so the first can take its second name."""
     lane = postgres.lane()
     first = Hand(postgres)

@@ -90,7 +90,7 @@ class IdBounds(NamedTuple):
     above: UUID
 
 
-class RunListing(StoreModule):
+class RunList(StoreModule):
     """Pages of runs."""
 
     def __init__(self, context: StoreContext, lanes: LaneStore) -> None:

@@ -1,4 +1,4 @@
-"""Turns: a run that becomes ready again queues behind work of its priority that was ready before."""
+"""Order of ready runs: a run that becomes ready again queues behind ready work of its priority."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ AGAIN = [
 
 
 @pytest.mark.parametrize("again", AGAIN)
-def test_a_run_that_reschedules_itself_queues_behind_what_was_ready(world, again):
+def test_a_run_that_reschedules_itself_queues_behind_ready_runs(world, again):
     world.session("w")
     restless = world.running("w")
     jobs = [*world.add_many(3), world.add("other")]
@@ -79,7 +79,7 @@ def test_a_run_that_reschedules_itself_queues_behind_what_was_ready(world, again
 
 
 @pytest.mark.parametrize("again", AGAIN)
-def test_it_comes_before_what_became_ready_after_it_and_after_what_is_more_urgent(world, again):
+def test_it_runs_before_later_ready_runs_and_after_more_urgent_ones(world, again):
     world.session("w")
     restless = world.running("w")
     again(world, restless)
@@ -103,7 +103,7 @@ def crashed(world, claim):
 
 
 @pytest.mark.parametrize("back", [handed_back, recovered, crashed])
-def test_a_run_that_returns_through_no_doing_of_its_own_keeps_its_place(world, back):
+def test_a_run_that_returns_through_no_fault_of_its_own_keeps_its_turn(world, back):
     world.session("w")
     first = world.running("w")
     world.clock.advance(1)
@@ -112,13 +112,13 @@ def test_a_run_that_returns_through_no_doing_of_its_own_keeps_its_place(world, b
     assert order(world) == [first.id, job]
 
 
-def test_a_batch_and_runs_of_one_moment_start_in_the_order_of_arrival(world):
+def test_runs_created_at_one_time_start_in_order_of_creation(world):
     world.session("w")
     first, batch, last = world.add(), world.add_many(5), world.add()
     assert order(world) == [first, *batch, last]
 
 
-def test_children_and_forks_queue_behind_what_was_ready(world):
+def test_children_and_forks_queue_behind_ready_runs(world):
     world.session("w")
     parent = world.running("w")
     world.clock.advance(1)
@@ -147,7 +147,7 @@ def test_in_a_fair_queue_it_gets_the_next_turn_of_its_tenant(world, again):
     assert order(world) == [own[0], others[0], own[1], others[1], restless.id, others[2]]
 
 
-def test_in_a_fair_queue_a_run_that_never_rests_takes_turns_with_other_tenants(world):
+def test_in_a_fair_queue_a_rescheduling_run_alternates_with_other_tenants(world):
     world.session("w")
     fair(world, "a")
     (restless,) = world.claim("w")
@@ -162,7 +162,7 @@ def test_in_a_fair_queue_a_run_that_never_rests_takes_turns_with_other_tenants(w
     assert started == [id for other in others for id in (other, restless.id)]
 
 
-def test_turns_of_fair_queues_stay_apart_from_those_by_time(world):
+def test_turns_of_fair_queues_are_positive_and_others_negative(world):
     """The index of fair turns has those that are positive."""
     world.session("w")
     fair(world, "a")

@@ -1,4 +1,4 @@
-"""Parents and children: a join is one wait with a counter, and a bad end takes the children along."""
+"""Parents and children: a join is one wait with a counter, and a failed parent cancels its children."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAST_CRASH = {"max_crashes": 0}
 # Spawning
 
 
-def test_children_know_their_family(world, parent):
+def test_children_store_their_parent_and_root(world, parent):
     (child,) = world.spawn("w", parent, run={"tenant": None})
     row = world.row(child)
     assert (str(row["root"]), str(row["parent"]), row["spawn_key"], row["place"]) == (
@@ -69,7 +69,7 @@ def test_children_are_of_their_parents_tenant_unless_told_otherwise(world):
     assert (world.row(one)["tenant"], world.row(other)["tenant"]) == ("acme", "umbrella")
 
 
-def test_children_that_are_spawned_again_after_a_lost_answer_are_there_once(world, parent):
+def test_a_spawn_repeated_after_a_lost_answer_creates_no_second_child(world, parent):
     command = spawn_of(parent, [world.new("child") for _ in range(3)], concurrency=2)
     command.kind = "map"
     first = world.write("w", command)
@@ -80,7 +80,7 @@ def test_children_that_are_spawned_again_after_a_lost_answer_are_there_once(worl
     assert world.rows("runs") == 4
 
 
-def test_more_children_than_a_batch_are_made_at_once(world, parent):
+def test_more_children_than_a_batch_are_created_at_once(world, parent):
     children = world.spawn("w", parent, 1201)
     assert join(world, parent) == WaitRegistered(None)
     found = world.store.journal.child_results(parent.id, "0:call#1")
@@ -91,7 +91,7 @@ def test_more_children_than_a_batch_are_made_at_once(world, parent):
 # Joining
 
 
-def test_a_join_of_a_child_that_has_ended_is_over_at_once(world, parent):
+def test_a_join_of_an_ended_child_is_resolved_at_once(world, parent):
     world.spawn("w", parent)
     finish(world, world.child("w"))
     assert join(world, parent) == WaitOutcome("children", None)
@@ -144,7 +144,7 @@ def test_an_eager_join_ends_with_the_first_child_that_fails(world, parent, how):
     assert world.waits(parent.id) == {"$join:call#1#1": ("failed", children[1].id)}, "the first one stays"
 
 
-def test_an_eager_join_registered_after_a_failure_knows_it(world, parent, clock):
+def test_an_eager_join_registered_after_a_failure_is_resolved_at_once(world, parent, clock):
     world.spawn("w", parent, 3)
     children = world.claim("w", 4, ["child"])
     finish(world, children[2], "failed")
@@ -154,7 +154,7 @@ def test_an_eager_join_registered_after_a_failure_knows_it(world, parent, clock)
     assert join(world, parent, eager=1) == WaitOutcome("failed", children[2].id), "said again"
 
 
-def test_an_eager_join_in_which_all_ends_well_is_one_of_children(world, parent):
+def test_an_eager_join_without_failures_ends_with_the_last_child(world, parent):
     world.spawn("w", parent, 2)
     join(world, parent, eager=1)
     for child in world.claim("w", 2, ["child"]):
@@ -173,7 +173,7 @@ def test_children_of_other_calls_dont_count(world, parent):
     assert world.state(parent.id) == "ready"
 
 
-def test_a_child_that_suspends_or_is_tried_again_hasnt_ended(world, parent, clock):
+def test_a_child_that_suspends_or_is_retried_has_not_ended(world, parent, clock):
     world.spawn("w", parent)
     join(world, parent)
     world.suspend("w", parent)
@@ -187,7 +187,7 @@ def test_a_child_that_suspends_or_is_tried_again_hasnt_ended(world, parent, cloc
     assert world.state(parent.id) == "waiting"
 
 
-def test_children_of_before_a_restart_dont_count_after_it(world, parent):
+def test_children_from_before_a_restart_do_not_count(world, parent):
     world.spawn("w", parent)
     old = world.child("w")
     world.end("w", parent, "restarted", in_tree=True)
@@ -232,7 +232,7 @@ def tree(world, parent):
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_bad_end_takes_the_children_along_to_all_depths(world, how):
+def test_a_failure_or_cancel_cancels_descendants_at_any_depth(world, how):
     world.session("w")
     parent = world.running("w", **LAST_CRASH)
     below = tree(world, parent)
@@ -244,7 +244,7 @@ def test_a_bad_end_takes_the_children_along_to_all_depths(world, how):
     assert world.state(stranger) != "cancelled"
 
 
-def test_children_that_a_worker_is_still_at_are_marked_until_it_has_let_go(world, parent):
+def test_cancelled_children_keep_their_session_until_their_worker_releases_them(world, parent):
     below = tree(world, parent)
     world.store.actions.cancel(parent.id, CANCELLED)
     assert world.row(below[0])["session"] == "w"
@@ -271,7 +271,7 @@ def test_children_of_a_cancelled_parent_that_had_ended_stay_as_they_are(world, p
     assert world.kinds(child.id) == ["done"]
 
 
-def test_a_late_spawn_of_a_cancelled_parent_makes_no_child(world, parent):
+def test_a_late_spawn_of_a_cancelled_parent_creates_no_child(world, parent):
     world.store.actions.cancel(parent.id, CANCELLED)
     assert world.write("w", spawn_of(parent, [world.new("child")])) == [RUN_LOST]
     assert world.rows("runs") == 1

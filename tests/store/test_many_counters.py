@@ -1,4 +1,4 @@
-"""Limits with many keys: the cost of a counter doesn't depend on how many counters there are."""
+"""Limits with many keys: the cost of a counter doesn't depend on the number of counters."""
 
 from __future__ import annotations
 
