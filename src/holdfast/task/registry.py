@@ -23,7 +23,7 @@ from holdfast.task.machine import Machine, State
 from holdfast.task.options import Declaration, TaskSettings, check_declaration
 from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
+from holdfast.task.task import EnqueuerProtocol, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
 MAX_WEIGHT = 1000
 
@@ -181,7 +181,7 @@ class TaskDecorator(Protocol):
 def register_task(
     fn: Callable[..., Any],
     *,
-    enqueuer: Enqueuer,
+    enqueuer: EnqueuerProtocol,
     registry: Registry,
     name: str | None = None,
     **settings: Unpack[TaskSettings],
@@ -217,7 +217,7 @@ def register_machine(
     name: str,
     states: tuple[type[S], ...],
     *,
-    enqueuer: Enqueuer,
+    enqueuer: EnqueuerProtocol,
     registry: Registry,
     history: int | None,
     **settings: Unpack[TaskSettings],
@@ -231,7 +231,7 @@ def register_machine(
     return machine
 
 
-def remote_task(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> RemoteTask:
+def remote_task(name: str, *, enqueuer: EnqueuerProtocol, queue: str = "default") -> RemoteTask:
     """Return a task whose code is in another application. It isn't registered: this app can't run it."""
     checked = check_declaration(name, is_async=False, queue=queue)
     return RemoteTask(Declaration(name=checked.name, queue=checked.queue), enqueuer)

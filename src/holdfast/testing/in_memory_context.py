@@ -131,7 +131,7 @@ class InMemoryExecutor:
         self.shared = shared
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
         self._runs = InMemoryRunFactory()
-        self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
+        self._ends: dict[str, list[Any]] = {}  # By spawn key: the id of each child, then its result.
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
         self._plans = OperationPlans(
             claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
