@@ -1,4 +1,4 @@
-"""What broke graphs once: each of these was lost, stuck, or blew up before."""
+"""Regression tests: graphs that were once lost, stuck or failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def states(run):
     return {name: info.state for name, info in run.nodes().items()}
 
 
-def test_nothing_is_appended_to_a_graph_that_hasnt_begun(app, give):
+def test_a_blocked_inner_graph_cannot_grow(app, give):
     part = Graph("part")
     part.add(give, 1, name="own")
     graph = Graph("whole")
@@ -61,7 +61,7 @@ def test_conditions_joined_in_a_loop_stay_flat_and_deep_ones_are_refused(app, gi
     assert (state(run), states(run)) == ("done", {"first": "done", "second": "done"})
 
 
-def test_graphs_within_graphs_cost_what_they_have(app, give):
+def test_nested_graphs_cost_is_linear(app, give):
     graph = Graph("0")
     graph.add(give, 0, name="work")
     for level in range(1, 25):

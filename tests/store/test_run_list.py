@@ -218,8 +218,8 @@ def test_failed_runs_are_found_behind_any_number_of_others(world, many, monkeypa
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"state": "flying"}, "no state 'flying'"),
-        ({"state": ["done", "flying"]}, "no state 'flying'"),
+        ({"state": "flying"}, "unknown state 'flying'"),
+        ({"state": ["done", "flying"]}, "unknown state 'flying'"),
         ({"id_prefix": "xyz"}, "invalid run id prefix"),
         ({"error": ""}, "must not be empty"),
         ({"tenant": "a\0"}, "control character"),
