@@ -108,7 +108,7 @@ def at_once(monkeypatch):
 
     def submit(queue, write):
         queue._ready.append(write)
-        queue._wake_committer.__self__.tick()
+        queue.wake_committer.__self__.tick()
 
     monkeypatch.setattr(WriteQueue, "submit", submit)
 
