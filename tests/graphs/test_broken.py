@@ -155,7 +155,7 @@ def test_why_of_a_graph_gives_the_reasons_of_its_nodes(app, give):
     graph.add(inner, name="inner")
     run = app.submit(graph)
     texts = [reason.text for reason in Control(app.store).whys.why(run.id).reasons]
-    assert "node first: no worker is alive: holdfast worker" in texts
+    assert "node first: no worker is running; start one with `holdfast worker`" in texts
     assert any(
-        "complete gate that was all: holdfast gate" in text and "'that was all' complete" in text for text in texts
+        "approval of gate that was all: holdfast gate" in text and "'that was all' complete" in text for text in texts
     )

@@ -13,7 +13,7 @@ from holdfast.control.graphs import GateInfo
 from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import FINAL_STATES
+from holdfast.model.run import FINAL_STATES, RunInfo
 from holdfast.web.api.runs import run_batches
 from holdfast.web.pages.forms import FormField, form_fields
 from holdfast.web.pages.graph_layout import layout_graph
@@ -88,7 +88,6 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "run": details,
         "info": details.info,
         "parent_name": _parent_name(request, details),
-        "reasons": request.control.whys.why(info.id, request.principal.tenant).reasons if unfinished else [],
         "timeline": build_timeline(details, datetime.now(UTC)),
         "graph": None if details.graph is None else layout_graph(details.graph),
         "gates": [] if details.graph is None else _open_gates(details.graph.gates),
@@ -97,7 +96,7 @@ def _show(request: PageRequest) -> dict[str, Any]:
         "history": details.history[-MAX_HISTORY:],
         "more_history": max(len(details.history) - MAX_HISTORY, 0),
         "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
-    }
+    } | _reasons(request, info)
 
 
 def _parent_name(request: PageRequest, details: RunDetails) -> str | None:
@@ -106,6 +105,18 @@ def _parent_name(request: PageRequest, details: RunDetails) -> str | None:
     with suppress(RunNotFound):
         return request.principal.run(request.control, details.info.parent).task
     return str(details.info.parent)
+
+
+def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
+    """Explain an unfinished run, without the CLI commands that the page has buttons for."""
+    if info.state in FINAL_STATES:
+        return {"reasons": [], "reasons_heading": ""}
+    found = request.control.whys.why(info.id, request.principal.tenant).reasons
+    texts = [reason.text.partition(": holdfast ")[0].replace("`", "") for reason in found]
+    if all(text.startswith("waiting for ") for text in texts):
+        return {"reasons": [text.removeprefix("waiting for ") for text in texts], "reasons_heading": "Waiting for"}
+    running = any(reason.code == "running" for reason in found)
+    return {"reasons": texts, "reasons_heading": "Running" if running else "Why it isn't running"}
 
 
 def _open_gates(gates: list[GateInfo]) -> list[tuple[GateInfo, list[FormField]]]:
