@@ -1,4 +1,4 @@
-"""Holdfast runs functions that must finish."""
+"""Durable execution for Python, in the database you already have."""
 
 from holdfast.app import Holdfast
 from holdfast.client.handle import Run

@@ -42,7 +42,7 @@ def deploy(shell, voyages):
 def test_code_that_does_the_same_passes(shell, voyages, deploy):
     for app in (voyages.target, deploy()):
         result = shell("check", "--app", app)
-        assert (result.exit_code, result.stdout) == (0, "2 open runs would go on as before\n")
+        assert (result.exit_code, result.stdout) == (0, "2 unfinished runs would continue as before\n")
         assert result.stderr == ""
 
 
@@ -51,10 +51,10 @@ def test_what_would_differ_is_told_with_its_place_and_fails(shell, voyages, depl
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines == [
-        f"  {voyages.task}  1 open run",
-        "    sleep tide: is on record, but the code doesn't ask for it any more",
+        f"  {voyages.task}  1 unfinished run",
+        "    sleep tide: is recorded, but no longer in the code",
         f"    {voyages.waiting}  waiting",
-        "1 of 2 open runs would behave differently",
+        "1 of 2 unfinished runs would behave differently",
     ]
 
 
@@ -62,7 +62,7 @@ def test_compensations_that_are_gone_are_told_for_runs_that_undo(shell, voyages,
     result = shell("check", "--app", deploy(", undo=unload"))
     assert result.exit_code == 1
     assert f"{voyages.undoing}  undoing" in result.stdout
-    assert "its compensation isn't in the code any more" in result.stdout
+    assert "its compensation is no longer in the code" in result.stdout
 
 
 def test_as_json_there_is_every_run_with_its_findings(shell, voyages, deploy):
@@ -94,12 +94,12 @@ def test_a_replay_that_hangs_is_given_up_after_its_time(shell, voyages, deploy):
 def test_runs_of_other_apps_are_noted_and_no_failure(shell, voyages, shop):
     result = shell("check", "--app", shop, "--url", voyages.url)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"not checked: 2 open runs of {voyages.task}, which this app doesn't have" in result.stderr
+    assert f"not checked: 2 unfinished runs of {voyages.task}, which this app doesn't declare" in result.stderr
 
 
 def test_a_task_can_be_chosen_and_must_be_known(shell, voyages):
     result = shell("check", "--app", voyages.target, "--task", voyages.task, "--limit", "1")
-    assert result.stdout == "1 open run would go on as before\n"
+    assert result.stdout == "1 unfinished run would continue as before\n"
     result = shell("check", "--app", voyages.target, "--task", "sial")
     assert result.exit_code == 2
     assert "no task 'sial' in this app" in result.stderr
@@ -108,7 +108,7 @@ def test_a_task_can_be_chosen_and_must_be_known(shell, voyages):
 def test_where_nothing_is_open_nothing_fails(shell, shop, empty):
     result = shell("check", "--app", shop, "--url", empty)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "no open runs of durable functions\n"
+    assert result.stderr == "no unfinished runs of durable functions\n"
     report = shell.json("check", "--app", shop, "--url", empty)
     assert report == {"checked": 0, "same": 0, "different": [], "unchecked": [], "unknown": {}}
 
@@ -119,7 +119,7 @@ def test_a_database_without_tables_is_left_without(shell, shop, database_url):
         database_url = "sqlite:///none.db"
     result = shell("check", "--app", shop, "--url", database_url)
     assert result.exit_code == 0
-    assert "has no tables yet" in result.stderr
+    assert "has no Holdfast tables" in result.stderr
     assert shell("migrate", "--check", "--url", database_url).exit_code == 1
 
 
@@ -129,10 +129,10 @@ def test_many_runs_that_differ_alike_are_told_of_together(shell, voyages, deploy
     voyages.work()
     app = deploy('    await ctx.sleep(0, name="tide")\n')
     lines = shell("check", "--app", app).stdout.splitlines()
-    assert lines[0] == f"  {voyages.task}  6 open runs"
+    assert lines[0] == f"  {voyages.task}  6 unfinished runs"
     assert lines[-2:] == [
         "    … and 3 more (--json lists all)",
-        "6 of 6 open runs would behave differently",
+        "6 of 6 unfinished runs would behave differently",
     ]
     assert len(json.loads(shell("check", "--app", app, "--json").stdout)["different"]) == 6
 

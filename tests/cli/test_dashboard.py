@@ -24,15 +24,15 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(shell, empty):
     assert made["id"] in listed
     assert made["token"] not in listed
     assert "revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
-    assert "before" in shell("token", "revoke", made["id"], "--url", empty).stdout
+    assert "already revoked" in shell("token", "revoke", made["id"], "--url", empty).stdout
     assert json.loads(shell("token", "list", "--json", "--url", empty).stdout)[0]["revoked_at"] is not None
 
 
 def test_whoever_revokes_the_last_token_hears_what_that_opens(shell, empty):
     first, last = (json.loads(shell("token", "create", "--read", "--json", "--url", empty).stdout)["id"] for _ in "12")
-    assert "open to everybody" not in shell("token", "revoke", first, "--url", empty).stderr
-    assert "open to everybody" in shell("token", "revoke", last, "--url", empty).stderr
-    assert "open to everybody" not in shell("token", "revoke", last, "--url", empty).stderr
+    assert "open to all local users" not in shell("token", "revoke", first, "--url", empty).stderr
+    assert "open to all local users" in shell("token", "revoke", last, "--url", empty).stderr
+    assert "open to all local users" not in shell("token", "revoke", last, "--url", empty).stderr
 
 
 @pytest.mark.parametrize("said", [(), ("--read", "--operate")])
@@ -46,7 +46,7 @@ def test_a_token_must_say_what_it_is_for(shell, empty, said):
 def test_another_address_than_this_machines_own_needs_a_token(shell, empty, host, monkeypatch):
     monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
     result = shell("dashboard", "--host", host, "--url", empty)
-    assert (result.exit_code, "a token is needed" in result.stderr) == (2, True)
+    assert (result.exit_code, "a token is required" in result.stderr) == (2, True)
 
 
 def test_a_database_without_tables_names_migrate(shell, database_url):
@@ -57,7 +57,7 @@ def test_a_database_without_tables_names_migrate(shell, database_url):
 def test_a_port_that_is_taken_is_told_in_one_line(shell, empty):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = shell("dashboard", "--port", str(taken.getsockname()[1]), "--url", empty)
-    assert (result.exit_code, "give another --port" in result.stderr) == (2, True)
+    assert (result.exit_code, "use another --port" in result.stderr) == (2, True)
 
 
 def test_it_serves_until_it_is_told_to_stop(shell, empty):

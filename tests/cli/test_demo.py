@@ -41,7 +41,7 @@ def folders(tmp_path):
 
 def killed_holding(log):
     """What the killed worker held, by the demo's own words."""
-    (numbers,) = re.findall(r"worker \d killed \(kill -9\) holding ([\d, ]+)", log)
+    (numbers,) = re.findall(r"worker \d killed \(kill -9\) while running ([\d, ]+)", log)
     return {int(number) for number in numbers.split(", ")}
 
 
@@ -63,13 +63,13 @@ def test_the_demo_kills_a_worker_and_loses_nothing(database_url, start_demo, tmp
     assert {int(number) for what, number, _ in lines if what == "done"} == set(range(1, made + 1))
     assert len(list((folder / "invoices").iterdir())) == made
     assert {number for number, times in begun.items() if times > 1} <= held
-    assert "Nothing was lost, and nothing that was finished ran again." in demo.log
+    assert "Nothing was lost, and no finished invoice ran again." in demo.log
     assert not running(demo.pid)
 
 
 def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed():
     play = Scenario.__new__(Scenario)
-    play._scene = DemoState(JOBS, "")
+    play._state = DemoState(JOBS, "")
     seen, enqueued = iter([None, None, "a worker"]), []
     play._wait_for = lambda _reached: None
     play._busiest = lambda: next(seen)
@@ -81,15 +81,15 @@ def test_there_is_more_work_where_all_was_done_before_a_worker_could_be_killed()
 def test_what_the_dead_worker_sent_off_before_the_kill_is_not_waited_for():
     """The database may take it in after the demo has looked at what the dead worker held."""
     play = Scenario.__new__(Scenario)
-    play._scene = DemoState(2, "", figures=[WorkerView(1, 77)])
+    play._state = DemoState(2, "", workers=[WorkerView(1, 77)])
     play._children = [SimpleNamespace(number=1, pid=77)]
     play._ledger = SimpleNamespace(done_last_by={1: 77, 2: 78})
     play._numbers = {"a": 1, "b": 2}
     play._infos = [SimpleNamespace(id=i, state="done", worker=None, attempt=n) for i, n in (("a", 1), ("b", 2))]
     play._wait_for = lambda reached: None if reached() else pytest.fail("it waits")
-    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1}), frozenset())) is None
-    assert play._watch_takeover(WorkerKill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
-    assert [event for _, event in play._scene.events] == ["its lease is over: 2 ready again", "2 done by others"]
+    assert play._watch_recovery(WorkerKill(1, 0.0, frozenset({1}), frozenset())) is None
+    assert play._watch_recovery(WorkerKill(1, 0.0, frozenset({1, 2}), frozenset())) is not None
+    assert [event for _, event in play._state.events] == ["its lease expired: 2 ready again", "2 done by other workers"]
 
 
 def test_the_demo_leaves_nothing_behind(database_url, start_demo, tmp_path):
@@ -119,7 +119,7 @@ def test_what_is_kept_can_be_looked_into_as_the_demo_says(database_url, start_de
     assert "demo.invoice" in found.stdout
 
 
-@pytest.mark.parametrize("moment", ["enqueued in", "workers at work", "killed (kill -9)"])
+@pytest.mark.parametrize("moment", ["enqueued in", "workers running", "killed (kill -9)"])
 def test_ctrl_c_ends_everything_and_removes_the_folder(moment, start_demo, tmp_path):
     demo = start_demo()
     demo.wait_for(moment, 60)
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_everything_and_removes_the_folder(moment, start_demo, tmp_p
 
 def test_sigterm_ends_it_on_postgres_too_and_drops_the_schema(postgres_url, start_demo, tmp_path):
     demo = start_demo("--postgres", postgres_url)
-    demo.wait_for("workers at work", 60)
+    demo.wait_for("workers running", 60)
     demo.signal(signal.SIGTERM)
     assert demo.wait() == 130, demo.log
     assert not running(demo.pid)
@@ -141,7 +141,7 @@ def test_sigterm_ends_it_on_postgres_too_and_drops_the_schema(postgres_url, star
 
 def test_workers_end_when_the_demo_itself_is_killed(start_demo):
     demo = start_demo()
-    demo.wait_for("workers at work", 60)
+    demo.wait_for("workers running", 60)
     demo.signal(signal.SIGKILL)
     wait_until(lambda: not running(demo.pid), what="the end of the workers")
 
@@ -189,25 +189,25 @@ def verdict(**more):
     kill = WorkerKill(worker=2, at=0.0, held=frozenset({3, 4}), finished=frozenset({1, 2}))
     everything = frozenset(range(1, 6))
     settings = {"done_by_database": everything, "done_by_ledger": everything, "begun_again": frozenset({3})}
-    return DemoResult(jobs=5, kill=kill, lease=2.0, takeover=1.5, **{**settings, **more})
+    return DemoResult(jobs=5, kill=kill, lease=2.0, recovery_s=1.5, **{**settings, **more})
 
 
 def test_what_the_dead_worker_held_may_run_again():
-    assert verdict().good
+    assert verdict().passed
     assert verdict().again == [3]
 
 
 def test_a_job_that_only_one_account_knows_is_lost():
     assert verdict(done_by_ledger=frozenset({1, 2, 3, 4})).lost == [5]
     assert verdict(done_by_database=frozenset({1, 2, 3, 5})).lost == [4]
-    assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).good
+    assert not verdict(done_by_database=frozenset({1, 2, 3, 5})).passed
 
 
 def test_a_finished_job_that_ran_again_is_a_fault():
     assert verdict(begun_again=frozenset({1})).finished_again == [1]
-    assert not verdict(begun_again=frozenset({1})).good
+    assert not verdict(begun_again=frozenset({1})).passed
 
 
 def test_a_job_that_ran_again_for_another_reason_is_told_apart():
     assert verdict(begun_again=frozenset({5})).others_again == [5]
-    assert verdict(begun_again=frozenset({5})).good
+    assert verdict(begun_again=frozenset({5})).passed

@@ -124,10 +124,10 @@ def test_a_result_that_does_not_come_in_time_is_exit_code_1_and_the_run_goes_on(
     [
         (["nope"], "no task 'nope'"),
         (["bom"], "did you mean boom"),
-        (["boom", "--args", "{not json"], "--args is no JSON"),
+        (["boom", "--args", "{not json"], "--args is not valid JSON"),
         (["boom", "--args", "42"], "object or array"),
         (["boom", "x", "--args", "[]"], "not both"),
-        (["boom", "1"], "is written '\"42\"'"),
+        (["boom", "1"], "like this: '\"42\"'"),
         (["boom", "a", "b"], "boom"),
         (["boom", "--args", '{"nope": 1}'], "nope"),
         (["boom", "--priority", "high"], "high"),
@@ -171,4 +171,4 @@ def test_a_worker_works_at_the_url_if_the_app_does_not_name_its_own(shell, shop,
     monkeypatch.setenv("SHOP_URL", "sqlite:///own.db")
     result = shell("worker", "--app", shop, "--url", "sqlite:///other.db")
     assert result.exit_code == 2
-    assert "names its own database, sqlite:///own.db" in result.stderr
+    assert "sets its own database, sqlite:///own.db" in result.stderr

@@ -112,15 +112,15 @@ def test_a_verb_that_is_mistyped_gets_a_suggestion_in_one_line(shell):
         (["completion", "tcsh"], "'zsh'"),
         (["enqueue"], "TASK"),
         (["fork"], "RUN"),
-        (["fork", "0199aaaa", "--args", "{bad"], "--args is no JSON"),
+        (["fork", "0199aaaa", "--args", "{bad"], "--args is not valid JSON"),
         (["fork", "0199aaaa", "--args", "3"], "JSON object or array"),
         (["send", "0199aaaa"], "TOPIC"),
         (["send", "0199aaaa", "topic", "hello"], """'"hello"'"""),
-        (["send", "0199aaaa", "topic", '{"a'], "PAYLOAD is no JSON"),
+        (["send", "0199aaaa", "topic", '{"a'], "PAYLOAD is not valid JSON"),
         (["emit"], "EVENT"),
         (["gate"], "RUN"),
         (["gate", "0199aaaa", "approve", "open"], "'fail'"),
-        (["gate", "0199aaaa", "approve", "complete", "{x"], "OUTPUT is no JSON"),
+        (["gate", "0199aaaa", "approve", "complete", "{x"], "OUTPUT is not valid JSON"),
         (["emit", "event", "yes"], """'"yes"'"""),
         (["check", "--limit", "0"], "x>=1"),
         (["check", "--timeout", "soon"], "90s, 15m"),
@@ -142,7 +142,7 @@ def test_wrong_usage_is_one_line_that_says_what_to_do(shell, words, says):
 def test_in_an_empty_folder_a_command_says_what_to_give_and_makes_nothing(shell, words):
     result = shell(*words)
     assert result.exit_code == 2
-    assert result.stderr.startswith("holdfast: which database?")
+    assert result.stderr.startswith("holdfast: no database given")
     for hint in ("--url", "--app", "$HOLDFAST_URL", "pyproject.toml"):
         assert hint in result.stderr
     assert list(shell.folder.iterdir()) == []
@@ -152,7 +152,7 @@ def test_in_an_empty_folder_a_command_says_what_to_give_and_makes_nothing(shell,
 def test_a_sqlite_file_that_is_not_there_is_not_made(shell, words):
     result = shell(*words, "--url", "sqlite:///no.db")
     assert result.exit_code == 2
-    assert "there is no SQLite file no.db" in result.stderr
+    assert "SQLite file no.db does not exist" in result.stderr
     assert list(shell.folder.iterdir()) == []
 
 
@@ -171,7 +171,7 @@ def test_a_database_without_tables_counts_as_empty_and_stays_so(shell, database_
     result = shell(*words, "--url", database_url)
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert "has no tables yet" in result.stderr
+    assert "has no Holdfast tables" in result.stderr
     assert shell.json(*words, "--url", database_url) == []
     assert shell("migrate", "--check", "--url", database_url).exit_code == 1
 
@@ -227,11 +227,11 @@ def test_the_app_comes_from_the_environment_or_pyproject(shell, shop, monkeypatc
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("nowhere:app", "there is no module 'nowhere'"),
+        ("nowhere:app", "module 'nowhere' is neither"),
         ("justaname", "write it as module:app"),
         ("broken:app", "ZeroDivisionError"),
-        ("json:loads", "should be a Holdfast app"),
-        ("json:nothing", "should be a Holdfast app"),
+        ("json:loads", "must be a Holdfast app"),
+        ("json:nothing", "must be a Holdfast app"),
         ("needs:app", "no_such_library"),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_traceback_is_shown_only_with_debug(shell):
         told = shell.run(*words, "--url", "sqlite:///no.db")
         assert told.returncode == 1
         assert "Traceback" in told.stderr
-        assert "ConfigError: there is no SQLite file" in told.stderr
+        assert "ConfigError: SQLite file" in told.stderr
 
 
 def test_an_error_of_ours_is_one_line_too(shell, monkeypatch):
@@ -302,7 +302,7 @@ def test_an_error_of_ours_is_one_line_too(shell, monkeypatch):
     monkeypatch.setattr("holdfast.cli.connect.resolve_target", broken)
     result = shell("runs")
     assert result.exit_code == 1
-    assert result.stderr == "holdfast: unexpected RuntimeError: of all things [31m; --debug shows where\n"
+    assert result.stderr == "holdfast: unexpected RuntimeError: of all things [31m; --debug shows the traceback\n"
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(shell, empty):

@@ -121,12 +121,12 @@ def test_failures_and_skips_are_told_with_their_causes(shell, yard):
 
 def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
     told = fields(shell("show", yard.open, "sail", "--url", yard.url).stdout)
-    assert (told["node"], told["parent"], told["state"]) == ("sail, of graph boat", str(yard.open), "blocked")
-    assert told["waits for"] == "node launch, which is waiting"
-    assert "outputs are still to come" in told["arguments"]
+    assert (told["node"], told["parent"], told["state"]) == ("sail of graph boat", str(yard.open), "blocked")
+    assert told["waiting for"] == "node launch (waiting)"
+    assert "outputs of dependencies are pending" in told["arguments"]
     gate = fields(shell("show", yard.open, "crew", "hire", "--url", yard.url).stdout)
-    assert (gate["gate"], gate["node"]) == ("hire", "hire, of graph crew")
-    assert gate["waits for"].startswith("somebody to complete it, open since")
+    assert (gate["gate"], gate["node"]) == ("hire", "hire of graph crew")
+    assert gate["waiting for"].startswith("approval, open since")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_node_is_shown_by_its_name_and_says_whose_it_is(shell, yard):
         (["{job}", "--mermaid"], "is a run of cut, not a graph"),
         (["{open}", "sail", "--mermaid"], "not a graph"),
         (["{open}", "--mermaid", "--json"], "--mermaid or --json, not both"),
-        (["ffff", "--mermaid"], "no run's id begins with ffff"),
+        (["ffff", "--mermaid"], "no run id starts with ffff"),
     ],
 )
 def test_what_can_not_be_shown_is_told_in_one_line(shell, yard, words, says):
@@ -230,7 +230,7 @@ def test_more_arrows_than_mermaid_draws_are_remarked_on(shell, yard):
     nodes = [g.add(yard.cut, n, name=f"n{n}") for n in range(501)]
     g.add(yard.cut, 1, after=nodes, name="last")
     run = yard.app.submit(g)
-    assert "501 arrows" in shell("show", run.id, "--mermaid", "--url", yard.url).stderr
+    assert "501 edges" in shell("show", run.id, "--mermaid", "--url", yard.url).stderr
 
 
 # gate
@@ -241,7 +241,7 @@ def test_a_gate_is_completed_once_and_says_so(shell, yard):
     first = shell(*words, "--by", "ada", "--url", yard.url)
     assert (first.exit_code, first.stdout, first.stderr) == (0, "launch  completed\n", "")
     again = shell(*words, "--url", yard.url)
-    assert (again.exit_code, again.stdout) == (0, "launch  had been completed so before: nothing was changed\n")
+    assert (again.exit_code, again.stdout) == (0, "launch  already completed; nothing changed\n")
     assert shell.json(*words, "--url", yard.url) == {
         "run": str(yard.open), "gate": "launch", "outcome": "complete", "changed": False, "state": "done"
     }  # fmt: skip
@@ -253,11 +253,11 @@ def test_a_gate_is_completed_once_and_says_so(shell, yard):
 def test_a_gate_fails_with_a_text_or_without(shell, yard):
     assert shell("gate", yard.open, "launch", "fail", "no wind", "--url", yard.url).stdout == "launch  failed\n"
     told = shell("show", yard.open, "launch", "--url", yard.url).stdout
-    assert "GateFailed: no wind (code gate)" in told
+    assert "GateFailed: no wind (gate)" in told
     assert re.search(r"failed +by \S+@\S+", told)
     crew = yard.app.get_run(yard.open).nodes()["crew"].id
     assert shell("gate", crew, "hire", "fail", "--url", yard.url).exit_code == 0
-    assert "no reason was given" in shell("show", crew, "hire", "--url", yard.url).stdout
+    assert "no reason given" in shell("show", crew, "hire", "--url", yard.url).stdout
     assert yard.states(yard.open)["sail"] == "skipped"
 
 
@@ -267,9 +267,9 @@ def test_an_outcome_before_its_time_is_kept(shell, yard):
     g.gate("second", after=[first])
     run = yard.app.submit(g)
     early = shell("gate", run.id, "second", "complete", "1", "--url", yard.url)
-    assert early.stdout == "second  isn't open yet: it will be completed when it is\n"
+    assert early.stdout == "second  not open yet; will be completed when it opens\n"
     assert "second  blocked" in shell("gate", run.id, "--url", yard.url).stdout
-    assert "will be complete when it opens" in shell("show", run.id, "--url", yard.url).stdout
+    assert "will be completed when it opens" in shell("show", run.id, "--url", yard.url).stdout
     assert shell("gate", run.id, "first", "complete", "--url", yard.url).exit_code == 0
     assert yard.states(run.id) == {"first": "done", "second": "done"}
 
@@ -277,7 +277,7 @@ def test_an_outcome_before_its_time_is_kept(shell, yard):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{open}", "launch", "complete", "soon"], """OUTPUT is no JSON"""),
+        (["{open}", "launch", "complete", "soon"], """OUTPUT is not valid JSON"""),
         (["{open}", "launch", "complete", '"soon"'], "must be an integer"),
         (["{open}", "launch", "open"], "'complete', 'fail'"),
         (["{open}", "lunch", "complete"], "has no gate 'lunch': its gates are launch"),
@@ -287,8 +287,8 @@ def test_an_outcome_before_its_time_is_kept(shell, yard):
         (["{failed}", "launch", "complete", "5"], "is skipped: it can no longer be completed"),
         (["{job}"], "is a run of cut, not a graph"),
         (["{job}", "launch", "complete"], "is not a graph"),
-        (["ffff"], "no run's id begins with ffff"),
-        (["ffff", "launch", "complete"], "no run's id begins with ffff"),
+        (["ffff"], "no run id starts with ffff"),
+        (["ffff", "launch", "complete"], "no run id starts with ffff"),
     ],
 )
 def test_what_can_not_be_said_of_a_gate_is_refused_in_one_line(shell, yard, words, says):
@@ -324,7 +324,7 @@ def test_gates_are_listed_with_those_of_graphs_within(shell, yard):
 def test_in_empty_tables_there_is_no_gate(shell, empty):
     result = shell("gate", "ffff", "--url", empty)
     assert result.exit_code == 2
-    assert "no run's id begins with ffff" in result.stderr
+    assert "no run id starts with ffff" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -353,13 +353,13 @@ def test_runs_and_queues_are_not_confused_by_graphs(shell, yard):
     assert [line.split()[0] for line in queues] == ["QUEUE", "default"]
     paused = shell("pause", "$graph", "--url", yard.url)
     assert paused.exit_code == 2
-    assert "Holdfast's own" in paused.stderr
+    assert "reserved for Holdfast" in paused.stderr
 
 
 def test_retry_and_cancel_of_graphs_tell_what_happens(shell, yard):
     yard.mended = True
     retried = shell("retry", yard.failed, "--url", yard.url)
-    assert retried.stdout == f"{yard.failed}  goes on; what was done in it stays done\n"
+    assert retried.stdout == f"{yard.failed}  retried; finished nodes are kept\n"
     yard.work()
     assert yard.states(yard.failed)["hull"] == "done"
     cancelled = shell("cancel", yard.failed, "--url", yard.url)

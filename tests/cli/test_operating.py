@@ -37,12 +37,12 @@ def test_a_partial_page_says_so(shell, busy, monkeypatch):
     monkeypatch.setattr("holdfast.store.run_list.MAX_STREAM_CANDIDATES", 2)
     result = shell("runs", "--tag", "nightly", "--url", busy.url)
     assert "no runs" in result.stderr
-    assert f"may be more: --after {UUID(int=busy.running.int + 1)}" in result.stderr
+    assert f"continue with --after {UUID(int=busy.running.int + 1)}" in result.stderr
 
 
 def test_a_dry_run_counts_and_shows_and_changes_nothing(shell, busy):
     result = shell("cancel", "--state", "ready", "--dry-run", "--url", busy.url)
-    assert result.stdout.splitlines() == ["1 runs would be cancelled", f"  {busy.ready}  ready  shop.add"]
+    assert result.stdout.splitlines() == ["1 run would be cancelled", f"  {busy.ready}  ready  shop.add"]
     seen = shell.json("retry", "--error", "ValueError", "--dry-run", "--url", busy.url)
     assert (seen["verb"], seen["count"], len(seen["sample"])) == ("retry", {"value": 1, "exact": True}, 1)
     assert (busy.state(busy.ready), busy.state(busy.failed)) == ("ready", "failed")
@@ -71,7 +71,7 @@ def test_all_that_fit_are_retried(shell, busy):
 def test_all_that_fit_are_pruned(shell, busy):
     kept = shell("prune", "--task", "shop.boom", "--older-than", "1h", "--yes", "--url", busy.url)
     assert kept.stdout == "0 runs deleted\n"
-    assert shell("prune", "--task", "shop.boom", "--yes", "--url", busy.url).stdout == "1 runs deleted\n"
+    assert shell("prune", "--task", "shop.boom", "--yes", "--url", busy.url).stdout == "1 run deleted\n"
     assert len(shell.json("runs", "--url", busy.url)) == 4
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_changed_before_someone_said_yes(shell, busy, verb):
     state = {"cancel": "ready", "retry": "failed", "prune": "done"}[verb]
     result = shell(verb, "--state", state, "--url", busy.url)
     assert result.exit_code == 2
-    assert "say --yes, or look first with --dry-run" in result.stderr
+    assert "confirm with --yes, or preview with --dry-run" in result.stderr
     assert busy.state(getattr(busy, state)) == state
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_changed_before_someone_said_yes(shell, busy, verb):
     [
         (["cancel"], "RUN"),
         (["retry", "--yes"], "or a filter"),
-        (["cancel", "0199aaaa", "--task", "t"], "not both"),
+        (["cancel", "0199aaaa", "--task", "t"], "can't be combined"),
         (["runs", "--since", "yesterday"], "2026-11-16T09:30"),
     ],
 )
@@ -115,7 +115,7 @@ def test_stats_tell_what_ended(shell, busy):
 def test_where_nothing_ended_stats_say_so(shell, empty):
     result = shell("stats", "--url", empty)
     assert result.stdout == "0 runs\n"
-    assert "no run ended in the last 1 h" in result.stderr
+    assert "no runs finished in the last 1 h" in result.stderr
 
 
 def test_the_doctor_ends_with_1_when_something_is_wrong_and_says_what_to_do(shell, busy):
@@ -136,4 +136,4 @@ def test_the_doctor_of_a_database_without_tables_says_so_and_makes_none(shell, d
         database_url = "sqlite:///new.db"
     for _ in range(2):
         result = shell("doctor", "--url", database_url)
-        assert (result.exit_code, "there are no tables yet" in result.stdout) == (1, True)
+        assert (result.exit_code, "the database has no Holdfast tables" in result.stdout) == (1, True)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.no_tables
 def test_queues_are_listed_with_what_waits_in_them(shell, busy):
     lines = shell("queues", "--url", busy.url).stdout.splitlines()
     assert lines[0].split()[2:6] == ["READY", "RUNNING", "WAITING", "SCHEDULED"]
-    assert lines[1].split()[:6] == ["default", "open", "1", "1", "0", "0"]
+    assert lines[1].split()[:6] == ["default", "active", "1", "1", "0", "0"]
     assert lines[2].split() == ["mail", "paused", "0", "0", "0", "1", "-"]
 
 
@@ -37,18 +37,16 @@ def test_queues_as_json(shell, busy):
 
 def test_pause_and_resume_change_a_queue_and_say_so(shell, busy):
     lane = list(busy.app.store.lanes.refresh())
-    assert shell("pause", "default", "mail", "--url", busy.url).stdout == "default  paused\nmail  was paused before\n"
+    assert shell("pause", "default", "mail", "--url", busy.url).stdout == "default  paused\nmail  already paused\n"
     assert busy.app.store.claims.claim(busy.session, lane, 1) == []
-    assert (
-        shell("resume", "default", "other", "--url", busy.url).stdout == "default  open again\nother  was not paused\n"
-    )
+    assert shell("resume", "default", "other", "--url", busy.url).stdout == "default  resumed\nother  was not paused\n"
     assert len(busy.app.store.claims.claim(busy.session, lane, 1)) == 1
 
 
 def test_a_queue_that_no_run_was_put_into_may_be_paused_but_is_remarked_on(shell, busy):
     result = shell("pause", "biling", "--url", busy.url)
     assert result.exit_code == 0
-    assert "no run was ever put into queue biling" in result.stderr
+    assert "queue biling has never had a run" in result.stderr
     assert "default, mail" in result.stderr
 
 
@@ -94,7 +92,7 @@ def test_migrate_check_changes_nothing_and_says_when_the_tables_are_behind(shell
     for _ in range(2):
         result = shell("migrate", "--check", "--url", database_url)
         assert result.exit_code == 1
-        assert "to be applied: 0001_runs.sql" in result.stdout
+        assert "pending: 0001_runs.sql" in result.stdout
     shell("migrate", "--url", database_url)
     result = shell("migrate", "--check", "--url", database_url)
     assert result.exit_code == 0
@@ -131,7 +129,7 @@ def test_a_dry_run_only_counts(shell, busy):
 def test_prune_refuses_when_nobody_can_be_asked(shell, busy):
     result = shell("prune", "--older-than", "0", "--url", busy.url)
     assert result.exit_code == 2
-    assert "2 runs: say --yes" in result.stderr
+    assert "2 runs would be deleted: confirm" in result.stderr
     assert len(busy.app.runs()) == 5
 
 

@@ -165,7 +165,7 @@ class TestSchemas:
     def test_a_worker_works_in_the_apps_only(self, shell, ours):
         result = shell("--schema", "theirs", "worker", "--app", target(ours))
         assert result.exit_code == 2
-        assert "the app names its own schema, ours: leave --schema out" in result.stderr
+        assert "the app sets its own schema, ours: omit --schema" in result.stderr
 
 
 def test_who_forked_and_who_sent_is_in_the_history(shell, voyages):

@@ -65,9 +65,9 @@ def test_pause_resume_and_run_say_what_they_did(shell, timed):
         return str(result.stdout)
 
     assert told("pause", "nightly", "often") == "nightly  paused\noften  paused\n"
-    assert told("pause", "nightly") == "nightly  was paused before\n"
+    assert told("pause", "nightly") == "nightly  already paused\n"
     assert "nightly   paused" in told()
-    assert told("resume", "nightly", "files") == "nightly  on again\nfiles  was not paused\n"
+    assert told("resume", "nightly", "files") == "nightly  resumed\nfiles  was not paused\n"
     id = told("run", "nightly").strip()
     assert timed.get_run(id).info().state == "ready"
     line = next(line for line in told().splitlines() if line.startswith("nightly"))
@@ -98,8 +98,8 @@ def test_one_is_shown_with_what_it_made_and_what_comes(shell, timed):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["pause", "nightyl"], "there is no schedule 'nightyl': there are nightly"),
-        (["run"], "Name the schedules, like `holdfast schedules run nightly`"),
+        (["pause", "nightyl"], "schedule 'nightyl' does not exist; known schedules: nightly"),
+        (["run"], "Name the schedules, for example `holdfast schedules run nightly`"),
         (["stop", "nightly"], "'stop' is not one of 'show', 'pause', 'resume', 'run'"),
     ],
 )
@@ -111,7 +111,7 @@ def test_what_can_not_be_done_is_told_in_one_line(shell, timed, words, says):
 
 
 def test_none_at_all_says_what_to_write(shell, empty):
-    assert 'write app.schedule("nightly", report, cron="0 3 * * *")' in shell("schedules", "--url", empty).stderr
+    assert 'declare app.schedule("nightly", report, cron="0 3 * * *")' in shell("schedules", "--url", empty).stderr
 
 
 def test_names_are_completed(shell, timed, monkeypatch):

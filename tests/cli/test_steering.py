@@ -27,7 +27,7 @@ def test_fork_takes_the_beginning_of_an_id_arguments_by_position_and_no_code(she
 def test_fork_of_an_unfinished_run_says_that_it_goes_on(shell, voyages):
     result = shell("fork", voyages.waiting, "--from", "load", "--url", voyages.url)
     assert result.exit_code == 0
-    assert f"run {voyages.waiting} is waiting and goes on by itself" in result.stderr
+    assert f"run {voyages.waiting} is waiting and continues" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,19 @@ def test_a_fork_that_can_not_be_made_says_why_and_makes_nothing(shell, voyages, 
 def test_a_run_that_is_not_there_is_told_so(shell, voyages, words):
     result = shell(*words, "--url", voyages.url)
     assert result.exit_code == 2
-    assert "no run's id begins with ffff" in result.stderr
+    assert "no run id starts with ffff" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["fork", "ffff"], ["send", "ffff", "orders"]], ids=" ".join)
 def test_in_empty_tables_there_is_no_run_either(shell, empty, words):
     result = shell(*words, "--url", empty)
     assert result.exit_code == 2
-    assert "no run's id begins with ffff" in result.stderr
+    assert "no run id starts with ffff" in result.stderr
 
 
 def test_send_and_emit_bring_a_run_to_its_end(shell, voyages):
     sent = shell("send", voyages.waiting, "orders", '{"speed": 9}', "--url", voyages.url)
-    assert (sent.exit_code, sent.stdout, sent.stderr) == (0, f"{voyages.waiting}  sent to orders\n", "")
+    assert (sent.exit_code, sent.stdout, sent.stderr) == (0, f"{voyages.waiting}  message sent on topic orders\n", "")
     emitted = shell("emit", "lighthouse-Brest", '"seen: "', "--url", voyages.url)
     assert (emitted.exit_code, emitted.stdout) == (0, "lighthouse-Brest  emitted\n")
     voyages.work()
@@ -98,7 +98,7 @@ def test_a_finished_run_gets_no_messages(shell, voyages):
 def test_a_second_emit_changes_nothing_and_says_so(shell, empty):
     assert shell.json("emit", "dawn", "1", "--url", empty) == {"event": "dawn", "tenant": None, "first": True}
     again = shell("emit", "dawn", "2", "--url", empty)
-    assert (again.exit_code, again.stdout) == (0, "dawn  had been emitted before: nothing was changed\n")
+    assert (again.exit_code, again.stdout) == (0, "dawn  already emitted; nothing changed\n")
     assert shell.json("emit", "dawn", "--tenant", "acme", "--url", empty)["first"] is True
 
 
@@ -134,9 +134,9 @@ def test_cancel_says_when_a_run_has_to_undo_first(shell, voyages):
     result = shell("cancel", voyages.waiting, voyages.undoing, voyages.failed, "--url", voyages.url)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        f"{voyages.waiting}  undoes what it did, then it is cancelled",
-        f"{voyages.undoing}  is undoing already",
-        f"{voyages.failed}  had ended before: failed",
+        f"{voyages.waiting}  undoing; cancelled when its compensations have run",
+        f"{voyages.undoing}  already undoing",
+        f"{voyages.failed}  already finished: failed",
     ]
     voyages.work()
     assert voyages.state(voyages.waiting) == "cancelled"

@@ -53,16 +53,18 @@ def test_children_hang_below_the_call_that_made_them_with_their_states_and_error
 def test_what_a_run_waits_for_stands_on_top_and_at_the_end(shell, voyages):
     told = fields(shell, voyages, voyages.waiting)
     assert told["state"] == "waiting"
-    assert re.fullmatch(r"a message on orders, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in 59 min\)", told["waits for"])
+    assert re.fullmatch(
+        r"a message on topic orders, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(in 59 min\)", told["waiting for"]
+    )
     assert told["progress"] == "1 of 4 (25%)  loaded"
-    assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waits for']}"
+    assert story(shell, voyages, voyages.waiting)[-1] == f"    waits for {told['waiting for']}"
 
 
 def test_what_has_come_is_told_until_the_run_goes_on(shell, voyages):
     shell("send", voyages.waiting, "orders", "1", "--url", voyages.url)
-    assert "which has come" in fields(shell, voyages, voyages.waiting)["waits for"]
+    assert "resolved" in fields(shell, voyages, voyages.waiting)["waiting for"]
     voyages.work()
-    told = fields(shell, voyages, voyages.waiting)["waits for"]
+    told = fields(shell, voyages, voyages.waiting)["waiting for"]
     assert re.fullmatch(r"event lighthouse-Brest, since .* ago\)", told)
 
 
@@ -77,7 +79,7 @@ def test_a_failure_is_told_below_its_attempt_and_undone_steps_are_marked(shell, 
 
 def test_a_run_that_undoes_tells_how_it_will_end(shell, voyages):
     told = fields(shell, voyages, voyages.undoing)
-    assert (told["state"], told["will end"]) == ("undoing", "cancelled, when its undos have run")
+    assert (told["state"], told["will end"]) == ("undoing", "cancelled, when its compensations have run")
     assert "recalled" in told["error"]
 
 
@@ -89,7 +91,7 @@ def test_a_child_names_its_parent(shell, voyages):
 def test_a_fork_tells_what_it_took_over(shell, voyages):
     fork = shell("fork", voyages.waiting, "--from", "sleep tide", "--url", voyages.url).stdout.strip()
     lines = story(shell, voyages, fork)
-    assert f"of {voyages.waiting} from sleep tide, 3 taken over" in lines[1]
+    assert f"from run {voyages.waiting} at sleep tide, 3 checkpoints kept" in lines[1]
     assert [line.split()[1] for line in lines[2:5]] == ["load", "map", "join"]
 
 
@@ -162,7 +164,7 @@ def test_runs_and_queues_tell_of_waiting_and_undoing_runs(shell, voyages):
         (run,) = shell.json("runs", "--state", state, "--url", voyages.url)
         assert UUID(run["id"]) == getattr(voyages, state)
     lines = shell("queues", "--url", voyages.url).stdout.splitlines()
-    assert lines[1].split()[:6] == ["default", "open", "1", "0", "1", "0"], "undoing is ready to be taken up"
+    assert lines[1].split()[:6] == ["default", "active", "1", "0", "1", "0"], "undoing is ready to be taken up"
     assert shell.json("queues", "--url", voyages.url)[0]["runs"]["waiting"] == 1
 
 
@@ -176,4 +178,4 @@ def test_children_that_wait_for_their_siblings_count_as_waiting(shell, empty):
         fleet.enqueue()
         app.worker().drain(timeout=60)
     lines = shell("queues", "--url", empty).stdout.splitlines()
-    assert lines[2].split()[:6] == ["fleet", "open", "2", "0", "3", "0"]
+    assert lines[2].split()[:6] == ["fleet", "active", "2", "0", "3", "0"]

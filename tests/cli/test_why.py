@@ -51,7 +51,7 @@ def test_why_as_json(shell, limited):
 
 
 def test_why_takes_the_beginning_of_an_id_and_says_who_runs_it(shell, busy):
-    assert "it is running: worker host:1 has it since" in shell("why", busy.running, "--url", busy.url).stdout
+    assert "runs on worker host:1 since" in shell("why", busy.running, "--url", busy.url).stdout
     assert shell.json("why", busy.scheduled, "--url", busy.url)["reasons"][0]["code"] == "time"
     assert shell.json("why", busy.failed, "--url", busy.url)["reasons"][0]["code"] == "ended"
 
@@ -75,9 +75,9 @@ def test_limits_without_any(shell, empty):
 
 def test_limits_are_listed_with_what_is_in_use_and_who_waits(shell, limited):
     head, line = shell("limits", "--url", limited.url).stdout.splitlines()
-    assert head.split() == ["LIMIT", "KEY", "USED", "OF", "STARTED", "RATE", "PARKED"]
+    assert head.split() == ["LIMIT", "KEY", "USED", "MAX", "STARTED", "RATE", "WAITING"]
     assert line.split()[0] == "customer"
-    assert line.split()[-8:] == ["1", "1", "1", "100", "in", "1", "min", "1"]
+    assert line.split()[-8:] == ["1", "1", "1", "100", "per", "1", "min", "1"]
     assert "\x1b" not in line
 
 
@@ -90,7 +90,7 @@ def test_limits_as_json_and_by_name(shell, limited):
 def test_a_limit_that_nobody_declared(shell, limited):
     result = shell("limits", "openai", "--url", limited.url)
     assert result.exit_code == 2
-    assert result.stderr == "holdfast: there is no limit 'openai'; there are customer\n"
+    assert result.stderr == "holdfast: limit 'openai' does not exist; known limits: customer\n"
 
 
 # show

@@ -35,7 +35,7 @@ def session(world):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(bulk, "BATCH", 4)
+    monkeypatch.setattr(bulk, "BATCH_SIZE", 4)
 
 
 def test_a_preview_counts_and_shows_some_and_changes_nothing(control, world):

@@ -132,7 +132,7 @@ def test_clocks_that_differ_are_told(postgres):
 
 
 def test_an_old_snapshot_has_a_culprit_with_pid_name_age_and_query(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "OLD_SNAPSHOT", 0.0)
+    monkeypatch.setattr(health_checks, "MAX_SNAPSHOT_AGE_S", 0.0)
     with psycopg.connect(postgres.url, application_name="nightly report") as report:
         report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         report.execute("select count(*) from holdfast.runs")
@@ -192,7 +192,7 @@ def test_who_listens_is_known_also_when_it_was_silent_for_long(postgres, on_post
 
 
 def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "MANY_DEAD", 10)
+    monkeypatch.setattr(health_checks, "MAX_DEAD_ROWS", 10)
     postgres.sql("alter table {schema}runs set (autovacuum_enabled = off)")
     postgres.add_many(30)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_dead_rows_are_told(postgres, on_postgres, monkeypatch):
 
 
 def test_connections_are_counted(on_postgres, monkeypatch):
-    monkeypatch.setattr(health_checks, "FULL", 0.0)
+    monkeypatch.setattr(health_checks, "MAX_CONNECTION_SHARE", 0.0)
     assert the(on_postgres.examine(), "connections").data["connections"] >= 1
 
 
@@ -223,7 +223,7 @@ def test_connections_are_counted(on_postgres, monkeypatch):
     ],
 )
 def test_what_servers_are_like(facts, workers, code):
-    assert [finding.code for finding in health_checks.of_server(facts, workers)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.check_server(facts, workers)] == ([] if code is None else [code])
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_what_servers_are_like(facts, workers, code):
     ],
 )
 def test_what_files_are_like(facts, code):
-    assert [finding.code for finding in health_checks.of_file(facts)] == ([] if code is None else [code])
+    assert [finding.code for finding in health_checks.check_file(facts)] == ([] if code is None else [code])
 
 
 def test_facts_of_a_real_file(tmp_path):
@@ -288,7 +288,7 @@ def test_a_real_file_that_others_may_read_is_told(tmp_path):
 
 
 def test_a_real_file_with_a_long_log_names_the_reader_who_keeps_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(health_checks, "LARGE_WAL", 0)
+    monkeypatch.setattr(health_checks, "MAX_WAL_BYTES", 0)
     world = World(f"sqlite:///{tmp_path / 'holdfast.db'}")
     world.add()
     examination = Doctor(world.store, Registry()).examine()
@@ -303,17 +303,17 @@ def test_prepared_transactions_and_slots_hold_snapshots_too():
         SnapshotHolder("slot", None, "standby1", None, None, "inactive", None),
         SnapshotHolder("transaction", 7, "web", "ada", SECOND, "active", "select 1"),
     ]
-    prepared, slot = health_checks.of_holders(holders)
+    prepared, slot = health_checks.check_holders(holders)
     assert "gid-7" in prepared.do
     assert "standby1" in slot.do
 
 
 def test_a_table_with_many_dead_rows_is_bloated_and_one_with_few_isnt():
     tables = [TableBloat("runs", 10, 200_000, None), TableBloat("history", 300_000, 200_000, 5 * SECOND)]
-    assert [finding.data["table"] for finding in health_checks.of_bloat(tables)] == ["runs"]
+    assert [finding.data["table"] for finding in health_checks.check_bloat(tables)] == ["runs"]
 
 
 def test_settings_of_tasks_that_contradict_each_other_are_told():
     task = TaskInfo("shop.charge", (), "default", 0, "loop", 3, 30.0, 3600.0, None)
     wrong = replace(task, name="shop.refund", timeout=60.0, deadline=60.0)
-    assert [finding.data["task"] for finding in health_checks.of_tasks([task, wrong])] == ["shop.refund"]
+    assert [finding.data["task"] for finding in health_checks.check_tasks([task, wrong])] == ["shop.refund"]

@@ -35,7 +35,7 @@ def test_the_last_digit_can_decide(control, three):
 
 
 def test_a_beginning_that_several_runs_have_names_them(control, three):
-    with pytest.raises(RunNotFound, match="several runs begin with 0199a") as raised:
+    with pytest.raises(RunNotFound, match="several run ids start with 0199a") as raised:
         control.runs.find("0199a")
     assert FIRST in str(raised.value)
     assert SECOND_ONE in str(raised.value)
@@ -55,7 +55,7 @@ def test_of_very_many_candidates_a_few_are_named(control, world):
     [
         ("019", "too short"),
         ("", "not a run id"),
-        ("0199c", "no run's id begins"),
+        ("0199c", "no run id starts"),
         ("xyzw1", "not a run id"),
         ("%", "not a run id"),
     ],

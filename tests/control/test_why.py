@@ -35,7 +35,7 @@ def open_worker(world, name, **info):
 def test_nobody_is_alive(control, world):
     assert (why(control, world.add()).code, why(control, world.add()).text) == (
         "no_worker",
-        "no worker is alive: holdfast worker",
+        "no worker is running; start one with `holdfast worker`",
     )
 
 
@@ -43,7 +43,7 @@ def test_nobody_serves_the_queue(control, world):
     open_worker(world, "mailer", queues=["mail"])
     reason = why(control, world.add())
     assert reason.code == "no_queue"
-    assert reason.text == "no worker serves queue default; alive are worker mailer"
+    assert reason.text == "no worker serves queue default; running: worker mailer"
     assert reason.data == {"queue": "default", "workers": ["mailer"]}
 
 
@@ -53,7 +53,7 @@ def test_nobody_knows_the_task_and_who_is_alive_is_named(control, world):
     open_worker(world, "mailer", queues=["mail"], tasks=["task"])
     reason = why(control, world.add())
     assert reason.code == "unknown_task"
-    assert reason.text == "no worker knows task task; alive are workers ada, bob"
+    assert reason.text == "no worker has the code of task task; running: workers ada, bob"
     assert reason.data == {"task": "task", "workers": ["ada", "bob"]}
 
 
@@ -74,7 +74,7 @@ def test_every_slot_is_taken(control, world):
     first, second = world.add(), world.add()
     assert why(control, second).code == "next"
     world.claim("ada:1")
-    assert why(control, second).text == "all slots of worker ada are taken"
+    assert why(control, second).text == "all slots of worker ada are in use"
     assert why(control, second).code == "busy"
     assert why(control, first).code == "running"
 
@@ -86,7 +86,7 @@ def test_every_process_slot_is_taken_though_other_slots_are_free(control, world)
     assert why(control, second).code == "next"
     world.claim("ada:1", tasks=("task", "plain"))
     reason = why(control, second)
-    assert (reason.code, reason.text) == ("busy", "all process slots of worker ada are taken")
+    assert (reason.code, reason.text) == ("busy", "all process slots of worker ada are in use")
     assert reason.data == {"workers": ["ada"], "process": True}
     assert why(control, plain).code == "next", "it needs no process"
 
@@ -98,7 +98,7 @@ def test_one_worker_has_no_slot_and_another_no_process_slot(control, world):
     open_worker(world, "bob", concurrency=9, process_slots=1, process_tasks=["task"])
     world.add()
     world.claim("bob:1")
-    assert why(control, world.add()).text == "all slots of worker ada and all process slots of worker bob are taken"
+    assert why(control, world.add()).text == "all slots of worker ada and all process slots of worker bob are in use"
 
 
 def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
@@ -119,7 +119,7 @@ def test_a_real_worker_with_full_process_slots(database_url, tmp_path):
 def test_its_turn_comes(control, world):
     open_worker(world, "ada", tasks=["task"], concurrency=1)
     reason = why(control, world.add())
-    assert (reason.code, reason.text) == ("next", "it is ready: worker ada will take it when its turn comes")
+    assert (reason.code, reason.text) == ("next", "ready to be claimed by worker ada")
 
 
 def test_a_worker_whose_lease_is_over_counts_for_nothing(control, world):
@@ -162,7 +162,7 @@ def test_to_one_tenant_the_runs_of_others_that_hold_permits_arent_named(control,
     (told,) = control.whys.why(id, "acme").reasons
     assert told.data["holders"] == []
     assert first not in told.text
-    assert "held by others" in told.text
+    assert "held by other runs" in told.text
 
 
 def test_a_full_rate(control, world):
@@ -171,7 +171,7 @@ def test_a_full_rate(control, world):
     world.store.limits.declare([("slow", None, Rate(1, 2 * SECOND))])
     _, second = world.add(limits=app_limits), world.add(limits=app_limits)
     world.store.claims.claim_limited("w", [world.lane()], 8)
-    assert why(control, second).text == "limit slow is full: 1 of 1 were started within the last 2 s"
+    assert why(control, second).text == "limit slow is full: 1 of 1 starts used in the last 2 s"
 
 
 def test_a_full_limit_in_a_paused_queue_has_both_reasons(control, world):
@@ -197,13 +197,13 @@ def test_who_has_it_and_since_when(control, world):
     claim = world.running("ada:1")
     reason = why(control, claim.id)
     assert reason.code == "running"
-    assert reason.text.startswith("it is running: worker ada has it since 2027-01-15 08:00:00 UTC, attempt 1")
+    assert reason.text.startswith("attempt 1 runs on worker ada since 2027-01-15 08:00:00 UTC")
     world.clock.advance(61)
     assert why(control, claim.id).text.endswith(
-        "whose lease is over, and no worker is alive to take it over: holdfast worker"
+        "its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
     )
     open_worker(world, "bob")
-    assert why(control, claim.id).text.endswith("whose lease is over: it will be taken over")
+    assert why(control, claim.id).text.endswith("its lease has expired, another worker will recover the run")
 
 
 def test_it_has_ended(control, world):
@@ -239,9 +239,9 @@ def test_what_it_waits_for(database_url):
         drain(app)
         found = {kind: why(Control(app.store), id) for kind, id in runs.items()}
     assert {kind: reason.code for kind, reason in found.items()} == {kind: kind for kind in runs}
-    assert found["sleep"].text.startswith("it sleeps (tide), until 20")
-    assert found["event"].text.startswith("it waits for event paid, until 20")
-    assert found["message"].text == "it waits for a message on orders"
+    assert found["sleep"].text.startswith("sleeping (tide), until 20")
+    assert found["event"].text.startswith("waiting for event paid, until 20")
+    assert found["message"].text == "waiting for a message on topic orders"
 
 
 # Families
@@ -311,5 +311,5 @@ def test_limits_tell_what_is_in_use_and_who_waits(control, world):
 
 def test_a_limit_that_isnt_there_is_refused_with_those_that_are(control, world):
     limited(world)
-    with pytest.raises(ConfigError, match="there is no limit 'two'; there are one"):
+    with pytest.raises(ConfigError, match="limit 'two' does not exist; known limits: one"):
         control.limits.list("two")

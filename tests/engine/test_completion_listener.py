@@ -1,4 +1,4 @@
-"""Who waits for a result hears of the end in another process. Apps that share a database are such processes here."""
+"""Callers that wait for a result are notified of completions in other processes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def connections(app: Holdfast) -> int:
     if app.url.startswith("sqlite"):
         return 0
     count = "select count(*) from pg_stat_activity where datname = current_database()"
-    return ask(app, f"{count} and application_name = 'holdfast completions'")[0][0]
+    return ask(app, f"{count} and application_name = 'holdfast ends'")[0][0]
 
 
 def rows(app: Holdfast) -> int:
@@ -329,7 +329,7 @@ def test_a_listener_whose_connection_is_lost_comes_back_and_looks(postgres_url, 
         )
         server.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'holdfast completions'"
+            " where datname = current_database() and application_name = 'holdfast ends'"
         )
         with pytest.raises(RunCancelled):
             result.result(60)

@@ -1,4 +1,4 @@
-"""Run each example as its docstring says: in an empty folder, a second time, and interrupted in the middle."""
+"""Run each example in an empty directory, a second time, and interrupted."""
 
 from __future__ import annotations
 

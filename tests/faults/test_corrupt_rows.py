@@ -1,8 +1,8 @@
 """Case 47: rows that something else corrupted, beside healthy ones.
 
 A corrupt run fails with a clear error or stays where it is; claims, recovery, pruning, timers, limits, schedules, lists
-and pages of all others go on. `tests/fuzz/test_stored.py` does the same for the payloads of durable functions, machines
-and graphs that wait.
+and pages of all others go on. `tests/fuzz/test_stored_rows.py` does the same for the payloads of durable
+functions, machines and graphs that wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""append: a graph that grows while it runs, once per key."""
+"""Append nodes to a running graph, once per key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_appended_nodes_run_and_are_part_of_the_graph(app, tasks, grown):
     assert state(grown) == "failed", "of what was there before"
 
 
-def test_a_graph_that_grew_is_done_when_what_was_appended_is(app, tasks):
+def test_a_graph_finishes_after_its_appended_nodes(app, tasks):
     g = Graph("g")
     gate = g.gate("gate")
     run = app.submit(g)
@@ -94,7 +94,7 @@ def only_a_gate():
     return g
 
 
-def test_the_same_key_again_is_fine_when_the_graph_is_over(app, tasks):
+def test_repeating_a_key_is_allowed_after_the_graph_finished(app, tasks):
     run = app.submit(only_a_gate())
     run.append(more(tasks, "x"), key="1")
     run.gate("gate").complete()
@@ -135,7 +135,7 @@ def test_an_appended_graph_has_no_key_and_no_tenant(app, tasks, grown, what):
         grown.append(g, key="1")
 
 
-def test_what_cant_be_submitted_cant_be_appended(app, tasks, grown):
+def test_invalid_graphs_cannot_be_appended(app, tasks, grown):
     with refused("graph more is empty"):
         grown.append(Graph("more"), key="1")
     g = Graph("more")
@@ -161,7 +161,7 @@ def test_only_graphs_can_be_appended_to(app, tasks, grown):
         job.append(more(tasks, "x"), key="1")
 
 
-def test_what_is_over_in_the_run_counts_as_it_ended(app, tasks, grown):
+def test_appended_nodes_see_the_outcome_of_finished_nodes(app, tasks, grown):
     g = Graph("more")
     for name in ("done", "failed", "skipped", "spoilt", "cancelled"):
         end = g.node(name)

@@ -1,4 +1,4 @@
-"""Graphs are cancelled as one, and tried again: what is done stays done, all else is decided anew."""
+"""Cancel and retry a graph: finished nodes stay finished, all others are decided again."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_all_nodes_are_cancelled_with_the_graph(app, tasks):
     assert state(run) == "cancelled"
 
 
-def test_a_graph_that_is_over_cant_be_cancelled(app, tasks):
+def test_a_finished_graph_cannot_be_cancelled(app, tasks):
     run = submitted(app, etl(tasks))
     assert run.cancel() is False
     assert state(run) == "failed"
 
 
-def test_a_node_at_work_ends_with_the_graph_and_releases_nothing(app, tasks):
+def test_a_running_node_is_cancelled_with_the_graph(app, tasks):
     at_it, go_on = threading.Event(), threading.Event()
 
     @app.task(name="slow")
@@ -112,7 +112,7 @@ def test_cancelling_one_node_counts_as_its_failure(app, tasks):
     assert (state(run), run.info().error.message) == ("failed", "node x was cancelled")
 
 
-def test_cancelling_a_blocked_node_is_its_end_too(app, tasks):
+def test_a_blocked_node_can_be_cancelled(app, tasks):
     g = Graph("g")
     g.gate("gate")
     x = g.add(tasks.give, name="x", after=["gate"])
@@ -157,7 +157,7 @@ def test_a_retry_that_fails_again_ends_as_before(app, tasks):
         assert (states(run), codes(run), state(run)) == (before, why, "failed")
 
 
-def test_what_was_skipped_because_nothing_failed_is_decided_again(app, tasks):
+def test_skipped_nodes_are_decided_again_after_a_retry(app, tasks):
     """First `alert` was skipped, then a failure elsewhere made the graph fail; at the retry nothing fails."""
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
@@ -232,7 +232,7 @@ def test_a_gate_that_failed_is_open_again_after_a_retry(app, tasks):
     assert kinds(node(app, run, "gate")) == ["enqueued", "failed", "retried", "completed"]
 
 
-def test_the_time_of_a_gate_begins_anew(timed_app, timed_tasks, clock):
+def test_a_retry_restarts_the_timeout_of_a_gate(timed_app, timed_tasks, clock):
     g = Graph("g")
     g.gate("gate", timeout=60)
     run = timed_app.submit(g)
@@ -248,7 +248,7 @@ def test_the_time_of_a_gate_begins_anew(timed_app, timed_tasks, clock):
     assert state(run) == "failed"
 
 
-def test_what_was_said_early_to_a_gate_is_kept_over_a_cancel(app, tasks):
+def test_an_early_gate_output_survives_a_cancel(app, tasks):
     g = Graph("g")
     g.gate("gate", after=[g.add(tasks.give, name="a")])
     run = app.submit(g)

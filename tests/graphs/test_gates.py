@@ -1,4 +1,4 @@
-"""Gates: nodes that somebody outside finishes, once, with an output of their type; or their timeout."""
+"""Gates: nodes that an outside call completes once, with a typed output, or that time out."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_failure_again_changes_nothing_and_another_one_is_a_conflict(app, run)
             other()
 
 
-def test_who_did_it_is_on_record(app, tasks):
+def test_the_actor_is_recorded(app, tasks):
     g = Graph("gates")
     for name in "abc":
         g.gate(name)
@@ -159,7 +159,7 @@ def test_a_gate_that_was_concluded_early_is_skipped_all_the_same_when_what_is_be
         ("complete", "done", None, "done", "done"),
     ],
 )
-def test_a_timeout_ends_it_as_was_said(timed_app, timed_tasks, clock, on_timeout, end, code, then, graph):
+def test_on_timeout_decides_the_outcome(timed_app, timed_tasks, clock, on_timeout, end, code, then, graph):
     run = timed_app.submit(gated(timed_tasks, timeout=timedelta(minutes=1), on_timeout=on_timeout))
     clock.forward(59)
     time_out(timed_app)
@@ -176,7 +176,7 @@ def test_a_timeout_ends_it_as_was_said(timed_app, timed_tasks, clock, on_timeout
     assert [kind for kind, _ in history(timed_app, run)] == ["timed_out"]
 
 
-def test_what_comes_after_the_timeout_is_refused(timed_app, timed_tasks, clock):
+def test_completing_a_gate_after_its_timeout_is_rejected(timed_app, timed_tasks, clock):
     late = {}
     for how in ("fail", "skip", "complete"):
         late[how] = timed_app.submit(gated(timed_tasks, timeout=60, on_timeout=how))
@@ -228,7 +228,7 @@ def test_a_gate_that_was_skipped_or_cancelled_cant_be_completed(app, tasks):
         run.gate("open").complete(1)
 
 
-def test_what_is_no_gate_is_refused_by_name(app, tasks):
+def test_completing_a_node_that_is_not_a_gate_is_rejected(app, tasks):
     g = Graph("g")
     g.add(tasks.give, name="a")
     inner = Graph("inner")
@@ -325,11 +325,11 @@ class Opaque:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"type": "int"}, "gate ok: type must be a type, not a str: leave out the quotes"),
+        ({"type": "int"}, "gate ok: type= must be a type, not a str: remove the quotes"),
         ({"type": Opaque}, "gate ok: outputs of type <class .*Opaque'> can't be checked"),
-        ({"on_timeout": "explode"}, 'gate ok: on_timeout must be "fail", "skip" or "complete", but is \'explode\''),
+        ({"on_timeout": "explode"}, 'gate ok: on_timeout must be "fail", "skip" or "complete", not \'explode\''),
         ({"on_timeout": "skip"}, "gate ok: on_timeout='skip' needs a timeout"),
-        ({"type": int, "timeout": 5, "on_timeout": "complete"}, "complete with None, which is no <class 'int'>"),
+        ({"type": int, "timeout": 5, "on_timeout": "complete"}, "completes it with None, which is not a <class 'int'>"),
     ],
 )
 def test_settings_that_cant_work_are_refused_where_they_are_written(settings, message):

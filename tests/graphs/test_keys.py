@@ -1,4 +1,4 @@
-"""A graph's key: the same graph again is the run that is there, whatever the order in which it was written."""
+"""The key of a graph: submitting the same graph again returns the existing run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_same_graph_is_the_same_run_in_whatever_order_it_was_written(app, pa
     assert len([info for info in app.runs() if info.parent is None]) == 1
 
 
-def test_what_says_the_same_in_other_words_is_the_same(app, tasks):
+def test_equivalent_graphs_have_the_same_digest(app, tasks):
     def graph(**node):
         g = Graph("g", key="k")
         a = g.add(tasks.give, name="a")

@@ -1,4 +1,4 @@
-"""What becomes of a node, by how it depends on another one and by how that one ended."""
+"""The outcome of a node, by the kind of dependency and the outcome of the node that it depends on."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def modes(tasks: Any, make: Any) -> Graph:
     return g
 
 
-def test_a_skip_is_told_with_the_first_cause_along_the_whole_chain(app, tasks):
+def test_a_skip_propagates_with_its_first_cause(app, tasks):
     g = Graph("chain")
     last = g.add(tasks.fail, "no paper", name="print")
     for name in ("fold", "post", "archive"):
@@ -241,7 +241,7 @@ def test_a_skip_is_told_with_the_first_cause_along_the_whole_chain(app, tasks):
 
 
 @pytest.mark.parametrize("order", [["bad", "go"], ["go", "bad"], ["go"]])
-def test_a_failure_is_blamed_rather_than_a_condition_whichever_came_first(app, tasks, order):
+def test_a_failure_takes_precedence_over_a_condition_as_cause(app, tasks, order):
     """With one gate a node fails and another one is skipped in the same moment."""
     g = Graph("both")
     go = g.gate("go")
@@ -271,9 +271,9 @@ def test_a_gate_complete_by_its_timeout_has_the_output_none(timed_app, timed_tas
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        (lambda x: x["n"] < "6", 'compares 5 < "6": only numbers'),
-        (lambda x: x["none"] > 1, "compares null > 1"),
-        (lambda x: x["n"].contains(5), "whether 5 contains 5: only lists"),
+        (lambda x: x["n"] < "6", '5 < "6" is invalid: compare two numbers'),
+        (lambda x: x["none"] > 1, "null > 1 is invalid"),
+        (lambda x: x["n"].contains(5), "5 contains 5 is invalid: use a list"),
     ],
 )
 def test_a_condition_that_compares_what_has_no_order_fails_the_node(app, tasks, condition, message):

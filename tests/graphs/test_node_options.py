@@ -1,4 +1,4 @@
-"""What a node may be told, and what it may be: queue, times, retries; a durable function, a process."""
+"""Options of nodes: queue, times, retries, durable functions and processes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_durable_node_may_wait_and_have_children(app, tasks):
     assert set(run.nodes()) == {"one", "a", "b"}, "children of nodes are no nodes"
 
 
-def test_what_depends_on_a_node_that_undoes_is_decided_when_that_is_over(app, tasks, ledger):
+def test_dependents_wait_for_compensations(app, tasks, ledger):
     def book() -> str:
         ledger.write("book")
         return "ticket"

@@ -1,4 +1,4 @@
-"""Outputs as arguments: whole, in parts, inside of lists and objects, typed again in the task that gets them."""
+"""Outputs as arguments: whole, in part, and inside lists and objects."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_output_of_a_node_that_is_used_twice_comes_twice(app, tasks, show):
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, 2**70, 0.1, "\0 ü 😀", {"": {"": 1}}])
-def test_any_value_comes_as_it_is(app, tasks, value):
+def test_outputs_keep_their_values(app, tasks, value):
     g = Graph("g")
     a = g.add(tasks.give, {"v": value}, name="a")
     b = g.add(tasks.give, a.output["v"], name="b")
@@ -84,7 +84,7 @@ def test_any_value_comes_as_it_is(app, tasks, value):
     assert type(got[0]) is type(value)
 
 
-def test_a_default_stands_for_what_is_not_there(app, tasks, show):
+def test_a_default_replaces_a_missing_output(app, tasks, show):
     g = Graph("g")
     bad = g.add(tasks.fail, name="bad")
     off = g.add(tasks.give, 5, name="off", when=g.add(tasks.give, 1, name="one").output == 2)
@@ -237,7 +237,7 @@ def test_the_result_is_null_when_its_node_was_skipped(app, tasks):
     assert submitted(app, g, result=off).result(timeout=5) is None
 
 
-def test_tasks_whose_code_lives_elsewhere_get_their_outputs_by_position_and_name(app, make_app, tasks, ledger):
+def test_remote_tasks_receive_outputs_by_position_and_name(app, make_app, tasks, ledger):
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     g.add(app.remote("far"), a.output, 2, c=[a.output], name="far")

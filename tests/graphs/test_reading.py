@@ -1,4 +1,4 @@
-"""Graphs as people see them: lists, states, histories; and how they are pruned."""
+"""Read graphs: lists, states and history; and prune them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nodes_are_of_graphs_only(app, tasks):
         node(app, run, "gate").nodes()
 
 
-def test_the_story_of_a_graph_and_of_its_nodes(app, tasks):
+def test_the_history_of_a_graph_and_its_nodes(app, tasks):
     g = Graph("g")
     a = g.add(tasks.give, 1, name="a")
     g.add(tasks.give, name="off", after=[a.failed])
@@ -98,7 +98,7 @@ def test_waiting_for_the_result_of_a_graph(app, tasks):
     assert run.info().result == {"gate": 1}
 
 
-def test_a_graph_that_is_done_at_once_because_all_is_skipped(app, tasks):
+def test_a_graph_with_only_skipped_nodes_finishes_at_once(app, tasks):
     """Nothing ever runs, and no worker is needed."""
     g = Graph("g")
     gate = g.gate("gate")

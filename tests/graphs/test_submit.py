@@ -1,4 +1,4 @@
-"""submit: in the caller's own transaction, and as a child of a durable function."""
+"""Submit a graph in the caller's transaction, and as a child of a durable function."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_gate_holds_the_parent_up_until_somebody_completes_it(app, tasks):
     assert kinds(run)[-2:] == ["resumed", "done"]
 
 
-def test_what_a_durable_function_cant_submit(app, tasks, ledger):
+def test_ctx_submit_rejects_invalid_graphs(app, tasks, ledger):
     @app.task(name="parent")
     async def parent(ctx: Context) -> None:
         keyed = Graph("keyed", key="k")

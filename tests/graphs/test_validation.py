@@ -121,7 +121,7 @@ def test_a_node_that_depends_on_itself_is_refused(app, g, give):
         app.submit(g)
 
 
-def test_a_circle_is_printed(app, g, give):
+def test_a_cycle_is_reported_with_its_nodes(app, g, give):
     g.add(give, name="start")
     g.add(give, g.node("c").output, name="a", after=["start"])
     g.add(give, name="b", after=[g.node("a").finished])
@@ -133,7 +133,7 @@ def test_a_circle_is_printed(app, g, give):
     assert sorted(circle[1:]) == ["a", "b", "c"]
 
 
-def test_a_circle_by_a_condition_is_a_circle(app, g, give):
+def test_a_cycle_through_a_condition_is_found(app, g, give):
     g.add(give, name="a", when=g.node("b").output > 1)
     g.add(give, name="b", after=["a"])
     with refused("depend on each other in a cycle"):
@@ -200,7 +200,7 @@ def test_every_way_to_be_skipped_by_a_condition_is_seen(app, g, give, skippable)
         app.submit(g)
 
 
-def test_with_a_default_or_named_in_after_it_is_taken(g, give):
+def test_a_skippable_output_is_accepted_with_default_or_after(g, give):
     a = g.add(give, name="a")
     b = g.add(give, name="b", when=a.output > 1)
     g.add(give, b.output.default(0), name="c")
@@ -212,7 +212,7 @@ def test_with_a_default_or_named_in_after_it_is_taken(g, give):
 
 
 @pytest.mark.parametrize("mode", [lambda a: a.finished, lambda a: a.failed, lambda a: any_of(a, a.failed)])
-def test_the_output_of_a_node_that_needs_not_have_ended_well_needs_a_default(app, g, give, mode):
+def test_the_output_of_a_node_that_may_fail_needs_a_default(app, g, give, mode):
     a = g.add(give, name="a")
     g.add(give, a.output, name="b", after=[mode(a)])
     with refused("node b of graph etl takes the output of a but may run without it: use a.output.default"):
@@ -357,7 +357,7 @@ def test_nodes_and_conditions_cant_be_arguments(g, app):
             g.add(anything, wrong, name="b")
 
 
-def test_a_graph_has_a_largest_size(g, give, monkeypatch):
+def test_a_graph_has_a_maximum_size(g, give, monkeypatch):
     monkeypatch.setattr(graph_module, "MAX_NODES", 3)
     for _ in range(3):
         g.add(give)

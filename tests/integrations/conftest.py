@@ -1,4 +1,4 @@
-"""A Django project in a folder: the one that the guide shows, on either database, driven as its users would."""
+"""Fixtures: the Django project of the guide, on either database."""
 
 from __future__ import annotations
 

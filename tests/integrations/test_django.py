@@ -72,7 +72,7 @@ def test_the_command_line_has_the_projects_app_and_keeps_its_exit_codes(project:
     assert "exit 0 cancel" in said
     assert "exit 2 nonsense" in said
     assert "worker" in said
-    assert "raised 2 holdfast: no run's id begins with 0000" in said
+    assert "raised 2 holdfast: no run id starts with 0000" in said
 
 
 WORDS = """
@@ -154,14 +154,14 @@ WRONG = {
     'HOLDFAST = {"URI": "x"}': "unknown key 'URI'; the keys are APP, URL",
     "HOLDFAST = []": "must be a dict",
     'HOLDFAST = {"APP": "shop.own:app", "SCHEMA": "x"}': "set SCHEMA on your own app",
-    'HOLDFAST = {"APP": "shop.none:app"}': "there is no module 'shop.none'",
+    'HOLDFAST = {"APP": "shop.none:app"}': "module 'shop.none' is neither in",
     'HOLDFAST = {"DATABASE": "other"}': "'other' is not in DATABASES",
     "HOLDFAST = {}": "'default' is sqlite, which can't store runs: set HOLDFAST",
     "HOLDFAST = {'URL': f'sqlite:///{BASE_DIR}/django.db'}": "file of Django's database 'default'",
 }
 
 
-def test_a_wrong_setting_is_refused_with_words(sqlite_project):
+def test_an_invalid_setting_is_rejected(sqlite_project):
     said = sqlite_project.run(f"""
         from pathlib import Path
         from django.test import override_settings
@@ -181,14 +181,14 @@ def test_a_wrong_setting_is_refused_with_words(sqlite_project):
         assert words in line
 
 
-def test_check_tells_of_a_wrong_setting(sqlite_project):
+def test_check_reports_an_invalid_setting(sqlite_project):
     sqlite_project.add("shop/empty.py", "urlpatterns = []\n")
     sqlite_project.add("shop/settings.py", "\nHOLDFAST = {}\nTASKS = {}\nROOT_URLCONF = 'shop.empty'\n")
     said = " ".join(sqlite_project.manage("check", ok=False).split())
     assert "?: (holdfast.E001) Django's database 'default' is sqlite, which can't store runs" in said
 
 
-def test_an_app_of_ones_own_is_used(sqlite_project):
+def test_a_custom_app_is_used(sqlite_project):
     sqlite_project.add("shop/settings.py", '\nHOLDFAST = {"APP": "shop.own:own"}\n')
     sqlite_project.add("shop/own.py", "from holdfast import Holdfast\nown = Holdfast('sqlite:///own.db')\n")
     same = "from holdfast.integrations.django import app; from shop.own import own; print(app is own)"

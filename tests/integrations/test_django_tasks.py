@@ -1,4 +1,4 @@
-"""The backend for Django's own interface of tasks."""
+"""The backend for Django's task interface."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ WORK = """
 """
 
 
-def test_what_the_interface_promises(project: Project):
+def test_the_backend_implements_the_task_interface(project: Project):
     project.add("shop/more_tasks.py", TASKS)
     project.manage("migrate")
     *said, wrong = project.run(WORK).splitlines()
@@ -119,7 +119,7 @@ def test_a_task_is_enqueued_with_the_open_transaction_or_not_at_all(postgres_pro
     assert said.split() == ["0", "0", "1"]
 
 
-def test_a_worker_of_manage_py_tells_of_failures_too(project: Project):
+def test_a_worker_sends_signals_for_failures(project: Project):
     project.add("shop/more_tasks.py", TASKS)
     project.add("shop/settings.py", '\nHOLDFAST["INCLUDE"] = ["shop.more_tasks", "shop.listening"]\n')
     project.add(

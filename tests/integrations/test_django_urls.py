@@ -1,4 +1,4 @@
-"""An entry of `DATABASES` as a URL of ours, read back by the library that connects with it."""
+"""Convert an entry of `DATABASES` to a URL."""
 
 from __future__ import annotations
 

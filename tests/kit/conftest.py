@@ -1,4 +1,4 @@
-"""Tests of the kit use it as users do: with its own fixtures, on both databases."""
+"""Fixtures: the kit's tests use its own fixtures, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of the kit: everything that goes by time goes by it, and nothing waits in real time."""
+"""The virtual clock: everything that depends on time follows it, and nothing waits in real time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def state(run):
     return run.info().state
 
 
-def test_a_sleeper_wakes_when_the_clock_is_moved_and_not_before(kit):
+def test_a_sleeping_run_wakes_when_the_clock_is_advanced(kit):
     @kit.app.task(name="remind")
     async def remind(ctx: Context) -> list[datetime]:
         before = await ctx.now()
@@ -36,7 +36,7 @@ def test_a_sleeper_wakes_when_the_clock_is_moved_and_not_before(kit):
     assert run.result(timeout=0) == [start, start + timedelta(days=30)]
 
 
-def test_delayed_runs_are_left_by_a_drain_until_the_clock_has_moved(kit):
+def test_a_drain_leaves_delayed_runs_until_the_clock_is_advanced(kit):
     @kit.app.task(name="later")
     def later() -> str:
         return "done"
@@ -51,7 +51,7 @@ def test_delayed_runs_are_left_by_a_drain_until_the_clock_has_moved(kit):
     assert kit.drain() == 1
 
 
-def test_the_delays_between_the_tries_of_a_run_are_the_clocks(kit):
+def test_retry_delays_of_a_run_follow_the_clock(kit):
     tries = []
 
     @kit.app.task(name="flaky", retry=Retry(max_attempts=2, delay=60, jitter=0))
@@ -71,7 +71,7 @@ def test_the_delays_between_the_tries_of_a_run_are_the_clocks(kit):
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-def test_the_pauses_between_the_tries_of_a_step_are_skipped(kit, blocking):
+def test_retry_delays_of_a_step_are_skipped(kit, blocking):
     tries = []
 
     def flaky() -> int:
@@ -189,7 +189,7 @@ def test_the_lease_of_a_dead_worker_runs_out_by_the_clock(kit):
     assert (run.result(timeout=0), run.info().crashes) == ("done", 1)
 
 
-def test_a_worker_in_the_background_keeps_its_lease_and_looks_at_once(kit):
+def test_a_background_worker_keeps_its_lease_and_polls_at_once(kit):
     @kit.app.task(name="sleeper")
     async def sleeper(ctx: Context) -> str:
         await ctx.sleep(timedelta(days=365))
@@ -205,7 +205,7 @@ def test_a_worker_in_the_background_keeps_its_lease_and_looks_at_once(kit):
     assert run.info().crashes == 0
 
 
-def test_a_step_may_move_the_clock_while_its_worker_is_at_work(kit):
+def test_a_step_may_advance_the_clock(kit):
     def take_a_year() -> None:
         kit.clock.advance(days=365)
 
@@ -233,7 +233,7 @@ def test_a_kit_can_begin_at_any_time():
         assert run.result(timeout=0) == NEW_YEAR
 
 
-def test_the_clock_refuses_what_is_no_time():
+def test_the_clock_rejects_invalid_times():
     clock = VirtualClock(NEW_YEAR)
     with pytest.raises(ConfigError, match="must not be negative"):
         clock.advance(days=-1)
@@ -244,7 +244,7 @@ def test_the_clock_refuses_what_is_no_time():
     assert clock.now == NEW_YEAR
 
 
-def test_the_clock_goes_back_only_while_no_worker_goes_by_it(kit):
+def test_the_clock_moves_back_only_without_a_worker(kit):
     kit.clock.set(NEW_YEAR)
     assert kit.clock.now == NEW_YEAR
     with kit.app.worker():
@@ -253,7 +253,7 @@ def test_the_clock_goes_back_only_while_no_worker_goes_by_it(kit):
     assert kit.clock.set(NEW_YEAR - timedelta(days=1)) < NEW_YEAR
 
 
-def test_workers_are_told_before_and_after_the_clock_moves():
+def test_workers_are_notified_before_and_after_the_clock_moves():
     told = []
 
     class Worker:
@@ -277,7 +277,7 @@ def test_workers_are_told_before_and_after_the_clock_moves():
     assert clock.worker("s1") is None
 
 
-def test_the_clock_is_moved_by_one_thing_or_by_the_other():
+def test_the_clock_takes_a_duration_or_its_parts_but_not_both():
     clock = VirtualClock(NEW_YEAR)
     with pytest.raises(ConfigError, match="not both"):
         clock.advance(60, days=1)

@@ -1,4 +1,4 @@
-"""Tests marked with `@crash_at_every_step` find what isn't safe, and say where; what is safe passes them."""
+"""`@crash_at_every_step` finds unsafe code and reports its location; safe code passes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_order(kit, log):
 
 
 @pytest.mark.parametrize(("task", "lines"), [("order", (17, 19)), ("sync_order", (24, 26))])
-def test_an_effect_outside_a_step_is_found_and_its_place_is_told(run_pytest, task, lines):
+def test_an_effect_outside_a_step_is_found_with_its_location(run_pytest, task, lines):
     outcome = run_pytest(postgres=True, shop=SHOP, conftest=CONFTEST, test_shop=TESTS.format(task=task))
     before, behind = lines
     assert outcome.returncode == 1
@@ -104,7 +104,7 @@ def test_an_effect_outside_a_step_is_found_and_its_place_is_told(run_pytest, tas
     assert len(re.findall(summary, outcome.stdout)) == 2
 
 
-def test_an_effect_that_cannot_be_repeated_is_found_in_a_step_too(run_pytest):
+def test_a_non_idempotent_effect_in_a_step_is_found(run_pytest):
     text = TESTS.format(task="order_with_step")
     outcome = run_pytest("-k", "sqlite", shop=SHOP, conftest=CONFTEST, test_shop=text)
     assert outcome.returncode == 1
@@ -156,7 +156,7 @@ def test_each_run_had_its_own_fixtures():
 
 @pytest.mark.parametrize("mark", ["asyncio", "anyio"])
 @pytest.mark.parametrize(("task", "runs"), [("order", 7), ("order_with_step", 9)])
-def test_async_tests_are_run_with_crashes_and_fixtures_of_their_own(run_pytest, mark, task, runs):
+def test_async_tests_run_with_crashes_and_new_fixtures(run_pytest, mark, task, runs):
     backend = '\n\n@pytest.fixture\ndef anyio_backend():\n    return "asyncio"\n'
     conftest = CONFTEST.replace('params=["sqlite", "postgres"]', 'params=["sqlite"]') + backend
     text = ASYNC.format(mark=mark, task=task, runs=runs)
@@ -173,14 +173,14 @@ def test_a_test_that_fails_without_a_crash_is_an_ordinary_failure(run_pytest):
     assert "with a crash" not in outcome.stdout
 
 
-def test_a_test_in_which_nothing_is_worked_on_says_so(run_pytest):
+def test_a_test_without_worker_writes_fails_with_a_hint(run_pytest):
     text = "from holdfast.testing import crash_at_every_step\n\n@crash_at_every_step\ndef test_it(kit):\n    pass\n"
     outcome = run_pytest(test_it=text)
     assert outcome.returncode == 1
     assert "no worker wrote anything in this test: call drain() of the kit" in outcome.stdout
 
 
-def test_a_skipped_test_and_several_processes_are_as_ever(run_pytest):
+def test_skipped_tests_and_xdist_are_supported(run_pytest):
     text = TESTS.format(task="sync_order").replace('assert log == ["mail"]', 'assert "mail" in log')
     text += "\n\n@crash_at_every_step\ndef test_skipped(kit):\n    import pytest\n    pytest.skip('not now')\n"
     outcome = run_pytest("-k", "sqlite", "-n", "2", shop=SHOP, conftest=CONFTEST, test_shop=text)
@@ -244,7 +244,7 @@ class TestAllThatAFunctionCanDo:
 
     @crash_at_every_step
     @pytest.mark.parametrize("task", [everything, plainly], ids=lambda task: task.name)
-    def test_is_done_once_whatever_crashes(self, kit, task):
+    def test_effects_happen_once_at_every_crash_point(self, kit, task):
         done.clear()
         run = task.enqueue()
         for _ in range(2):
@@ -257,7 +257,7 @@ class TestAllThatAFunctionCanDo:
         assert len(kit.enqueued(inner)) == 4
 
 
-def test_the_runs_of_a_dead_worker_are_taken_over_when_its_code_has_ended(kit):
+def test_runs_of_a_crashed_worker_are_taken_over_after_its_code_stops(kit):
     """A killed process takes its code with it: here, two tries of a step must not run side by side."""
     crashes, seen = kit.app.store.journal._crashes, []
 
@@ -286,7 +286,7 @@ def add_row(connection, name: str) -> str:
     return name
 
 
-def test_a_crash_when_a_transaction_is_on_record_does_not_repeat_it():
+def test_a_crash_after_a_committed_transaction_does_not_repeat_it():
     places = []
     for at in range(20):
         crashes = CrashInjector(places[at - 1] if at else None)
@@ -316,7 +316,7 @@ def test_a_crash_when_a_transaction_is_on_record_does_not_repeat_it():
     ]  # fmt: skip
 
 
-def test_a_job_is_done_again_when_its_end_was_not_on_record():
+def test_a_job_runs_again_if_its_end_was_not_recorded():
     effects = []
     crashes = CrashInjector()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Fakes that stand in for the functions of steps."""
+"""Fakes for step functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def order(kit):
     return order
 
 
-def test_a_fake_gives_what_the_step_would_decoded_as_it_says(kit, order):
+def test_the_result_of_a_fake_is_decoded_as_the_annotated_type(kit, order):
     with fake_step(bank.charge, returns=NOON) as charged, fake_step(ship, returns="gone") as shipped:
         run = order.enqueue()
         kit.drain()
@@ -46,7 +46,7 @@ def test_a_fake_gives_what_the_step_would_decoded_as_it_says(kit, order):
     assert (first.name, first.value) == ("charge", "2027-01-01T12:00:00Z")
 
 
-def test_a_method_is_faked_for_all_objects_by_its_class(kit, order):
+def test_a_method_is_faked_for_all_instances(kit, order):
     with fake_step(Bank.charge, returns=NOON), fake_step("ship", returns="by name"):
         run = order.enqueue()
         kit.drain()
@@ -54,7 +54,7 @@ def test_a_method_is_faked_for_all_objects_by_its_class(kit, order):
 
 
 @pytest.mark.parametrize("raises", [ValueError("no"), ValueError])
-def test_a_fake_raises_as_often_as_the_step_is_tried(kit, raises):
+def test_a_fake_raises_at_every_attempt_of_the_step(kit, raises):
     @kit.app.task(name="tries", retry=Retry(max_attempts=1))
     def tries(ctx: SyncContext) -> str:
         try:
@@ -68,7 +68,7 @@ def test_a_fake_raises_as_often_as_the_step_is_tried(kit, raises):
     assert (run.result(timeout=0), len(fake.calls)) == ("ValueError", 3)
 
 
-def test_a_fake_does_something_else_with_the_same_arguments(kit, order):
+def test_a_fake_may_call_another_function(kit, order):
     async def ship_elsewhere(what: str) -> str:
         return f"{what} elsewhere"
 
@@ -78,7 +78,7 @@ def test_a_fake_does_something_else_with_the_same_arguments(kit, order):
     assert run.result(timeout=0)[1] == "anchor elsewhere"
 
 
-def test_the_innermost_fake_counts_and_none_afterwards(kit, order):
+def test_the_innermost_fake_wins_until_its_block_ends(kit, order):
     with fake_step(bank.charge, returns=NOON), fake_step(ship, returns="outer") as outer:
         with fake_step(ship, returns="inner"):
             run = order.enqueue()
@@ -89,7 +89,7 @@ def test_the_innermost_fake_counts_and_none_afterwards(kit, order):
     assert "the real one was called" in run.info().error.message
 
 
-def test_a_step_on_record_is_not_asked_again(kit):
+def test_a_recorded_step_does_not_call_the_fake(kit):
     @kit.app.task(name="naps")
     async def naps(ctx: Context) -> str:
         shipped = await ctx.step(ship, "anchor")
@@ -104,10 +104,10 @@ def test_a_step_on_record_is_not_asked_again(kit):
     assert (run.result(timeout=0), len(fake.calls)) == ("gone", 1)
 
 
-def test_a_fake_says_what_it_takes():
+def test_fake_step_rejects_invalid_arguments():
     with pytest.raises(ConfigError, match="takes only one of returns=, raises= and does="):
         with fake_step(ship, returns=1, raises=ValueError):
             pass
-    with pytest.raises(ConfigError, match="the function of a step, or its name, not a int"):
+    with pytest.raises(ConfigError, match="a step's function or name, not int"):
         with fake_step(3):
             pass

@@ -85,17 +85,17 @@ async def test_a_plain_function_can_be_called_in_an_async_test():
     assert sync_parent(sync_context(), 2) == RESULT
 
 
-async def test_a_step_gives_what_was_decoded():
+async def test_a_step_returns_the_decoded_result():
     assert await context().step(when) == NEW_YEAR
     assert sync_context().step(lambda: (1, 2), name="pair") == [1, 2]
 
 
-async def test_steps_at_the_same_time_have_their_results():
+async def test_concurrent_steps_return_their_own_results():
     ctx = context()
     assert await asyncio.gather(*(ctx.step(adouble, n) for n in range(3)), ctx.step(double, 9)) == [0, 2, 4, 18]
 
 
-async def test_a_failing_step_is_tried_again_without_pauses_and_then_fails():
+async def test_a_failing_step_is_retried_without_delays_and_then_fails():
     tries = []
 
     def flaky() -> int:
@@ -109,7 +109,7 @@ async def test_a_failing_step_is_tried_again_without_pauses_and_then_fails():
         sync_context().options(raises=ValueError).step(fail)
 
 
-async def test_a_failing_child_fails_its_join_and_is_given_back_by_map():
+async def test_a_failing_child_fails_its_join_and_is_returned_by_map():
     with pytest.raises(RunFailed, match="negative"):
         await context().call(job, -1)
     good, bad = await context().map(job, [1, -1], errors="return")
@@ -119,14 +119,14 @@ async def test_a_failing_child_fails_its_join_and_is_given_back_by_map():
         sync_context().map(job, [1, -1])
 
 
-async def test_sleeps_pass_at_once_and_move_the_time():
+async def test_sleeps_return_at_once_and_advance_the_time():
     ctx = context(now=NEW_YEAR)
     await ctx.sleep(timedelta(days=30))
     await ctx.sleep_until(NEW_YEAR)
     assert await ctx.now() == ctx.time == NEW_YEAR + timedelta(days=30)
 
 
-async def test_waits_get_what_was_given():
+async def test_waits_receive_the_events_and_messages_of_the_test():
     ctx = context(events={"approved": {"by": "ada"}}, messages={"note": ["first", "second"]})
     assert await ctx.wait_for("approved") == {"by": "ada"}
     assert [await ctx.receive("note"), await ctx.receive("note")] == ["first", "second"]
@@ -136,7 +136,7 @@ async def test_waits_get_what_was_given():
     assert ctx.emitted == {"shipped": 42}
 
 
-async def test_a_wait_that_nothing_was_given_for_times_out_or_says_so():
+async def test_a_wait_without_an_event_times_out_or_raises():
     ctx = context(now=NEW_YEAR)
     with pytest.raises(WaitTimeout):
         await ctx.wait_for("approved", timeout=60)
@@ -147,7 +147,7 @@ async def test_a_wait_that_nothing_was_given_for_times_out_or_says_so():
         sync_context().receive("note")
 
 
-async def test_runs_and_pieces_are_left_for_the_test_to_look_at():
+async def test_enqueued_runs_and_chunks_can_be_inspected():
     ctx = context()
     run = await ctx.enqueue(job, 1)
     await ctx.write({"page": 1})
@@ -187,7 +187,7 @@ async def test_a_restart_ends_the_call():
     assert restarted.value.arguments == (2,)
 
 
-async def test_a_step_has_an_idempotency_key_of_its_own():
+async def test_each_step_has_its_own_idempotency_key():
     first, second = context(), context()
     keys = [await ctx.step(idempotency_key) for ctx in (first, first, second)]
     keys += [sync_context().step(idempotency_key)]
@@ -206,7 +206,7 @@ async def test_the_context_cannot_be_used_in_a_step():
         await ctx.step(inner, name="inner")
 
 
-async def test_graphs_and_code_that_is_elsewhere_need_the_kit():
+async def test_graphs_and_remote_tasks_need_the_kit():
     graph = Graph("g")
     graph.add(job, 1, name="a")
     with pytest.raises(TaskError, match="use the kit"):
@@ -215,7 +215,7 @@ async def test_graphs_and_code_that_is_elsewhere_need_the_kit():
         await context().call(app.remote("far"), 1)
 
 
-async def test_an_undo_is_registered_and_random_values_are_given():
+async def test_undo_and_recorded_values_work():
     ctx = context()
     await ctx.undo(double, 1)
     assert await ctx.step(double, 2, undo=print) == 4
@@ -225,7 +225,7 @@ async def test_an_undo_is_registered_and_random_values_are_given():
     assert context(scheduled_for=NEW_YEAR).scheduled_for == NEW_YEAR
 
 
-async def test_fakes_stand_in_here_too():
+async def test_fakes_work_in_direct_calls():
     with fake_step(double, returns=7) as fake:
         assert await child(context(), 1) == 7
     assert [call.args for call in fake.calls] == [(1,)]

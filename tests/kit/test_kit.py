@@ -1,4 +1,4 @@
-"""An app on a private store, and what tests look at."""
+"""The kit: an app on a private store, and how tests inspect it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestAnAppOfTheUsers:
         assert run.result(timeout=0) == "hello ada"
         assert [run.result(timeout=0) for run in kit.enqueued(send)] == ["hello, ada"]
 
-    def test_begins_with_nothing_from_the_test_before(self, kit):
+    def test_each_test_starts_with_an_empty_store(self, kit):
         assert app.runs() == []
 
     async def test_works_in_async_tests(self, kit):
@@ -115,7 +115,7 @@ def test_limits_are_declared_on_each_new_store(tmp_path):
             assert run.result(timeout=0) == "done"
 
 
-def test_a_run_is_found_by_its_arguments_however_they_were_given(kit):
+def test_a_run_is_found_by_positional_and_keyword_arguments(kit):
     task = kit.app.task(name="send")(send.fn)
     run = task.enqueue("ada", subject="hello")
     assert kit.assert_enqueued(task) == run
@@ -142,7 +142,7 @@ def test_a_run_is_found_by_its_options(kit):
         kit.enqueued(task.options(key="42"))
 
 
-def test_what_was_enqueued_instead_is_told(kit):
+def test_a_failed_assertion_lists_the_enqueued_runs(kit):
     task = kit.app.task(name="send")(send.fn)
     with pytest.raises(AssertionError, match="no run of send was enqueued, and no other run"):
         kit.assert_enqueued(task)
@@ -156,7 +156,7 @@ def test_what_was_enqueued_instead_is_told(kit):
     assert last == "  … and 1 more"
 
 
-def test_steps_are_told_in_order_with_what_they_gave(kit):
+def test_steps_are_listed_in_order_with_their_results(kit):
     @kit.app.task(name="welcome")
     async def both(ctx: Context) -> None:
         await ctx.step(greet, "ada")
@@ -171,7 +171,7 @@ def test_steps_are_told_in_order_with_what_they_gave(kit):
     assert [step.label for step in kit.steps(run)] == ["greet", "sleep", "greet"]
 
 
-def test_a_kit_outside_its_block_drains_nothing(tmp_path):
+def test_drain_needs_the_with_block(tmp_path):
     kit = Kit(Holdfast(f"sqlite:///{tmp_path / 'mine.db'}"))
     with pytest.raises(ConfigError, match="only inside the kit's with block"):
         kit.drain()
@@ -193,14 +193,14 @@ def test_an_unknown_database_is_refused(run_pytest):
     assert 'holdfast_database must return "sqlite" or "postgres", not \'mysql\'' in outcome.stdout
 
 
-def test_the_plugin_imports_nothing_of_holdfast_where_it_isnt_used(run_pytest):
+def test_the_unused_plugin_does_not_import_holdfast(run_pytest):
     loaded = "[name for name in sys.modules if name.split('.')[0] == 'holdfast']"
     text = f"import sys\ndef test_it():\n    assert {loaded} == []\n"
     outcome = run_pytest(test_it=text)
     assert outcome.returncode == 0, outcome.stdout
 
 
-def test_payloads_are_kept_as_the_app_says(monkeypatch):
+def test_payloads_are_stored_with_the_settings_of_the_app(monkeypatch):
     monkeypatch.setattr(codec, "_max_bytes", codec.MAX_PAYLOAD_BYTES)  # which the app raises for its whole process
     mine = Holdfast("sqlite:///:memory:", refuse_above=8_000_000)
 

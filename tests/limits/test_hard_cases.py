@@ -1,4 +1,4 @@
-"""Limits beside everything else: retries, forks, graphs, maps, changed and removed declarations."""
+"""Limits combined with retries, forks, graphs, maps and changed declarations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finished(app, runs):
 
 
 @pytest.mark.usefixtures("adds_up")
-def test_retries_take_a_permit_each_time_and_give_it_back(app):
+def test_each_retry_takes_and_returns_a_permit(app):
     app.limit("one", concurrency=1)
     gauge = Gauge()
     tries: list[int] = []
@@ -49,7 +49,7 @@ def test_retries_take_a_permit_each_time_and_give_it_back(app):
 
 
 @pytest.mark.usefixtures("adds_up")
-def test_what_operators_send_back_or_fork_stays_limited(app):
+def test_retried_and_forked_runs_stay_limited(app):
     app.limit("one", concurrency=1, by="key")
     gauge = Gauge()
     broken = True
@@ -95,7 +95,7 @@ def test_nodes_of_a_graph_and_children_of_a_map_share_a_limit(app):
 
 
 @pytest.mark.usefixtures("adds_up")
-def test_a_parked_run_that_is_cancelled_lets_the_one_behind_it_in(app):
+def test_cancelling_a_parked_run_admits_the_next(app):
     app.limit("one", concurrency=1)
     begun, release = threading.Event(), threading.Event()
 
@@ -122,7 +122,7 @@ def declare(app, work, **limit):
     return app.task(name="work", limits=["some"] if limit else [])(work)
 
 
-def test_changed_numbers_count_when_a_worker_starts_with_them(make_app):
+def test_changed_limits_apply_when_a_worker_starts(make_app):
     barrier = threading.Barrier(3)
 
     def work() -> None:
@@ -140,7 +140,7 @@ def test_changed_numbers_count_when_a_worker_starts_with_them(make_app):
             run.result(timeout=30)
 
 
-def test_a_limit_that_code_doesnt_declare_any_more_holds_for_the_runs_that_have_it(make_app):
+def test_a_removed_limit_still_holds_for_existing_runs(make_app):
     gauge = Gauge()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Limits and fair queues as authors use them."""
+"""Limits and fair queues."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_counter_per_value(app, by, keys):
     assert {counter.key for counter in app.store.limits.counters("some")} == keys
 
 
-def test_at_most_so_many_are_at_work_at_once(app, gauge):
+def test_concurrency_is_limited(app, gauge):
     app.limit("two", concurrency=2)
     barrier = threading.Barrier(2)
 
@@ -118,7 +118,7 @@ def test_limits_of_a_call_replace_those_of_its_task(app):
 
 
 @pytest.mark.parametrize("place", ["child", "map", "node", "enqueue"])
-def test_limits_hold_for_runs_however_they_are_made(app, gauge, place):
+def test_limits_apply_to_runs_from_every_source(app, gauge, place):
     app.limit("one", concurrency=1, by="key")
 
     @app.task(name="work", limits=["one"])
@@ -151,7 +151,7 @@ def test_limits_hold_for_runs_however_they_are_made(app, gauge, place):
 
 
 @pytest.mark.parametrize("how", ["slot", "now"])
-def test_a_run_that_a_schedule_makes_keeps_to_its_limits(timed_app, clock, how):
+def test_scheduled_runs_are_limited(timed_app, clock, how):
     """Also where it is the first with limits that its task ever had."""
     timed_app.limit("one", concurrency=1)
 
@@ -183,7 +183,7 @@ def test_a_key_that_isnt_known_yet_is_refused(app):
         app.submit(graph)
 
 
-def test_mistakes_are_refused_by_name(app):
+def test_invalid_limits_are_rejected(app):
     app.limit("fine", concurrency=1, by="order.customer")
 
     @app.task(name="work", limits=["fine"])
@@ -219,7 +219,7 @@ def order_of_claims(app, count):
     return found
 
 
-def test_one_with_many_runs_doesnt_keep_one_with_few_waiting(app):
+def test_a_large_tenant_does_not_delay_a_small_one(app):
     app.queue("default", fair=True)
 
     @app.task(name="work")
@@ -244,7 +244,7 @@ def test_ten_start_within_the_first_hundred_claims_beside_100_000(app):
     assert order_of_claims(app, 100).count("small") == 10
 
 
-def test_weights_say_how_many_a_turn_has_and_priorities_come_first(app):
+def test_weights_set_the_share_and_priorities_come_first(app):
     app.queue("default", fair=True, weights={"vip": 3})
 
     @app.task(name="work")
@@ -258,7 +258,7 @@ def test_weights_say_how_many_a_turn_has_and_priorities_come_first(app):
     assert first[1:13].count("vip") == 9
 
 
-def test_who_had_no_work_saved_up_no_turns(app):
+def test_an_idle_tenant_does_not_accumulate_turns(app):
     app.queue("default", fair=True)
 
     @app.task(name="work")
@@ -270,7 +270,7 @@ def test_who_had_no_work_saved_up_no_turns(app):
     assert sorted(order_of_claims(app, 10)) == ["a"] * 5 + ["b"] * 5
 
 
-def test_children_of_a_fair_queue_take_their_tenants_turns(app):
+def test_children_count_for_their_tenant(app):
     app.queue("default", fair=True)
 
     @app.task(name="work")

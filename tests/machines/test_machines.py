@@ -1,4 +1,4 @@
-"""State machines: typed states, moves that begin new budgets, only the current state kept."""
+"""State machines: typed states, a retry budget per state, only the current state stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def moves(run):
     return [(entry.data["from"], entry.data["to"]) for entry in run.history() if entry.kind == "moved"]
 
 
-def test_a_machine_goes_from_state_to_state_sync_and_async(app):
+def test_a_machine_moves_through_sync_and_async_states(app):
     run = app.machine("signup", Greet, Ask).enqueue(Greet(name="ada", when=WHEN))
     drain(app)
     assert run.result(timeout=5) == "ADA"
@@ -48,14 +48,14 @@ def test_a_machine_goes_from_state_to_state_sync_and_async(app):
     assert kinds(run)[-2:] == ["started", "done"]
 
 
-def test_what_a_state_recorded_is_dropped_when_it_is_left(app):
+def test_checkpoints_of_a_state_are_removed_after_the_transition(app):
     run = app.machine("signup", Greet, Ask).enqueue(Greet(name="ada", when=WHEN))
     drain(app)
     assert [step.key for step in app.store.queries.steps(str(run.id))] != []
     assert len(app.store.queries.steps(str(run.id))) == 1, "of the last state only"
 
 
-def test_after_waits_as_scheduled_by_the_databases_clock(timed_app, clock):
+def test_after_schedules_the_run_by_the_database_clock(timed_app, clock):
     class Wait(State):
         left: int
 
@@ -74,7 +74,7 @@ def test_after_waits_as_scheduled_by_the_databases_clock(timed_app, clock):
     assert run.result(timeout=5) == "over"
 
 
-def test_none_is_done(app):
+def test_returning_none_finishes_the_machine(app):
     class End(State):
         async def run(self, ctx: Context) -> None:
             return None
@@ -84,7 +84,7 @@ def test_none_is_done(app):
     assert run.result(timeout=5) is None
 
 
-def test_each_state_has_its_own_budget_new_on_each_move(app, ledger):
+def test_each_transition_resets_the_retry_budget(app, ledger):
     class Shaky(State):
         left: int
         retry = Retry(max_attempts=3, delay=0)
@@ -101,7 +101,7 @@ def test_each_state_has_its_own_budget_new_on_each_move(app, ledger):
     assert ledger.lines() == [f"{left} {attempt}" for left in (2, 1, 0) for attempt in (1, 2, 3)]
 
 
-def test_a_state_without_a_retry_has_the_machines(app, ledger):
+def test_a_state_without_a_retry_uses_that_of_the_machine(app, ledger):
     class Bad(State):
         async def run(self, ctx: Context) -> None:
             ledger.write("tried")
@@ -131,7 +131,7 @@ def test_the_timeout_of_a_state_ends_its_attempt(app):
         run.result(timeout=20)
 
 
-def test_a_state_that_waits_is_taken_up_again_with_its_steps(app, ledger):
+def test_a_waiting_state_resumes_with_its_steps(app, ledger):
     class First(State):
         async def run(self, ctx: Context) -> Second:
             await ctx.step(note, "first", name="note")
@@ -154,7 +154,7 @@ def test_a_state_that_waits_is_taken_up_again_with_its_steps(app, ledger):
     assert ledger.lines() == ["first", "second"], "the steps of a state are kept while it waits"
 
 
-def test_a_state_that_cant_be_read_fails_and_keeps_what_was_stored(make_app):
+def test_an_unreadable_state_fails_and_stays_stored(make_app):
     class Renamed(State):
         async def run(self, ctx: Context) -> None: ...
 
@@ -172,7 +172,7 @@ def test_a_state_that_cant_be_read_fails_and_keeps_what_was_stored(make_app):
     assert run.result(timeout=5) == "ada"
 
 
-def test_a_new_field_without_a_default_cant_be_read_and_with_one_can(make_app):
+def test_a_new_field_needs_a_default(make_app):
     def machine(app, default):
         namespace = {"__annotations__": {"a": int, "b": int}, "run": returns_both}
         if default:
@@ -198,7 +198,7 @@ def test_a_new_field_without_a_default_cant_be_read_and_with_one_can(make_app):
 
 
 @pytest.mark.parametrize("value", [3, "Ask", Done])
-def test_what_is_no_state_fails_the_run_at_once(app, value, ledger):
+def test_returning_anything_but_a_state_fails_the_run(app, value, ledger):
     class Odd(State):
         async def run(self, ctx: Context) -> object:
             ledger.write("tried")
@@ -210,7 +210,7 @@ def test_what_is_no_state_fails_the_run_at_once(app, value, ledger):
     assert len(ledger.lines()) == 1
 
 
-def test_a_state_of_another_machine_isnt_gone_to(app):
+def test_a_state_of_another_machine_is_rejected(app):
     class Stray(State):
         async def run(self, ctx: Context) -> object:
             return Ask(name="x")
@@ -220,7 +220,7 @@ def test_a_state_of_another_machine_isnt_gone_to(app):
     assert "has no state Ask(" in run.info().error.message
 
 
-def test_states_are_checked_where_they_are_given(app):
+def test_states_are_checked_at_enqueue(app):
     signup = app.machine("signup", Greet, Ask)
     with pytest.raises(BadArguments, match="state Ask of machine signup: Expected `str`, got `int`"):
         signup.enqueue(Ask(name=3))
@@ -230,7 +230,7 @@ def test_states_are_checked_where_they_are_given(app):
         signup.enqueue(3)
 
 
-def test_a_state_is_given_by_its_name_and_fields_where_there_are_no_classes(app):
+def test_a_state_can_be_given_by_name_and_fields(app):
     signup = app.machine("signup", Greet, Ask)
     run = signup.enqueue({"state": "Ask", "fields": {"name": "ada", "times": 2}})
     drain(app)
@@ -292,7 +292,7 @@ def test_the_history_is_bounded_and_the_row_stays_small(app):
 
 
 @pytest.mark.slow
-def test_a_machine_that_moves_100_000_times_costs_the_same_at_the_end(app):
+def test_the_cost_of_a_transition_is_constant_over_100_000(app):
     class Round(State):
         left: int
 
@@ -305,7 +305,7 @@ def test_a_machine_that_moves_100_000_times_costs_the_same_at_the_end(app):
     assert len(app.store.queries.history(str(run.id))) == 11
 
 
-def test_a_machine_is_a_child_a_node_and_has_a_key(app):
+def test_a_machine_can_be_a_child_and_a_node_and_have_a_key(app):
     signup = app.machine("signup", Greet, Ask)
 
     @app.task(name="parent")

@@ -1,4 +1,4 @@
-"""Fixtures for tests of payloads: apps with a codec, and a look at all that the database has."""
+"""Fixtures for payload tests: apps with a codec, and a dump of everything stored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.engine.conftest import clock, make_app  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one app allows counts for its whole process: not for the tests that come later."""
+    """Reset the process-wide size limit, which an app may raise, for later tests."""
     monkeypatch.setattr(codec, "_max_bytes", codec.MAX_PAYLOAD_BYTES)
 
 
 @pytest.fixture
 def stored(database_url: str) -> Callable[[], str]:
-    """All that stands in the database, as one text."""
+    """Return everything in the database as one text."""
 
     def look() -> str:
         if database_url.startswith("sqlite"):

@@ -1,4 +1,4 @@
-"""How payloads are stored: compressed where they are large, by a codec, warned of, refused; read by everyone."""
+"""Stored payloads: compression, codecs, size warnings and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONCE = Retry(max_attempts=1)
 
 
 class Scramble:
-    """A codec for tests: never the same twice, and nothing without its key."""
+    """A codec with a key whose output differs every time."""
 
     def __init__(self, key: int = 7) -> None:
         self._key = key
@@ -56,7 +56,7 @@ class Part(State):
 
 
 def program(app):
-    """Uses every way in which a payload is stored."""
+    """Declare tasks that use every kind of stored payload."""
 
     @app.task(name="echo")
     def echo(text: str) -> str:
@@ -84,7 +84,7 @@ def program(app):
 
 
 def play(app, text):
-    """Run the program to its end, with its waits asleep in between; the runs."""
+    """Run the program to its end, suspending at its waits; return the runs."""
     echo, all_of_it, machine = program(app)
     run = all_of_it.enqueue(text)
     graph = Graph("graph")
@@ -130,14 +130,14 @@ def test_large_payloads_are_compressed_and_small_ones_are_not(make_app, stored):
     assert check_small.info().state == "ready"
 
 
-def test_what_compression_would_not_make_smaller_stays_as_it_is(make_app):
+def test_incompressible_payloads_stay_uncompressed(make_app):
     noise = os.urandom(4000).hex()
     payloads = Payloads(compress_above=1024)
     assert payloads.unpack(payloads.pack(f'"{noise}"', "it")) == f'"{noise}"'
     assert Payloads(compress_above=None).pack(f'"{"a" * 99999}"', "it")[0] == '"'
 
 
-def test_a_codec_sees_every_payload_and_the_database_sees_none(make_app, stored):
+def test_every_payload_is_encoded_by_the_codec(make_app, stored):
     app = make_app(codec=Scramble())
     run = check(app, CANARY)
     found = stored()
@@ -147,7 +147,7 @@ def test_a_codec_sees_every_payload_and_the_database_sees_none(make_app, stored)
     assert run.info().result is not None
 
 
-def test_what_a_codec_wrote_is_read_by_who_has_it_and_named_by_who_has_not(make_app):
+def test_reading_without_the_codec_is_reported(make_app):
     app = make_app(codec=Scramble())
     echo, *_ = program(app)
     run = echo.enqueue(CANARY)
@@ -162,7 +162,7 @@ def test_what_a_codec_wrote_is_read_by_who_has_it_and_named_by_who_has_not(make_
     assert app.get_run(run.id).result() == CANARY
 
 
-def test_a_run_that_a_worker_cannot_read_fails_and_can_be_retried_by_one_that_can(make_app):
+def test_a_run_that_a_worker_cannot_decode_fails_and_can_be_retried(make_app):
     app = make_app(codec=Scramble())
     echo, *_ = program(app)
     run = echo.enqueue(CANARY)
@@ -177,8 +177,8 @@ def test_a_run_that_a_worker_cannot_read_fails_and_can_be_retried_by_one_that_ca
 
 
 @pytest.mark.parametrize("what", ["condition", "argument"])
-def test_an_output_that_a_worker_cannot_read_fails_the_node_that_wants_it(make_app, what):
-    """And nothing else: the worker goes on."""
+def test_an_undecodable_output_fails_the_dependent_node(make_app, what):
+    """Only that run fails; the worker continues."""
     app, wrong = make_app(codec=Scramble()), make_app()
     echo, *_ = program(app)
     there, *_ = program(wrong)
@@ -202,7 +202,7 @@ def test_an_output_that_a_worker_cannot_read_fails_the_node_that_wants_it(make_a
 
 
 @pytest.mark.parametrize("codec", [None, Scramble()], ids=["plain", "codec"])
-def test_what_completes_a_gate_before_it_opens_is_kept_as_any_payload(make_app, stored, codec):
+def test_an_early_gate_output_is_packed_like_any_payload(make_app, stored, codec):
     app = make_app(codec=codec, refuse_above=2000)
     echo, *_ = program(app)
     graph = Graph("graph")
@@ -219,13 +219,13 @@ def test_what_completes_a_gate_before_it_opens_is_kept_as_any_payload(make_app, 
     assert run.gate("gate").complete(CANARY) is False
 
 
-def test_a_key_stands_for_the_same_request_whatever_the_codec_writes(make_app):
+def test_idempotency_does_not_depend_on_the_codec(make_app):
     app = make_app(codec=Scramble())
     echo, *_ = program(app)
     assert echo.options(key="once").enqueue(CANARY).id == echo.options(key="once").enqueue(CANARY).id
 
 
-def test_a_schedule_is_not_another_one_because_of_its_codec(make_app, clock, caplog):
+def test_a_codec_does_not_change_a_schedule(make_app, clock, caplog):
     app = make_app(codec=Scramble(), clock=clock)
     echo, *_ = program(app)
     app.schedule("hourly", echo.request(CANARY), every=60)
@@ -238,7 +238,7 @@ def test_a_schedule_is_not_another_one_because_of_its_codec(make_app, clock, cap
     assert [info.result for info in app.runs()] == [CANARY]
 
 
-def test_limits_are_the_apps_own(make_app):
+def test_size_limits_are_per_app(make_app):
     strict, lax = make_app(refuse_above=2000), make_app(refuse_above=4 * 1024 * 1024)
     with pytest.raises(TooLarge, match="the arguments of task echo: 3,011 bytes of JSON exceed the limit of 2,000"):
         program(strict)[0].enqueue("a" * 3000)
@@ -253,7 +253,7 @@ def test_limits_are_the_apps_own(make_app):
 @pytest.mark.parametrize(
     "what", ["step", "result", "emit", "write", "transaction"], ids=lambda what: f"of {what}"
 )  # fmt: skip
-def test_what_is_too_large_inside_a_run_fails_it_with_its_code(make_app, what):
+def test_a_too_large_payload_inside_a_run_fails_it(make_app, what):
     app = make_app(refuse_above=2000)
 
     def grow() -> str:
@@ -278,7 +278,7 @@ def test_what_is_too_large_inside_a_run_fails_it_with_its_code(make_app, what):
     assert "exceed the limit of 2,000" in info.error.message
 
 
-def test_large_payloads_are_warned_of_once(make_app, caplog):
+def test_large_payloads_are_logged_once(make_app, caplog):
     app = make_app(warn_above=2000)
     echo, *_ = program(app)
     echo.enqueue("b" * 1000)
@@ -298,7 +298,7 @@ def test_large_payloads_are_warned_of_once(make_app, caplog):
         ({"codec": object()}, "codec must have the methods encode"),
     ],
 )
-def test_invalid_settings_are_rejected(sqlite_url, settings, told):
+def test_invalid_payload_settings_are_rejected(sqlite_url, settings, told):
     with pytest.raises(ConfigError, match=told):
         Holdfast(sqlite_url, **settings)
 
@@ -311,6 +311,6 @@ class Broken:
         return data
 
 
-def test_a_codec_that_breaks_is_named(sqlite_url):
+def test_a_codec_that_returns_no_bytes_is_rejected(sqlite_url):
     with Holdfast(sqlite_url, codec=Broken()) as app, pytest.raises(PayloadError, match="must return bytes, not str"):
         program(app)[0].enqueue("a")

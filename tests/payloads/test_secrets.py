@@ -1,4 +1,4 @@
-"""Secrets: themselves in author code and in the database, masked everywhere else."""
+"""Secrets: visible to tasks, stored in the database, masked everywhere else."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_secret_shows_a_mask_and_reveals_its_value():
     assert len({secret, Secret(TOKEN)}) == 1
 
 
-def test_a_secret_comes_back_with_the_type_of_its_value():
+def test_a_secret_keeps_the_type_of_its_value():
     assert decode(encode(LOGIN), Login) == LOGIN
     assert decode('{"user": "ada", "password": "plain", "pins": [1]}', Login).password == Secret("plain")
     assert display_value(encode(LOGIN)) == {"user": "ada", "password": "***", "pins": ["***"]}
 
 
-def test_author_code_gets_it_and_operators_see_a_mask(make_app, stored, caplog):
+def test_tasks_get_the_secret_and_operators_see_the_mask(make_app, stored, caplog):
     app = make_app()
 
     async def use(login: Login) -> Secret[str]:
@@ -81,7 +81,7 @@ def test_errors_show_the_mask(make_app):
     assert TOKEN not in json.dumps([entry.data for entry in run.history()])
 
 
-def test_a_mask_is_not_taken_for_the_secret_nor_a_wrong_type(make_app):
+def test_the_mask_and_wrong_types_are_rejected(make_app):
     app = make_app()
 
     @app.task(name="takes")
@@ -93,7 +93,7 @@ def test_a_mask_is_not_taken_for_the_secret_nor_a_wrong_type(make_app):
         takes.enqueue(Secret("x"))
 
 
-def test_what_is_given_plain_for_a_secret_is_marked_as_one(make_app):
+def test_a_plain_value_for_a_secret_argument_is_stored_as_secret(make_app):
     app = make_app()
 
     @app.task(name="takes")
@@ -114,7 +114,7 @@ def test_what_is_given_plain_for_a_secret_is_marked_as_one(make_app):
     assert control.runs.details(run.nodes()[node.name].id).args["token"] == "***"
 
 
-def test_a_key_knows_requests_by_their_secrets(make_app):
+def test_idempotency_compares_secrets(make_app):
     app = make_app()
 
     @app.task(name="takes")
@@ -131,20 +131,20 @@ class Connect(State):
         return Done(str(len(self.token.reveal())))
 
 
-def test_a_field_of_a_state_that_is_annotated_so_becomes_one(make_app):
+def test_a_state_field_annotated_as_secret_is_stored_as_secret(make_app):
     app = make_app()
-    run = app.machine("connect", Connect).enqueue(Connect(token=TOKEN))  # as a plain text
+    run = app.machine("connect", Connect).enqueue(Connect(token=TOKEN))  # as a plain string
     assert Control(app.store).runs.details(run.id).args == {"state": "Connect", "fields": {"token": "***"}}
     drain(app)
     assert run.result(timeout=5) == str(len(TOKEN))
 
 
-def test_a_result_that_is_annotated_so_becomes_one(make_app):
+def test_a_result_annotated_as_secret_is_stored_as_secret(make_app):
     app = make_app()
 
     @app.task(name="plain")
     def plain() -> Secret[str]:
-        return TOKEN  # as a plain text
+        return TOKEN  # as a plain string
 
     @app.task(name="misfit")
     def misfit() -> Secret[int]:

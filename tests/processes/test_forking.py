@@ -85,7 +85,7 @@ read, write = os.pipe()
 def wait_too():
     threading.Thread(target=lambda: (listens(), os.write(write, b"x"))).start()
     is_cancelled(runs[1])
-    assert len([thread for thread in threading.enumerate() if thread.name == "holdfast-ends"]) == 1
+    assert len([thread for thread in threading.enumerate() if thread.name == "holdfast-completions"]) == 1
     app.close()
 pid = in_child(wait_too)
 os.read(read, 1)

@@ -1,4 +1,4 @@
-"""What authors declare: checked at once, without a database."""
+"""Declaring schedules and triggers: checked at once, without a database."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
         ({"every": 60, "when": "soon"}, "unknown setting 'when'; the settings are args, cron"),
     ],
 )
-def test_what_can_not_be_is_refused_at_the_declaration(app, report, settings, says):
+def test_invalid_settings_are_rejected_at_declaration(app, report, settings, says):
     with pytest.raises(ConfigError, match=says):
         app.schedule("nightly", report, **settings)
     assert not app._schedule_registry
 
 
-def test_a_schedule_says_which_one_it_is_about(app, report):
+def test_schedule_errors_name_the_schedule(app, report):
     with pytest.raises(ConfigError, match="schedule nightly: cron"):
         app.schedule("nightly", report, cron="nonsense")
 
@@ -128,12 +128,12 @@ def test_names_are_checked(app, report, name):
         ({"every": 60}, "files", "must be a function that yields requests, not str"),
     ],
 )
-def test_triggers_that_can_not_be_are_refused(app, settings, fn, says):
+def test_invalid_triggers_are_rejected(app, settings, fn, says):
     with pytest.raises(ConfigError, match=f"trigger files.*{says}"):
         app.trigger("files", **settings)(fn)
 
 
-def test_a_trigger_stays_the_function_that_it_was(app):
+def test_the_decorator_returns_the_function(app):
     assert app.trigger("files", every=30)(nothing) is nothing
 
 
@@ -146,7 +146,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_app_is_named_by_its_module_also_when_that_is_run_as_a_script(tmp_path):
+def test_an_app_is_named_after_its_module_even_as_a_script(tmp_path):
     (tmp_path / "shop.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["shop", "shop", "mine"]

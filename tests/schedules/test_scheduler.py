@@ -1,4 +1,4 @@
-"""Workers and schedules: reconciled at the start, fired by the database's clock, one run per slot."""
+"""Schedules in workers: reconciled at the start, fired by the database clock, one run per slot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def noting(timed_app, ledger):
     return note
 
 
-def test_a_drain_makes_and_runs_what_is_due(timed_app, clock, noting, ledger):
+def test_a_drain_fires_due_slots(timed_app, clock, noting, ledger):
     timed_app.schedule("tick", noting, every=60)
     assert timed_app.worker().drain(timeout=60) == 0
     clock.forward(60)
@@ -108,7 +108,7 @@ def test_slots_follow_the_zone(timed_app, clock, noting):
     assert sorted(slots) == ["28 01:00", "29 00:30", "30 00:30"]
 
 
-def test_the_code_of_the_worker_that_starts_counts(make_app, clock, ledger):
+def test_a_starting_worker_updates_stored_schedules(make_app, clock, ledger):
     def shop(*names: str, every: int = 60, text: str = "old") -> Holdfast:
         app = make_app(clock=clock, name="shop")
 
@@ -156,7 +156,7 @@ def test_the_scheduler_sleeps_until_the_next_slot(timed_app, clock, noting):
     assert scheduler.tick() == POLL_INTERVAL_S
 
 
-def test_a_worker_whose_own_clock_is_wrong_keeps_to_the_slots(timed_app, clock, noting, monkeypatch):
+def test_a_wrong_worker_clock_does_not_affect_slots(timed_app, clock, noting, monkeypatch):
     real = time.time
     for off in (600, -600):
         monkeypatch.setattr(time, "time", lambda off=off: real() + off)
@@ -170,7 +170,7 @@ def test_a_worker_whose_own_clock_is_wrong_keeps_to_the_slots(timed_app, clock, 
     assert [run.scheduled_for for run in timed_app.runs()] == [slot(2), slot(1)]
 
 
-def test_two_workers_make_one_run_of_each_slot_by_the_real_clock(make_app, ledger):
+def test_two_workers_create_one_run_per_slot(make_app, ledger):
     def start() -> Holdfast:
         app = make_app(name="shop")
 

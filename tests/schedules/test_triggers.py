@@ -1,4 +1,4 @@
-"""Triggers: functions of every kind are polled, what they yield is enqueued once per key, errors are told."""
+"""Triggers: functions are polled, requests are enqueued once per key, errors are logged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drain(app):
     return app.worker().drain(timeout=60)
 
 
-def test_what_a_trigger_yields_is_enqueued_once_per_key(timed_app, clock, ingest, ledger):
+def test_yielded_requests_are_enqueued_once_per_key(timed_app, clock, ingest, ledger):
     there = ["a", "b"]
 
     @timed_app.trigger("files", every=30)
@@ -52,7 +52,7 @@ def test_what_a_trigger_yields_is_enqueued_once_per_key(timed_app, clock, ingest
 
 
 @pytest.mark.parametrize("kind", ["generator", "list", "async list", "async generator", "nothing", "wrapper"])
-def test_functions_of_every_kind(timed_app, ingest, ledger, kind):
+def test_triggers_may_be_sync_async_generators_or_return_lists(timed_app, ingest, ledger, kind):
     requests = [ingest.options(key=path).request(path) for path in ("a", "b")]
 
     def generator():
@@ -89,7 +89,7 @@ def test_functions_of_every_kind(timed_app, ingest, ledger, kind):
         (lambda task: exit(3), "3"),
     ],
 )
-def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ingest, given, says, caplog):
+def test_an_invalid_request_is_logged_and_polled_again(timed_app, clock, ingest, given, says, caplog):
     timed_app.trigger("files", every=30)(lambda: given(ingest))
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert drain(timed_app) == 0
@@ -104,9 +104,7 @@ def test_what_can_not_be_enqueued_is_told_and_polled_again(timed_app, clock, ing
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("before", [5, MAX_BATCH_REQUESTS, MAX_BATCH_REQUESTS + 5])
-def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
-    timed_app, clock, ingest, ledger, before, kind
-):
+def test_requests_before_an_error_are_enqueued(timed_app, clock, ingest, ledger, before, kind):
     broken = [True]
 
     def files():
@@ -131,7 +129,7 @@ def test_what_came_before_an_error_is_enqueued_and_the_rest_at_the_next_poll(
     ]
 
 
-def test_what_can_not_be_enqueued_holds_up_nobody(timed_app, ingest, ledger):
+def test_an_invalid_request_does_not_block_others(timed_app, ingest, ledger):
     timed_app.limit("odd", concurrency=1, by=lambda path: 1 // 0 if path == "e" else path)
     limited = ingest.options(limits=["odd"])
 
@@ -150,7 +148,7 @@ def test_what_can_not_be_enqueued_holds_up_nobody(timed_app, ingest, ledger):
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_what_came_before_a_poll_got_stuck_is_enqueued(make_app, ledger, kind):
+def test_requests_before_a_hanging_poll_are_enqueued(make_app, ledger, kind):
     app = make_app()
     released = threading.Event()
 
@@ -176,7 +174,7 @@ def test_what_came_before_a_poll_got_stuck_is_enqueued(make_app, ledger, kind):
     assert ledger.lines() == ["a"]
 
 
-def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(timed_app, ingest, ledger):
+def test_a_key_conflict_is_logged_and_does_not_block_others(timed_app, ingest, ledger):
     ingest.options(key="b").enqueue("something else")
 
     @timed_app.trigger("files", every=30)
@@ -192,7 +190,7 @@ def test_a_key_that_was_used_for_another_request_is_told_and_holds_up_nobody(tim
     assert "key 'b' of task ingest was used for another request" in error
 
 
-def test_a_poll_that_takes_too_long_is_given_up_and_what_it_gives_later_does_not_count(make_app, ledger):
+def test_a_poll_past_its_timeout_is_abandoned(make_app, ledger):
     app = make_app()
     released, over = threading.Event(), threading.Event()
 
@@ -224,7 +222,7 @@ def test_a_poll_that_takes_too_long_is_given_up_and_what_it_gives_later_does_not
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_trigger_without_an_end_is_cut_at_its_timeout_and_polled_again(make_app, kind):
+def test_an_endless_trigger_is_cut_at_its_timeout(make_app, kind):
     app = make_app()
     task = app.remote("nothing")
 
@@ -243,7 +241,7 @@ def test_a_trigger_without_an_end_is_cut_at_its_timeout_and_polled_again(make_ap
     assert polls(app)[0][1] == 1
 
 
-def test_an_async_trigger_that_hangs_is_given_up(make_app):
+def test_a_hanging_async_trigger_is_abandoned(make_app):
     app = make_app()
 
     @app.trigger("files", every=1, timeout=1)
@@ -257,7 +255,7 @@ def test_an_async_trigger_that_hangs_is_given_up(make_app):
 
 
 @pytest.mark.anyio
-async def test_an_async_trigger_can_not_end_the_loop_that_its_worker_shares(make_app):
+async def test_an_async_trigger_cannot_stop_the_event_loop(make_app):
     app = make_app()
 
     @app.trigger("files", every=3600)
@@ -271,7 +269,7 @@ async def test_an_async_trigger_can_not_end_the_loop_that_its_worker_shares(make
     assert await asyncio.to_thread(polls, app) == [(0, 0, "3")]
 
 
-def test_a_worker_that_stops_gives_a_poll_up_and_the_next_one_polls_at_once(make_app):
+def test_a_stopping_worker_abandons_its_poll_for_the_next_worker(make_app):
     begun, released = threading.Event(), threading.Event()
 
     def start() -> Holdfast:

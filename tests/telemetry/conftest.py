@@ -1,4 +1,4 @@
-"""Fixtures for tests of telemetry: apps with all of it on, the spans that they made, a collector for processes."""
+"""Fixtures for telemetry tests: apps with all backends, recorded spans, a collector for processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spans import Spans
 
 @cache
 def exporter() -> InMemorySpanExporter:
-    """A process has one provider, for good."""
+    """A process can set its provider only once."""
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
@@ -29,7 +29,7 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    """What is traced in this process during the test."""
+    """The spans of this process during the test."""
     exporter().clear()
     yield Spans(exporter())
     exporter().clear()

@@ -1,4 +1,4 @@
-"""Log lines know their run: ours and the author's, in coroutines, threads and processes; as JSON, with all fields."""
+"""Run fields on log lines in coroutines, threads and processes, and the JSON format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONCE = Retry(max_attempts=1)
 
 @pytest.fixture
 def lines():
-    """What is logged during the test, as JSON."""
+    """The log records of the test, as JSON."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.addFilter(RunFields())
@@ -44,7 +44,7 @@ def place(run, line):
     return line["run"] == str(run.id) and line["worker"] == run.history()[-1].worker
 
 
-def test_lines_of_author_code_have_run_task_attempt_and_worker_wherever_it_runs(make_app, lines):
+def test_lines_of_user_code_have_run_fields_in_every_executor(make_app, lines):
     app = make_app()
 
     def in_a_thread() -> None:
@@ -79,7 +79,7 @@ def test_lines_outside_runs_have_no_run(make_app, lines):
     assert line.keys() == {"time", "level", "logger", "message"}
 
 
-def test_our_lines_about_a_run_name_the_worker_too(make_app, lines):
+def test_holdfasts_lines_about_a_run_name_the_worker(make_app, lines):
     app = make_app()
 
     @app.task(name="fails", retry=ONCE)
@@ -93,7 +93,7 @@ def test_our_lines_about_a_run_name_the_worker_too(make_app, lines):
     assert place(run, line)
 
 
-def test_the_next_try_has_its_own_number(make_app, lines):
+def test_each_attempt_logs_its_own_number(make_app, lines):
     app = make_app()
 
     @app.task(name="twice", retry=Retry(max_attempts=2, delay=0))
@@ -106,7 +106,7 @@ def test_the_next_try_has_its_own_number(make_app, lines):
     assert [line["attempt"] for line in lines() if line["message"] == "try"] == [1, 2]
 
 
-def test_lines_inside_a_span_name_it(app, lines):
+def test_lines_inside_a_span_have_its_ids(app, lines):
     @app.task(name="traced")
     async def traced() -> str:
         logger.info("here")
@@ -119,7 +119,7 @@ def test_lines_inside_a_span_name_it(app, lines):
     assert len(line["trace_id"]) == 32
 
 
-def test_a_task_in_a_process_is_in_the_trace_of_its_run(app, spans):
+def test_a_task_in_a_process_continues_the_trace_of_its_run(app, spans):
     run = app.task(name="tell", run_in="process")(tell).enqueue("rope")
     drain(app)
     assert run.result()[1] == f"{spans.one('tell').context.trace_id:032x}"
@@ -155,7 +155,7 @@ here = app.task(name="here")(tell)
 
 
 @pytest.mark.parametrize("processes", [[], ["--processes", "1"]], ids=["alone", "supervised"])
-def test_a_worker_writes_json_lines_also_from_processes(processes, database_url, make_app, tmp_path):
+def test_workers_and_task_processes_write_json_lines(processes, database_url, make_app, tmp_path):
     (tmp_path / "shop_app.py").write_text(APP.format(url=database_url))
     app = make_app()
     started = Processes(tmp_path)

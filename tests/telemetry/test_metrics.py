@@ -1,4 +1,4 @@
-"""What workers and applications count: by OpenTelemetry and for Prometheus, from one list, which the docs have too."""
+"""Metrics of workers and applications, in OpenTelemetry and Prometheus."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def double(number: int) -> int:
 
 @cache
 def reader() -> InMemoryMetricReader:
-    """A process has one provider, for good."""
+    """A process can set its provider only once."""
     kept = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([kept]))
     return kept
 
 
 class Counted:
-    """What has been counted since it was made, of one task, by either library."""
+    """Measurements of one task since creation, by either library."""
 
     def __init__(self, kind: str, task: str) -> None:
         self._read = self._prometheus if kind == "prometheus" else self._otel
@@ -102,7 +102,7 @@ def test_a_worker_counts_claims_attempts_steps_and_commits(kind, database_url):
     assert got["holdfast.commit.duration.count"] == got["holdfast.commit.size.count"] >= 2
 
 
-def test_gauges_show_the_sum_of_the_workers_that_are_alive(make_app):
+def test_gauges_are_the_sum_over_running_workers(make_app):
     app = make_app(telemetry="prometheus")
     before = REGISTRY.get_sample_value("holdfast_slots")
     with app.worker(concurrency=7), app.worker(concurrency=5):
@@ -132,7 +132,7 @@ async def job() -> None: ...
 
 @pytest.fixture
 def worker(tmp_path, sqlite_url):
-    """`holdfast worker` with these options, on an app with one task."""
+    """Start `holdfast worker` with these options on an app with one task."""
     (tmp_path / "shop_app.py").write_text(APP.format(url=sqlite_url))
     started = Processes(tmp_path)
 
@@ -145,7 +145,7 @@ def worker(tmp_path, sqlite_url):
 
 
 def free_ports():
-    """The first of two ports in a row that nobody listens on."""
+    """Return the first of two adjacent free ports."""
     for first in range(20000 + os.getpid() * 2 % 20000, 60000, 2):
         with socket.socket() as one, socket.socket() as two:
             try:
@@ -162,7 +162,7 @@ def scraped(port):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_worker_shows_its_metrics_and_each_of_several_has_a_port(worker, processes):
+def test_each_worker_process_serves_metrics_on_its_own_port(worker, processes):
     port = free_ports()
     more = ["--processes", str(processes)] if processes > 1 else []
     process = worker("--metrics", str(port), "--concurrency", "9", *more)
@@ -190,13 +190,13 @@ def scraped_when_up(process, port):
 
 
 @pytest.mark.parametrize("given", ["none", "0", "65536", "x:y", "127.0.0.1:"])
-def test_a_port_that_cannot_be_is_refused(worker, given):
+def test_an_invalid_metrics_port_is_rejected(worker, given):
     process = worker("--metrics", given)
     assert process.wait(60) == 2
     assert "--metrics" in process.log
 
 
-def test_a_port_that_is_taken_is_named(worker):
+def test_a_metrics_port_in_use_is_reported(worker):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Spans: of whoever makes runs, of attempts, steps, claims and commits; what leads to what, and what isn't said."""
+"""Spans of enqueues, attempts, steps, claims and commits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def job(app):
     return job
 
 
-def test_an_attempt_is_under_the_enqueue_and_that_under_its_caller(app, job, spans):
+def test_an_attempt_is_a_child_span_of_its_enqueue(app, job, spans):
     with tracer.start_as_current_span("request") as request:
         run = job.options(tenant="acme", queue="mail").enqueue()
     drain(app)
@@ -51,7 +51,7 @@ def test_an_attempt_is_under_the_enqueue_and_that_under_its_caller(app, job, spa
     }  # fmt: skip
 
 
-async def test_the_awaited_enqueue_is_traced_too(app, job, spans):
+async def test_aenqueue_is_traced(app, job, spans):
     await job.aenqueue()
     await app.worker().adrain(timeout=60)
     assert child_of(spans.one("job"), spans.one("enqueue job"))
@@ -69,7 +69,7 @@ def test_claims_and_commits_link_to_the_runs_that_they_serve(app, job, spans):
     assert sum(commit.attributes["holdfast.commands"] for commit in spans.named("commit")) == len(runs)
 
 
-def test_a_run_whose_maker_has_no_trace_has_one_of_its_own_named_by_its_id(make_app, app, job, spans):
+def test_a_run_enqueued_outside_a_trace_uses_its_id_as_trace_id(make_app, app, job, spans):
     silent = make_app()
     run = silent.remote("job").enqueue()
     drain(app)
@@ -78,7 +78,7 @@ def test_a_run_whose_maker_has_no_trace_has_one_of_its_own_named_by_its_id(make_
     assert links_to(attempt, spans.one("claim"))
 
 
-def test_a_sampler_is_asked_about_a_run_that_has_a_trace_of_its_own(make_app, app, job, spans, monkeypatch):
+def test_the_sampler_decides_on_runs_with_their_own_trace(make_app, app, job, spans, monkeypatch):
     provider = SimpleNamespace(sampler=ALWAYS_OFF)
     monkeypatch.setattr("holdfast.telemetry.otel.trace.get_tracer_provider", lambda: provider)
     make_app().remote("job").enqueue()
@@ -86,7 +86,7 @@ def test_a_sampler_is_asked_about_a_run_that_has_a_trace_of_its_own(make_app, ap
     assert spans.named("job") == []
 
 
-def test_each_try_is_a_span_that_says_which_error_but_not_its_message(app, spans):
+def test_each_attempt_is_a_span_with_the_error_type_only(app, spans):
     @app.task(name="fails", retry=Retry(max_attempts=2, delay=0))
     async def fails() -> None:
         raise ValueError("the password is swordfish")
@@ -102,7 +102,7 @@ def test_each_try_is_a_span_that_says_which_error_but_not_its_message(app, spans
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-def test_steps_and_transactions_are_spans_under_their_attempt_and_replays_are_not(app, spans, plain):
+def test_executed_steps_and_transactions_are_spans_and_replayed_ones_are_not(app, spans, plain):
     def insert(connection, number: int) -> int:
         return number
 
@@ -142,7 +142,7 @@ def refuse_plainly(secret: str) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-def test_an_attempt_links_to_whoever_emitted_what_it_waited_for_once(app, spans, plain):
+def test_an_attempt_links_once_to_the_emitter_of_its_event(app, spans, plain):
     if plain:
 
         @app.task(name="waits")
@@ -173,7 +173,7 @@ def test_an_attempt_links_to_whoever_emitted_what_it_waited_for_once(app, spans,
     assert not links_to(after_second, spans.one("emit first"))
 
 
-def test_nodes_of_a_graph_are_in_the_trace_of_its_submit(app, job, spans):
+def test_graph_nodes_belong_to_the_trace_of_submit(app, job, spans):
     graph = Graph("release")
     first = graph.add(job, name="first")
     graph.add(job, after=[first], name="second")
@@ -183,7 +183,7 @@ def test_nodes_of_a_graph_are_in_the_trace_of_its_submit(app, job, spans):
     assert [child_of(node, submit) for node in spans.named("job")] == [True, True]
 
 
-def test_a_key_stands_for_the_same_request_whether_traced_or_not(make_app, app, job):
+def test_idempotency_does_not_depend_on_tracing(make_app, app, job):
     traced = job.options(key="once").enqueue()
     silent = make_app()
 
@@ -193,7 +193,7 @@ def test_a_key_stands_for_the_same_request_whether_traced_or_not(make_app, app, 
     assert same.options(key="once").enqueue().id == traced.id
 
 
-def test_runs_of_a_schedule_are_not_in_the_trace_of_whoever_starts_the_worker(timed_app, clock, spans):
+def test_scheduled_runs_do_not_belong_to_the_trace_of_the_worker_start(timed_app, clock, spans):
     @timed_app.task(name="nightly")
     async def nightly() -> None: ...
 
@@ -206,7 +206,7 @@ def test_runs_of_a_schedule_are_not_in_the_trace_of_whoever_starts_the_worker(ti
     assert spans.one("nightly").context.trace_id == UUID(str(run.id)).int
 
 
-def test_without_telemetry_nothing_is_traced_nor_kept(make_app, spans):
+def test_without_telemetry_no_context_is_stored(make_app, spans):
     silent = make_app()
 
     @silent.task(name="job")
@@ -227,7 +227,7 @@ def test_show_names_the_trace(app, job, spans):
     assert details.options == {}
 
 
-def test_what_isnt_known_is_refused(sqlite_url, monkeypatch):
+def test_unknown_backends_are_rejected(sqlite_url, monkeypatch):
     with pytest.raises(ConfigError, match=r"telemetry must be 'otel' or 'prometheus' or both, not 'jaeger'"):
         Holdfast(sqlite_url, telemetry=["otel", "jaeger"])
     monkeypatch.setenv("HOLDFAST_TELEMETRY", "zipkin")
@@ -238,7 +238,7 @@ def test_what_isnt_known_is_refused(sqlite_url, monkeypatch):
     assert not Holdfast(sqlite_url, telemetry=()).telemetry.on
 
 
-def test_what_isnt_installed_is_named(sqlite_url, monkeypatch):
+def test_missing_packages_are_reported(sqlite_url, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "holdfast.telemetry.otel", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'holdfast\[otel\]'"):

@@ -1,4 +1,4 @@
-"""A run is one trace, seen so by a collector: whoever made it, two workers, a sleep between them, and a child."""
+"""One trace per run across two workers, a sleep and a child, as a collector receives it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_is_one_trace_across_two_workers_a_sleep_and_a_child(database_url,
     }
     orders = [span for span in trace if span.name == "order"]
     assert {span.attributes["holdfast.run"] for span in orders} == {run}
-    outcomes = [span.attributes["holdfast.outcome"] for span in orders]  # it may suspend for the child too, or not
+    outcomes = [span.attributes["holdfast.outcome"] for span in orders]  # it may or may not suspend for the child
     assert (outcomes[0], set(outcomes[:-1]), outcomes[-1]) == ("waiting", {"waiting"}, "done")
     assert not {span.trace for span in batches} & {span.trace for span in trace}
     for span in trace:

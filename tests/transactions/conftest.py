@@ -1,4 +1,4 @@
-"""An app on PostgreSQL and its database seen through every library whose connections it takes."""
+"""Fixtures: an app on PostgreSQL, and its database through every supported library."""
 
 from __future__ import annotations
 

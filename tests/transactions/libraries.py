@@ -1,4 +1,4 @@
-"""Each library's connections behind the same few words: begin, commit, roll back."""
+"""One interface (begin, commit, roll back) for the connections of every supported library."""
 
 from __future__ import annotations
 

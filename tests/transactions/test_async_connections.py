@@ -1,4 +1,4 @@
-"""Enqueue in the transaction of a caller's async connection, of every library that we take."""
+"""Enqueue in the transaction of the caller's async connection, for every supported library."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_connection_to_another_database_is_refused(app, note, postgres_url, po
 def test_a_connection_to_another_apps_tables_is_refused(app, note, other_url):
     with Holdfast(other_url) as other:
         other.store.prepare()
-    with psycopg.connect(other_url) as elsewhere, pytest.raises(ConfigError, match="another database"):
+    with psycopg.connect(other_url) as elsewhere, pytest.raises(ConfigError, match="tables of its own"):
         note.options(connection=elsewhere).enqueue("a")
 
 

@@ -1,4 +1,4 @@
-"""A transaction of author code that the database has no room for just now is tried again, until it has."""
+"""A user transaction is retried while the database is full."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_is_called_again_and_what_it_wrote_is_there_once(full, plainly):
         assert [entry.kind for entry in run.history()].count("started") == 1
 
 
-def test_it_is_seen_through_what_sqlalchemy_makes_of_it(full):
+def test_errors_are_recognized_through_sqlalchemy(full):
     kind, url = full
     calls = []
 

@@ -1,4 +1,4 @@
-"""SQLAlchemy sessions in `ctx.transaction`: their writes and the checkpoint are one, on both databases."""
+"""SQLAlchemy sessions in `ctx.transaction` commit together with the checkpoint, on both databases."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_relations_updates_and_deletes_work_as_in_any_session(app):
     assert stored(app) == ["strong rope"]
 
 
-def test_what_was_written_is_there_once_although_the_function_runs_again(app, ledger_of):
+def test_rows_are_written_once_when_the_function_runs_again(app, ledger_of):
     @app.task(name="checkout", retry=Retry(max_attempts=3, delay=0))
     async def checkout(ctx: Context) -> int:
         id = await ctx.transaction(with_session(save_order), f"rope for {ctx.run_id}")
@@ -191,7 +191,7 @@ def test_a_function_that_raises_leaves_neither_rows_nor_a_result(app):
     assert steps_of(app, run) == []
 
 
-def test_a_broken_rule_reaches_the_author_and_takes_everything_back(app):
+def test_a_constraint_violation_raises_and_rolls_back(app):
     def save_twice(session: Session) -> None:
         save_order(session, "lamp")
         save_order(session, "rope")
@@ -211,7 +211,7 @@ def test_a_broken_rule_reaches_the_author_and_takes_everything_back(app):
     assert stored(app) == ["rope"]
 
 
-def test_what_may_fail_in_a_part_of_its_own_takes_back_that_part_only(app):
+def test_a_nested_transaction_rolls_back_alone(app):
     def save_unless_there(session: Session, *wanted: str) -> int:
         taken = 0
         for item in wanted:
@@ -230,7 +230,7 @@ def test_what_may_fail_in_a_part_of_its_own_takes_back_that_part_only(app):
 
 
 @pytest.mark.parametrize("by_flush", [True, False], ids=["in a flush", "in a statement"])
-def test_a_failed_transaction_is_not_kept_although_its_error_was_caught(app, by_flush):
+def test_a_failed_transaction_rolls_back_even_if_the_error_is_caught(app, by_flush):
     def save_carelessly(session: Session) -> str:
         save_order(session, "lamp")
         try:
@@ -275,7 +275,7 @@ def test_the_connection_of_a_session_does_not_end_the_transaction_either(app):
 
     with pytest.raises(RunFailed, match="commit"):
         in_one_run(app, save_and_commit)
-    with pytest.raises(RunFailed, match="transaction has failed"):
+    with pytest.raises(RunFailed, match="the transaction failed"):
         in_one_run(app, save_and_roll_back)
     assert stored(app) == []
 
@@ -299,7 +299,7 @@ def test_errors_of_the_database_and_of_the_library_come_as_sqlalchemys(app):
             in_one_run(app, fn)
 
 
-def test_sqlalchemy_looks_at_a_database_once(app):
+def test_sqlalchemy_inspects_a_database_once(app):
     def engine(session: Session) -> int:
         return id(session.get_bind().engine)
 

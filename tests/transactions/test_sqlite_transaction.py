@@ -1,4 +1,4 @@
-"""`app.transaction()` on SQLite: one transaction for the caller's tables and for our verbs."""
+"""`app.transaction()` on SQLite: one transaction for the caller's tables and Holdfast's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_written_and_enqueued_inside_commits_together(app, note):
     assert run.result(timeout=30) == "a"
 
 
-def test_an_error_inside_takes_everything_back(app, note):
+def test_an_error_rolls_everything_back(app, note):
     with pytest.raises(ZeroDivisionError), app.transaction() as connection:
         connection.execute("insert into orders (item) values (:item)", {"item": "rope"})
         note.options(key="k").enqueue("a")
@@ -67,7 +67,7 @@ def test_another_process_sees_nothing_before_the_commit(app, note, sqlite_url):
     assert len(app.runs()) == 1
 
 
-def test_a_key_conflict_inside_leaves_the_rest_whole(app, note):
+def test_a_key_conflict_leaves_the_transaction_usable(app, note):
     note.options(key="k").enqueue("a")
     with app.transaction() as connection:
         connection.execute("insert into orders (item) values ('rope')")
@@ -88,7 +88,7 @@ def test_verbs_of_other_threads_do_not_join(app, note):
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in-sql", "in-python"])
-def test_one_that_holds_the_writer_for_too_long_is_interrupted(app, note, monkeypatch, busy):
+def test_a_transaction_that_takes_too_long_is_interrupted(app, note, monkeypatch, busy):
     monkeypatch.setattr(sqlite, "MAX_TRANSACTION_S", 0.2)
     endless = (
         "with recursive n(i) as (select 1 union all select i + 1 from n) insert into orders (item) select i from n"
@@ -128,7 +128,7 @@ def test_transactions_inside_transactions_are_parts_of_the_outer_one(app, note):
     assert len(app.runs()) == 1
 
 
-def test_a_foreign_sqlite_connection_is_refused_and_told_why(app, note):
+def test_a_foreign_sqlite_connection_is_rejected(app, note):
     for foreign in (sqlite3.connect(":memory:"), apsw.Connection(":memory:")):
         with pytest.raises(ConfigError, match=r"app\.transaction.*break file locking"):
             note.options(connection=foreign).enqueue("a")
@@ -161,7 +161,7 @@ def test_nothing_is_written_after_an_outer_transaction_expired_inside_an_inner_o
 
 
 @pytest.mark.parametrize("made", ["inside", "before"])
-def test_waiting_inside_for_a_run_that_only_others_could_end_is_refused_at_once(app, note, made):
+def test_waiting_for_a_result_inside_a_transaction_is_rejected(app, note, made):
     done = note.enqueue("done")
     app.worker().drain(timeout=60)
     run = note.enqueue("before")
@@ -221,7 +221,7 @@ def test_savepoints_of_the_caller_are_parts_of_the_transaction(app, note):
     assert len(app.runs()) == 1
 
 
-def test_one_whose_connection_broke_in_the_middle_ends_with_its_own_error(app):
+def test_a_broken_connection_raises_its_own_error(app):
     with pytest.raises(ZeroDivisionError), app.transaction() as connection:
         connection._connection.close()
         raise ZeroDivisionError

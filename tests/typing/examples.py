@@ -1,4 +1,4 @@
-"""Durable functions as authors write them, with the types that a checker must see. Checked, never run."""
+"""Durable functions with the types that a type checker must infer. Checked, never run."""
 
 from __future__ import annotations
 

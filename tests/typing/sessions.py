@@ -1,4 +1,4 @@
-"""SQLAlchemy sessions in durable functions, with the types that a checker must see. Checked, never run."""
+"""SQLAlchemy sessions in durable functions, with the types that a type checker must infer. Checked, never run."""
 
 from __future__ import annotations
 

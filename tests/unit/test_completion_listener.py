@@ -1,4 +1,4 @@
-"""The listener for ends, tick by tick."""
+"""The completion listener, tick by tick."""
 
 from __future__ import annotations
 

@@ -357,8 +357,8 @@ def test_values_that_would_differ_at_each_replay_are_asked_for(ctx):
 
 
 def test_progress_and_chunks_are_json(ctx):
-    assert ctx.progress(3) == op.Progress('{"done":3,"total":null,"note":null}')
-    assert ctx.progress(0.5, 1, "half") == op.Progress('{"done":0.5,"total":1,"note":"half"}')
+    assert ctx.progress(3) == op.ProgressReport('{"done":3,"total":null,"note":null}')
+    assert ctx.progress(0.5, 1, "half") == op.ProgressReport('{"done":0.5,"total":1,"note":"half"}')
     assert ctx.write([1, "a"]) == op.Write('[1,"a"]')
 
 

@@ -1,4 +1,4 @@
-"""Enqueues of concurrent coroutines share a write; each call stands for itself."""
+"""Enqueues of concurrent coroutines share a write, and fail independently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions become records whatever is in them."""
+"""Any exception can be described and stored."""
 
 import pytest
 from hypothesis import given
@@ -33,11 +33,11 @@ def test_an_exception_is_described_by_type_message_and_traceback():
     assert (info.traceback or "").endswith("ValueError: too hot\n")
 
 
-def test_a_class_that_is_not_builtin_is_named_with_its_module():
+def test_a_non_builtin_exception_is_named_with_its_module():
     assert describe_exception(Mute()).type == f"{__name__}.Mute"
 
 
-def test_a_message_that_cannot_be_read_is_said_to_be_so():
+def test_an_exception_whose_str_raises_is_described():
     info = describe_exception(caught(Mute()), "fatal")
     assert info.code == "fatal"
     assert "__str__ raised ValueError" in info.message
@@ -45,14 +45,14 @@ def test_a_message_that_cannot_be_read_is_said_to_be_so():
     assert error_from_json(error_to_json(info)) == info
 
 
-def test_surrogates_and_nuls_are_spelled_out():
+def test_surrogates_and_nuls_are_escaped():
     info = describe_exception(caught(ValueError("a\ud800b\0c")))
     assert info.message == "a\\ud800b\\x00c"
     assert error_from_json(error_to_json(info)) == info
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\ud800", "\0"])
-def test_a_huge_message_is_cut_and_says_so(character):
+def test_a_huge_message_is_truncated(character):
     info = describe_exception(caught(ValueError(character * 3_000_000)))
     assert len(info.message.encode()) <= MAX_MESSAGE_BYTES
     assert info.message.endswith("3,000,000 characters in total)")
@@ -84,7 +84,7 @@ def caught_from(call):
 
 
 @given(st.text(), st.text())
-def test_every_message_can_be_kept(message, kind):
+def test_any_message_round_trips(message, kind):
     info = describe_exception(
         type(kind.replace("\0", "").encode("ascii", "ignore").decode() or "E", (Exception,), {})(message)
     )
@@ -92,14 +92,14 @@ def test_every_message_can_be_kept(message, kind):
 
 
 @given(st.text(st.characters()), st.none() | st.text(st.characters()))
-def test_an_error_made_by_hand_can_be_kept_too(text, traceback):
+def test_any_error_info_round_trips(text, traceback):
     kept = error_from_json(error_to_json(ErrorInfo(text, text, text, traceback)))
     assert (kept.traceback is None) == (traceback is None)
     kept.message.encode()
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", "null", '{"code":', "\ud800"])
-def test_a_text_that_is_no_error_becomes_the_message_of_an_unknown_one(text):
+def test_malformed_text_becomes_the_message_of_an_unknown_error(text):
     info = error_from_json(text)
     assert (info.code, info.type) == ("error", "unknown")
     assert info.message == text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The results of steps: kept as JSON, read back as what the function is annotated to return."""
+"""Results of step functions: stored as JSON, decoded as the annotated type."""
 
 import asyncio
 import functools

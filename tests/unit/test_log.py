@@ -1,4 +1,4 @@
-"""What is logged: one line per thing that matters, with its run, task and attempt; and how lines look in a terminal."""
+"""Log lines: events with fields, and their format in a terminal."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def logged(caplog):
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_every_line_is_one_record_in_one_line(name, logged):
+def test_every_event_is_one_record_on_one_line(name, logged):
     LINES[name](**arguments(LINES[name]))
     assert len(logged.records) == 1
     assert "\n" not in logged.records[0].getMessage()
 
 
 @pytest.mark.parametrize("name", sorted(ABOUT_RUNS))
-def test_lines_about_runs_carry_run_task_and_attempt(name, logged):
+def test_lines_about_runs_have_run_task_and_attempt(name, logged):
     LINES[name](**arguments(LINES[name]))
     (record,) = logged.records
     assert (record.run, record.task, record.attempt) == ("0190", "shop.charge", 3)
     assert " task=shop.charge run=0190 attempt=3" in record.getMessage()
 
 
-def test_what_ends_well_is_for_the_verbose_only(logged):
+def test_successful_runs_are_logged_at_debug(logged):
     log.attempt_done("0190", "shop.charge", 1)
     log.attempt_released("0190", "shop.charge", 1)
     assert [record.levelname for record in logged.records] == ["DEBUG", "DEBUG"]
@@ -93,17 +93,17 @@ def test_a_value_is_one_field_on_one_line(value, quoted, logged):
     assert logged.records[0].getMessage() == f"worker restarting reason={quoted}"
 
 
-def test_what_does_not_fit_is_not_repeated_in_the_log(logged):
+def test_bad_arguments_are_not_logged(logged):
     log.attempt_failed("0190", "shop.charge", 1, ErrorInfo("bad_arguments", "BadArguments", "value 's3cret'"), None)
     assert "s3cret" not in logged.text
 
 
-def test_no_line_is_given_arguments_or_results():
+def test_no_log_function_takes_arguments_or_results():
     given = {name for fn in LINES.values() for name in inspect.signature(fn).parameters}
     assert given & {"args", "arguments", "kwargs", "result", "value", "url", "password"} == set()
 
 
-def test_a_library_is_quiet():
+def test_the_logger_is_silent_by_default():
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("holdfast").handlers)
 
 
@@ -119,13 +119,13 @@ def test_a_line_has_time_level_and_message():
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING run 1 failed", shown("run 1 failed", logging.WARNING))
 
 
-def test_text_of_exceptions_stays_inside_its_line():
+def test_multiline_text_is_indented_and_escaped():
     text = shown("failed: first\nsecond\r\x1b[31mred\x07", prefix="holdfast | ")
     assert text.split("\n")[1] == "holdfast |     second\\r\\x1b[31mred\\x07"
     assert all(line.startswith("holdfast | ") for line in text.split("\n"))
 
 
-def test_colours_mark_what_went_wrong():
+def test_colors_mark_warnings_and_errors():
     assert "\x1b[33m" in shown("x", logging.WARNING, colours=True)
     assert "\x1b[31m" in shown("x", logging.ERROR, colours=True)
     assert re.fullmatch("\x1b\\[2m[\\d:]{8}\x1b\\[0m INFO    x", shown("x", colours=True))
@@ -147,7 +147,7 @@ class Terminal(io.StringIO):
         (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
-def test_colours_are_for_terminals_that_want_them(stream, env, expected, monkeypatch):
+def test_colors_depend_on_terminal_and_environment(stream, env, expected, monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
@@ -156,7 +156,7 @@ def test_colours_are_for_terminals_that_want_them(stream, env, expected, monkeyp
 
 
 @pytest.mark.parametrize(("verbose", "level"), [(False, logging.INFO), (True, logging.DEBUG)])
-def test_a_worker_shows_every_run_only_when_asked_to(verbose, level, monkeypatch):
+def test_verbose_sets_the_level_to_debug(verbose, level, monkeypatch):
     logger, root = logging.getLogger("holdfast"), logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     before, root_before = logger.level, root.level

@@ -1,4 +1,4 @@
-"""What a run looks like from outside."""
+"""RunInfo, pages and history kinds."""
 
 import dataclasses
 from datetime import UTC, datetime
@@ -19,25 +19,25 @@ def info(state: Any) -> RunInfo[int]:
     )
 
 
-def test_the_final_states_are_the_four_of_the_contract():
+def test_there_are_four_final_states():
     assert sorted(FINAL_STATES) == ["cancelled", "done", "failed", "skipped"]
     assert [state for state in RUN_STATES if info(state).final] == ["done", "failed", "cancelled", "skipped"]
 
 
-def test_a_run_s_info_cannot_be_changed():
+def test_run_info_is_immutable():
     ready = info("ready")
     with pytest.raises(dataclasses.FrozenInstanceError):
         ready.state = "done"
     assert ready.state == "ready"
 
 
-def test_a_page_is_a_list_that_knows_where_the_next_begins():
+def test_a_page_is_a_list_with_a_cursor():
     page = Page([info("ready"), info("done")], after="x")
     assert [run.state for run in page] == ["ready", "done"]
     assert page.after == "x"
     assert Page().after is None
 
 
-def test_every_kind_of_entry_has_a_meaning():
+def test_every_history_kind_has_a_description():
     assert all(kind.isidentifier() and meaning for kind, meaning in KINDS.items())
     assert Entry("done", NOW, 1).data == {}

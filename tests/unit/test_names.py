@@ -1,4 +1,4 @@
-"""Names that people give, and the dotted names of classes and functions."""
+"""Validation of user-defined names, and dotted names of classes and functions."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -12,7 +12,7 @@ from holdfast.model.names import MAX_KEY_CHARS, check_name, dotted_name
 
 
 @pytest.mark.parametrize("name", ["default", "it's; drop table runs --", "données", "a b", "x" * 200])
-def test_a_name_comes_back_as_it_is(name):
+def test_valid_names_are_returned_unchanged(name):
     assert check_name(name, "the queue") == name
 
 
@@ -30,7 +30,7 @@ def test_a_name_comes_back_as_it_is(name):
         ("x" * 10_000, "has 10,000"),
     ],
 )
-def test_what_cannot_be_a_name_is_refused_and_the_message_says_whose_and_why(name, fault):
+def test_invalid_names_are_rejected_with_the_reason(name, fault):
     with pytest.raises(ConfigError, match=fault) as caught:
         check_name(name, "the queue")
     message = str(caught.value)
@@ -46,7 +46,7 @@ def test_a_key_may_be_longer_than_a_name():
 
 
 @given(st.text())
-def test_a_name_is_either_refused_or_can_be_written_anywhere(text):
+def test_accepted_names_are_printable_utf8(text):
     try:
         outcome = check_name(text, "x")
     except ConfigError as error:
@@ -55,7 +55,7 @@ def test_a_name_is_either_refused_or_can_be_written_anywhere(text):
     assert outcome.encode()
 
 
-def test_a_class_of_a_script_is_named_by_its_file(monkeypatch):
+def test_a_class_in_a_script_is_named_after_its_file(monkeypatch):
     main = ModuleType("__main__")
     main.__file__ = "/somewhere/shop.py"
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -63,7 +63,7 @@ def test_a_class_of_a_script_is_named_by_its_file(monkeypatch):
     assert dotted_name(thing) == "shop.Order"
 
 
-def test_a_class_of_a_module_run_with_m_is_named_by_that_module(monkeypatch):
+def test_a_class_in_a_module_run_with_m_is_named_after_the_module(monkeypatch):
     main = ModuleType("__main__")
     main.__file__ = "/somewhere/shop.py"
     main.__spec__ = SimpleNamespace(name="store.shop")

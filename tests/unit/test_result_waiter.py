@@ -1,4 +1,4 @@
-"""Coroutines that wait for ends share their looks at the database."""
+"""Coroutines that wait for results share their polls."""
 
 from __future__ import annotations
 

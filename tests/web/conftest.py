@@ -52,11 +52,14 @@ class Shop:
         self._sites: list[Any] = []
 
     def graph(self, **more: Any) -> Any:
+        return self.app.submit(self.make_graph(**more))
+
+    def make_graph(self, **more: Any) -> Graph:
         graph = Graph("etl", **more)
         first = graph.add(self.add, 1, 2, name="extract")
         gate = graph.gate("approve", after=[first], type=Approval)
         graph.add(self.add, first.output, 1, after=[gate], name="load")
-        return self.app.submit(graph)
+        return graph
 
     def drain(self) -> None:
         self.app.worker(concurrency=4).drain()
@@ -127,7 +130,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str]]:
     """Give a site an address, until the test is over. It looks for changes more often than it would."""
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(live, "POLL_INTERVAL_S", 0.1)
     served: list[Served] = []
 
     def serve(site: Any) -> str:

@@ -56,7 +56,7 @@ def test_a_task_whose_code_lives_elsewhere_can_be_enqueued(shop, open_visitor):
 def test_a_body_that_is_no_json_or_too_large_is_refused(open_visitor, monkeypatch):
     kind = {"content-type": "application/json"}
     assert open_visitor.ask("POST", "/api/v1/events", b"{no", kind).status == 400
-    monkeypatch.setattr("holdfast.web.responses.LARGEST_BODY", 100)
+    monkeypatch.setattr("holdfast.web.responses.MAX_BODY_BYTES", 100)
     assert open_visitor.ask("POST", "/api/v1/events", b" " * 101, kind).status == 413
 
 
@@ -269,18 +269,18 @@ class Listener:
 
 
 async def test_who_listens_to_a_run_hears_that_it_changes_and_that_it_is_over(shop, open_visitor, monkeypatch):
-    monkeypatch.setattr("holdfast.web.api.live.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.web.api.live.POLL_INTERVAL_S", 0.01)
     run = await shop.add.aenqueue(1, 2)
     heard = await Listener(open_visitor, f"/api/v1/runs/{run.id}/live").hear(3, shop.drain)
     assert (heard[0], heard[1], heard[-1]) == ("now", "changed", "over")
 
 
 async def test_who_listens_to_all_hears_of_new_runs(shop, open_visitor, monkeypatch):
-    monkeypatch.setattr("holdfast.web.api.live.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.web.api.live.POLL_INTERVAL_S", 0.01)
     heard = await Listener(open_visitor, "/api/v1/live").hear(2, lambda: shop.add.enqueue(1, 2))
     assert heard == ["now", "changed"]
 
 
 def test_only_so_many_may_listen(open_visitor, monkeypatch):
-    monkeypatch.setattr("holdfast.web.api.live.MOST_LISTENERS", 0)
+    monkeypatch.setattr("holdfast.web.api.live.MAX_LISTENERS", 0)
     assert open_visitor.get("/api/v1/live").status == 503

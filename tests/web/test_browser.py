@@ -59,7 +59,7 @@ async def test_a_failed_run_is_found_understood_retried_and_seen_to_finish(shop,
         return f"order {order} is paid"
 
     await page.goto("/")
-    await expect(page.get_by_text("No run has failed.")).to_be_visible()
+    await expect(page.get_by_text("No failed runs.")).to_be_visible()
     await mark(page)
     await off_loop(charge.enqueue, 42)
     await off_loop(shop.drain)
@@ -92,8 +92,8 @@ async def test_a_gate_is_opened_by_its_form_and_the_graph_goes_on(shop, page):
     await form.get_by_label("Ok").select_option("yes")
     await form.get_by_label("Amount").fill("12")
     await form.get_by_label("Note").fill("fine by me")
-    await form.get_by_role("button", name="Complete").click()
-    await expect(page.get_by_text("No gate is open")).to_be_visible()
+    await form.get_by_role("button", name="Approve").click()
+    await expect(page.get_by_text("No pending approvals")).to_be_visible()
     await off_loop(shop.drain)
     assert (await run.ainfo()).result["approve"] == {"ok": True, "amount": 12, "note": "fine by me"}
 
@@ -105,28 +105,28 @@ async def test_what_was_typed_stays_when_the_page_changes_around_it(shop, page):
     await page.goto("/gates")
     form = page.get_by_role("article", name="approve")
     await form.get_by_label("Amount").fill("77")
-    await form.get_by_text("Let it fail").first.click()
+    await form.get_by_text("Reject").first.click()
     await off_loop(lambda: shop.graph(tenant="other"))
     await off_loop(shop.drain)
     await expect(page.get_by_role("article", name="approve")).to_have_count(2)
     await expect(form.first.get_by_label("Amount")).to_have_value("77")
-    await expect(form.first.get_by_label("Why")).to_be_visible()
-    await expect(form.first.get_by_text("Let it fail").first).to_be_focused()
+    await expect(form.first.get_by_label("Reason")).to_be_visible()
+    await expect(form.first.get_by_text("Reject").first).to_be_focused()
 
 
 @on_one_database
-@pytest.mark.parametrize("words", ["Complete", "Let it fail"])
+@pytest.mark.parametrize("words", ["Approve", "Reject"])
 async def test_the_focus_stays_where_it_was_among_many_that_look_the_same(shop, page, words):
     for _ in range(2):
         await off_loop(shop.graph)
     await off_loop(shop.drain)
     await page.goto("/gates")
     forms = page.get_by_role("article", name="approve")
-    await forms.nth(1).get_by_text(words).first.focus()
+    await forms.nth(1).locator("form").get_by_text(words).first.focus()
     await off_loop(shop.graph)
     await off_loop(shop.drain)
     await expect(forms).to_have_count(3)
-    await expect(forms.nth(1).get_by_text(words).first).to_be_focused()
+    await expect(forms.nth(1).locator("form").get_by_text(words).first).to_be_focused()
 
 
 async def test_a_running_graph_is_followed_live_to_a_node(shop, page):
@@ -151,7 +151,7 @@ async def test_a_running_graph_is_followed_live_to_a_node(shop, page):
         await expect(picture.get_by_role("link", name="first (add): done")).to_be_visible()
         go_on.set()
         await expect(picture.get_by_role("link", name=re.compile("^approve .*: waiting$"))).to_be_visible()
-        await expect(page.get_by_role("button", name="Complete")).to_be_visible()
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible()
     await assert_never_reloaded(page)
     await picture.get_by_role("link", name="middle (slow): done").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("middle done")
@@ -165,10 +165,10 @@ async def test_each_filter_is_used_and_stands_in_the_address(shop, page, fill):
     cases = [
         ("State", "state", "failed", failed), ("Task", "task", "boom", failed), ("Queue", "queue", "default", failed),
         ("Tenant", "tenant", "other", str(runs["other"].id)), ("Tag", "tag", "t", done),
-        ("Text in the error", "error", "onerror", failed), ("Id begins with", "id_prefix", failed, failed),
-        ("Children of run", "parent", graph, "extract"), ("Family of run", "family", graph, "extract"),
-        ("Made from (UTC)", "created_from", "2020-01-01T00:00", failed),
-        ("Made before (UTC)", "created_to", "2020-01-01T00:00", None),
+        ("Error contains", "error", "onerror", failed), ("ID starts with", "id_prefix", failed, failed),
+        ("Children of run", "parent", graph, "extract"), ("Run and descendants", "family", graph, "extract"),
+        ("Created from (UTC)", "created_from", "2020-01-01T00:00", failed),
+        ("Created before (UTC)", "created_to", "2020-01-01T00:00", None),
         ("Finished from (UTC)", "finished_from", "2020-01-01T00:00", done),
         ("Finished before (UTC)", "finished_to", "2020-01-01T00:00", None),
     ]  # fmt: skip
@@ -183,7 +183,7 @@ async def test_each_filter_is_used_and_stands_in_the_address(shop, page, fill):
         await page.wait_for_url(lambda url, name=name: f"{name}=" in url)
         await expect(field).to_have_value(value)
         if found is None:
-            await expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+            await expect(page.get_by_text("No matching runs.")).to_be_visible()
         else:
             shown = extract if found == "extract" else found
             await expect(page.locator(f'#list a[href="/runs/{shown}"]')).to_be_visible()
@@ -197,13 +197,13 @@ async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, 
     keys = page.keyboard
     await page.goto("/")
     await keys.press("Tab")
-    skip = page.get_by_role("link", name="Skip to the content")
+    skip = page.get_by_role("link", name="Skip to content")
     await expect(skip).to_be_focused()
     await expect(skip).to_be_in_viewport()
     await keys.press("Enter")
     await expect(page.get_by_role("main")).to_be_focused()
 
-    await press_until(page, "Shift+Tab", page.get_by_label("Find a run by the beginning of its id"))
+    await press_until(page, "Shift+Tab", page.get_by_label("Find a run by ID prefix"))
     await keys.type(str(runs["waiting"].id))
     await keys.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("listen waiting")
@@ -212,7 +212,7 @@ async def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(shop, page, 
     await keys.press("Enter")
     await press_until(page, "Tab", page.get_by_label("Reason"))
     await keys.type("enough of it")
-    await press_until(page, "Tab", page.get_by_role("button", name="Cancel this run"))
+    await press_until(page, "Tab", page.get_by_role("button", name="Cancel run"))
     await keys.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("listen cancelled")
     await expect(page.get_by_role("region", name="History")).to_contain_text("enough of it")

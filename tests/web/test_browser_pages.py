@@ -154,7 +154,7 @@ async def test_hostile_words_are_nothing_but_words_in_the_page(
     of_runs = await asyncio.to_thread(hostile_runs, shop)
     plain = [page.path for page in PAGES if "{" not in page.path]
     asked = [f"/runs?{name}={{}}" for name in ("task", "queue", "tenant", "tag", "error", "id_prefix", "state")]
-    asked += ["/find?id={}", "/bulk?verb=retry&task={}", "/login?following={}", "/{}", "/?did={}"]
+    asked += ["/find?id={}", "/bulk?verb=retry&task={}", "/login?next={}", "/{}", "/?did={}"]
     happened: list[str] = []
     seen = 0
     async with window(browser, serve(shop.site(unlocked=True))) as page:

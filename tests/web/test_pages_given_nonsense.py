@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from holdfast.web.pages.routes import ACTIONS, PAGES
-from holdfast.web.pages.runs import TEXTS, TIMES
+from holdfast.web.pages.runs import TEXT_FILTERS, TIME_FILTERS
 from tests.web.test_security import filled
 
 NONSENSE = (
@@ -18,7 +18,7 @@ FIELDS = (
     "verb", "schedule", "field:ok", "field:amount",
 )  # fmt: skip
 NAMES = {
-    "/runs": (*TEXTS, *TIMES, "state", "after"),
+    "/runs": (*TEXT_FILTERS, *TIME_FILTERS, "state", "after"),
     "/bulk": ("verb", "after", "changed"),
     "/find": ("id",),
 }

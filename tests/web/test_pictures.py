@@ -15,9 +15,9 @@ from holdfast.control.runs import RunDetails
 from holdfast.errors import BadArguments
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo
-from holdfast.web.pages.formats import ago, span
-from holdfast.web.pages.forms import fields_of, value_of
-from holdfast.web.pages.graph_layout import MOST_BOXES, layout_graph
+from holdfast.web.pages.formats import ago, duration
+from holdfast.web.pages.forms import form_fields, form_value
+from holdfast.web.pages.graph_layout import MAX_BOXES, layout_graph
 from holdfast.web.pages.timeline import build_timeline
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -80,8 +80,8 @@ def test_many_nodes_that_are_alike_are_one_box_that_shows_the_worst():
 
 
 def test_a_picture_that_would_be_too_large_is_cut_and_says_so():
-    picture = layout_graph(GraphInfo(uuid4(), {}, [node(f"n{n}", 1, task=f"t{n}") for n in range(MOST_BOXES + 7)]))
-    assert (len(picture.boxes), picture.left_out) == (MOST_BOXES, 7)
+    picture = layout_graph(GraphInfo(uuid4(), {}, [node(f"n{n}", 1, task=f"t{n}") for n in range(MAX_BOXES + 7)]))
+    assert (len(picture.boxes), picture.omitted) == (MAX_BOXES, 7)
 
 
 @dataclass
@@ -98,17 +98,17 @@ class Answer:
 
 def test_a_form_asks_for_each_part_of_a_type_and_gives_it_back():
     schema = msgspec.json.schema(Answer)
-    assert [(field.name, field.kind, field.required) for field in fields_of(schema)] == [
+    assert [(field.name, field.kind, field.required) for field in form_fields(schema)] == [
         ("ok", "boolean", True), ("amount", "integer", True), ("size", "choice", True), ("note", "long", False),
         ("share", "number", False), ("more", "json", False),
     ]  # fmt: skip
     typed = {"ok": "true", "amount": "5", "size": '"small"', "note": "", "share": "0.5", "more": "[1, 2]"}
     form = {f"field:{name}": text for name, text in typed.items()}
     given = {"ok": True, "amount": 5, "size": "small", "share": 0.5, "more": [1, 2]}
-    assert value_of(schema, form) == given
-    assert msgspec.convert(value_of(schema, form), Answer) == Answer(**given)
+    assert form_value(schema, form) == given
+    assert msgspec.convert(form_value(schema, form), Answer) == Answer(**given)
     with pytest.raises(BadArguments, match="Amount must be a whole number"):
-        value_of(schema, form | {"field:amount": "many"})
+        form_value(schema, form | {"field:amount": "many"})
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_a_form_asks_for_each_part_of_a_type_and_gives_it_back():
     [(bool, "true", True), (int, "5", 5), (str, "5", "5"), (list[int], "[1]", [1]), (int | None, "", None)],
 )
 def test_a_type_that_is_no_object_is_one_field(kind, text, value):
-    assert value_of(msgspec.json.schema(kind), {"field:output": text}) == value
+    assert form_value(msgspec.json.schema(kind), {"field:output": text}) == value
 
 
 def test_a_gate_without_a_type_takes_any_json_or_nothing():
-    assert [value_of(None, {"field:output": text}) for text in ("", '{"a": 1}')] == [None, {"a": 1}]
+    assert [form_value(None, {"field:output": text}) for text in ("", '{"a": 1}')] == [None, {"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,6 @@ def test_a_gate_without_a_type_takes_any_json_or_nothing():
     [(0.004, "4 ms"), (1.25, "1.2 s"), (42, "42 s"), (60, "1 min"), (3_700, "1 h 1 min"), (90_000, "1 d 1 h")],
 )
 def test_spans_are_told_in_one_or_two_units(seconds, words):
-    assert span(seconds) == words
+    assert duration(seconds) == words
     assert ago(NOON, at(seconds)) == (f"{words} ago" if seconds >= 1 else "now")
     assert ago(at(seconds), NOON) == (f"in {words}" if seconds >= 1 else "now")

@@ -167,7 +167,7 @@ def test_the_api_takes_json_only_so_that_no_form_of_another_site_fits(open_visit
 def test_a_login_gives_a_cookie_that_only_this_site_can_use(shop):
     visitor = Visitor(shop.site())
     token = shop.control.tokens.create("read").token
-    answer = visitor.submit("/login", {"token": token, "following": "/runs"})
+    answer = visitor.submit("/login", {"token": token, "next": "/runs"})
     assert (answer.status, answer.headers["location"]) == (303, "/runs")
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
@@ -182,8 +182,8 @@ def test_a_login_leads_to_the_view_that_was_asked_for(shop):
     visitor = Visitor(shop.site())
     token = shop.control.tokens.create("read").token
     page = visitor.get("/runs?state=failed&task=x").text
-    (following,) = re.findall(r'name="following" value="([^"]*)"', page)
-    answer = visitor.submit("/login", {"token": token, "following": html.unescape(following)})
+    (following,) = re.findall(r'name="next" value="([^"]*)"', page)
+    answer = visitor.submit("/login", {"token": token, "next": html.unescape(following)})
     assert answer.headers["location"] == "/runs?state=failed&task=x"
 
 
@@ -216,7 +216,7 @@ def test_two_hosts_are_none(open_visitor):
 @pytest.mark.parametrize("following", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"])
 def test_a_login_leads_nowhere_else(shop, following):
     token = shop.control.tokens.create("read").token
-    answer = Visitor(shop.site()).submit("/login", {"token": token, "following": following})
+    answer = Visitor(shop.site()).submit("/login", {"token": token, "next": following})
     assert answer.headers["location"] == "/"
 
 

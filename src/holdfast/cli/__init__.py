@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The entry point; what a command needs is imported when it is called."""
+    """Run the CLI. Commands import what they need when they are called."""
     from holdfast.cli.commands import holdfast
 
     holdfast()

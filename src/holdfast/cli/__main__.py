@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`, where the script isn't on the path."""
+"""Allow `python -m holdfast.cli`, for when the script isn't on the path."""
 
 from holdfast.cli import main
 

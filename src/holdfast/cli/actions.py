@@ -1,4 +1,4 @@
-"""Changing runs, one by one or all that fit a filter: `cancel`, `retry`."""
+"""Commands that change runs: `cancel`, `retry`, `fork`, `send`, `emit`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 @holdfast.command()
 @click.argument("run", nargs=-1, shell_complete=complete_runs)
 @filter_options
-@click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
+@click.option("--reason", metavar="TEXT", help="Reason, stored with the run.")
 @bulk_options
 @pass_shared
 def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **flags: Any) -> int:
-    """End runs now, whether they have started or not.
+    """Cancel runs, whether they have started or not.
 
-    A worker that is at one is stopped at its next heartbeat. Its children end too, or its nodes, and a durable function
-    with compensations runs those first. Runs that had ended before are left as they are. RUN is an id or its beginning.
-    The exit code is 1 if one of them couldn't be found.
+    A running task is cancelled within about a second. Children and nodes are cancelled too, and a durable function runs
+    its compensations first. Finished runs don't change. RUN is a run id or a unique prefix. The exit code is 1 if a run
+    isn't found.
 
-    Instead of runs, filters may be given: then all unfinished runs that fit are ended, in batches; what is done when it
-    is interrupted stays done. Look first with --dry-run.
+    With filters instead of RUN, all matching unfinished runs are cancelled in batches; an interrupt keeps what is done.
+    Use --dry-run to preview.
 
     \b
     Examples:
@@ -55,8 +55,8 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
         ended = control.runs.cancel(id, reason, by)
         state = control.runs.info(id).state
         if state == "undoing":
-            return ended, "undoes what it did, then it is cancelled" if ended else "is undoing already"
-        return ended, "cancelled" if ended else f"had ended before: {state}"
+            return ended, "undoing; cancelled when its compensations have run" if ended else "already undoing"
+        return ended, "cancelled" if ended else f"already finished: {state}"
 
     return _each(shared, run, end)
 
@@ -67,14 +67,14 @@ def cancel(shared: SharedOptions, run: tuple[str, ...], reason: str | None, **fl
 @bulk_options
 @pass_shared
 def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
-    """Send failed or cancelled runs back to be tried anew.
+    """Retry failed or cancelled runs.
 
-    Attempts, crashes and the deadline start anew; what durable functions have on record stays, and what is done in a
-    graph. Unfinished runs are left as they are; one that is done can't be retried. RUN is an id or its beginning. The
-    exit code is 1 if one of them can't be retried.
+    Attempts, crashes and the deadline are reset; durable functions keep their checkpoints, graphs their finished nodes.
+    Unfinished runs don't change, and done runs can't be retried. RUN is a run id or a unique prefix. The exit code is 1
+    if a run can't be retried.
 
-    Instead of runs, filters may be given: then all failed and cancelled runs that fit are retried, in batches, each
-    once; what can't be retried by itself is passed over. Look first with --dry-run.
+    With filters instead of RUN, all matching failed and cancelled runs are retried in batches, each once; runs that
+    can't be retried by themselves are skipped. Use --dry-run to preview.
 
     \b
     Examples:
@@ -91,33 +91,33 @@ def retry(shared: SharedOptions, run: tuple[str, ...], **flags: Any) -> int:
         retried = control.runs.retry(id, by)
         info = control.runs.info(id)
         if not retried:
-            return False, f"is unfinished anyway: {info.state}"
-        return True, "ready again" if info.queue != GRAPH_QUEUE else "goes on; what was done in it stays done"
+            return False, f"unfinished: {info.state}"
+        return True, "retried" if info.queue != GRAPH_QUEUE else "retried; finished nodes are kept"
 
     return _each(shared, run, again)
 
 
 def _each(shared: SharedOptions, runs: tuple[str, ...], act: Callable[[Control, UUID], tuple[bool, str]]) -> int:
-    """Do something to each run and tell of each on a line of its own; one that fails doesn't keep the others."""
+    """Apply an action to each run and report each on its own line; an error doesn't stop the others."""
     from holdfast.cli.connect import connect_or_empty
 
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     with connect_or_empty(shared) as control:
         for run in runs:
             try:
                 id = control.runs.find(run)
-                changed, what = act(control, id)
-                told.append({"run": str(id), "changed": changed, "outcome": what, "error": None})
+                changed, outcome = act(control, id)
+                results.append({"run": str(id), "changed": changed, "outcome": outcome, "error": None})
             except HoldfastError as error:
-                told.append({"run": run, "changed": False, "outcome": None, "error": str(error)})
+                results.append({"run": run, "changed": False, "outcome": None, "error": str(error)})
             if not shared.json:
-                _tell(told[-1])
+                _show_result(results[-1])
     if shared.json:
-        show_json(told)
-    return FAILED if any(line["error"] for line in told) else 0
+        show_json(results)
+    return FAILED if any(line["error"] for line in results) else 0
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _show_result(line: dict[str, Any]) -> None:
     if line["error"]:
         note(f"{line['run']}  {line['error']}")
     else:
@@ -128,18 +128,18 @@ def _tell(line: dict[str, Any]) -> None:
 @click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--from", "from_step", metavar="STEP", shell_complete=complete_steps,
-    help="Keep what was recorded before this step.  [default: nothing]",
+    help="Keep the checkpoints before this step.  [default: none]",
 )  # fmt: skip
-@click.option("--args", "given_args", metavar="JSON", help="All arguments anew: a JSON object (by name) or array.")
+@click.option("--args", "given_args", metavar="JSON", help="Replace all arguments: a JSON object (by name) or array.")
 @by_option
 @pass_shared
 def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str | None, by: str | None) -> None:
-    """Make a new run that begins with what another one recorded, and print its id.
+    """Create a new run from the checkpoints of another run, and print its id.
 
-    With --from it has the results of everything before that step, so that those are not run again; without, it begins
-    at the beginning. STEP is named as in the code and by `holdfast show RUN`; where a name was recorded several times,
-    its first one is meant. A step whose failure ended the run isn't on record: `holdfast retry` goes on with that. The
-    other run stays as it is; RUN is its id or the beginning of it. With --app arguments are checked against the code.
+    With --from, the new run has the results of all steps before STEP and doesn't run them again; without it, the new
+    run starts from the beginning. STEP is a name as in the code and in `holdfast show RUN`; if it was recorded several
+    times, the first one counts. A step whose failure ended the run has no checkpoint: use `holdfast retry` to continue
+    there. The original run doesn't change. RUN is a run id or a unique prefix. With --app, arguments are validated.
 
     \b
     Examples:
@@ -161,7 +161,7 @@ def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str
         return
     show_line(str(made))
     if not info.final:
-        note(f"run {id} is {info.state} and goes on by itself; `holdfast cancel {id}` ends it")
+        note(f"run {id} is {info.state} and continues; cancel it with `holdfast cancel {id}`")
 
 
 @holdfast.command()
@@ -173,8 +173,8 @@ def fork(shared: SharedOptions, run: str, from_step: str | None, given_args: str
 def send(shared: SharedOptions, run: str, topic: str, given_payload: str | None, by: str | None) -> None:
     """Send a message to an unfinished run.
 
-    `ctx.receive(TOPIC)` in the run gets it: in order, once, now or when the run comes to it. PAYLOAD is JSON, null if
-    it is left out. RUN is an id or its beginning. Put -- in front of a PAYLOAD that begins with a minus.
+    `ctx.receive(TOPIC)` in the run returns messages in order, each once. PAYLOAD is JSON and defaults to null. RUN is a
+    run id or a unique prefix. Put -- before a PAYLOAD that starts with a minus sign.
 
     \b
     Examples:
@@ -191,22 +191,22 @@ def send(shared: SharedOptions, run: str, topic: str, given_payload: str | None,
     if shared.json:
         show_json({"run": id, "topic": topic})
         return
-    show_line(f"{id}  sent to {topic}")
+    show_line(f"{id}  message sent on topic {topic}")
     topics = [wait.name for wait in waits if wait.kind == "message" and wait.name is not None]
     if topics and topic not in topics:
-        note(f"the run waits for a message on {', '.join(topics)}, not on {topic}: this one is kept until it asks")
+        note(f"the run waits for a message on {', '.join(topics)}, not on {topic}; the message is kept")
 
 
 @holdfast.command()
 @click.argument("event")
 @click.argument("given_payload", metavar="[PAYLOAD]", required=False)
-@click.option("--tenant", metavar="NAME", help="An event of this tenant; only its runs can wait for it.")
+@click.option("--tenant", metavar="NAME", help="Emit it for this tenant only.")
 @pass_shared
 def emit(shared: SharedOptions, event: str, given_payload: str | None, tenant: str | None) -> None:
-    """Tell all runs that wait for an event that it has happened.
+    """Emit an event.
 
-    `ctx.wait_for(EVENT)` gets PAYLOAD, which is JSON, null if it is left out; also when it is called only later. The
-    first emit of a name counts, later ones change nothing. Put -- in front of a PAYLOAD that begins with a minus.
+    `ctx.wait_for(EVENT)` returns PAYLOAD, also if it is called later. PAYLOAD is JSON and defaults to null. Only the
+    first emit of an event takes effect. Put -- before a PAYLOAD that starts with a minus sign.
 
     \b
     Examples:
@@ -221,4 +221,4 @@ def emit(shared: SharedOptions, event: str, given_payload: str | None, tenant: s
     if shared.json:
         show_json({"event": event, "tenant": tenant, "first": first})
     else:
-        show_line(f"{event}  {'emitted' if first else 'had been emitted before: nothing was changed'}")
+        show_line(f"{event}  {'emitted' if first else 'already emitted; nothing changed'}")

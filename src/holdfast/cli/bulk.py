@@ -1,4 +1,4 @@
-"""Doing something to all runs that fit a filter: what would be changed, the question, the progress, the outcome."""
+"""Bulk actions: preview, confirmation, progress and result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import NAMES, by_option, filters_of
+from holdfast.cli.options import NAMES, build_filter, by_option
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import SharedOptions
 
@@ -22,17 +22,19 @@ DONE = {"cancel": "cancelled", "retry": "retried", "prune": "deleted"}
 
 
 def bulk_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that go with filters."""
-    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask.")(by_option(command))
-    return click.option("--dry-run", is_flag=True, help="With filters: only say how many.")(command)
+    """Add the options of bulk actions to a command."""
+    command = click.option("--yes", "-y", is_flag=True, help="With filters: don't ask for confirmation.")(
+        by_option(command)
+    )
+    return click.option("--dry-run", is_flag=True, help="With filters: only show what would change.")(command)
 
 
 def refuse_filters(flags: dict[str, Any]) -> None:
-    """Runs were named."""
+    """Reject filters if runs are named."""
     shared = [name for name, value in flags.items() if value]
     if shared:
         option = shared[0].replace("_", "-")
-        raise click.UsageError(f"--{option} goes without RUN: name runs, or give filters, not both.")
+        raise click.UsageError(f"--{option} can't be combined with RUN: name runs or use filters.")
 
 
 def run_bulk(
@@ -41,14 +43,14 @@ def run_bulk(
     flags: dict[str, Any],
     act: Callable[[Control, RunFilter], Iterator[BulkProgress]],
 ) -> int:
-    """Do it to all that fit the flags."""
+    """Apply an action to all runs that match the filter options."""
     from holdfast.cli.connect import connect_or_empty
     from holdfast.model.filters import RunFilter
 
     if not any(flags.get(name) for name in NAMES):
-        raise click.UsageError("Missing argument 'RUN...', or a filter, like --state or --task.")
+        raise click.UsageError("Missing argument 'RUN...', or a filter such as --state or --task.")
     with connect_or_empty(shared) as control:
-        asked = RunFilter.of(filters_of(control, flags))
+        asked = RunFilter.of(build_filter(control, flags))
         if flags["dry_run"] or not flags["yes"]:
             preview = control.bulk.preview(verb, asked)
             if flags["dry_run"]:
@@ -63,8 +65,8 @@ def run_bulk(
     if shared.json:
         show_json({"verb": verb, "changed": progress.changed, "passed_over": progress.passed_over})
     else:
-        passed = f", {progress.passed_over:,} passed over" if progress.passed_over else ""
-        show_line(f"{progress.changed:,} runs {DONE[verb]}{passed}")
+        skipped = f", {progress.passed_over:,} skipped" if progress.passed_over else ""
+        show_line(f"{count_runs(progress.changed)} {DONE[verb]}{skipped}")
     return 0
 
 
@@ -72,22 +74,25 @@ def _show_preview(shared: SharedOptions, preview: BulkPreview) -> None:
     if shared.json:
         show_json(preview)
         return
-    show_line(f"{format_count(preview.count)} runs would be {DONE[preview.verb]}")
+    show_line(f"{format_estimate(preview.count)} would be {DONE[preview.verb]}")
     for run in preview.sample:
         show_line(f"  {run.id}  {run.state}  {run.task}")
     if preview.count.value > len(preview.sample):
         show_line("  …")
 
 
-def format_count(count: Estimate) -> str:
-    """A count in words, with whether it is exact."""
-    return f"{count.value:,}" if count.exact else f"at least {count.value:,}"
+def count_runs(count: int) -> str:
+    return f"{count:,} {'run' if count == 1 else 'runs'}"
+
+
+def format_estimate(count: Estimate) -> str:
+    return count_runs(count.value) if count.exact else f"at least {count_runs(count.value)}"
 
 
 def _ask(preview: BulkPreview, where: str) -> None:
-    what = f"{format_count(preview.count)} runs"
+    what = format_estimate(preview.count)
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{what} would be {DONE[preview.verb]}: say --yes, or look first with --dry-run.")
+        raise click.UsageError(f"{what} would be {DONE[preview.verb]}: confirm with --yes, or preview with --dry-run.")
     click.confirm(f"{preview.verb.capitalize()} {what} in {where}?", abort=True, err=True)
 
 
@@ -95,4 +100,4 @@ def _show_progress(changed: int, verb: BulkAction) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{changed:,} …\r", nl=False, err=True)
     elif changed and changed % 50_000 == 0:
-        note(f"{changed:,} runs {DONE[verb]} …")
+        note(f"{count_runs(changed)} {DONE[verb]} …")

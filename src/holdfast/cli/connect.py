@@ -1,8 +1,8 @@
-"""From what was given on the command line to an app, or to a `Control` of its database.
+"""Resolve what the command line names: the app, and the `Control` of its database.
 
-The database: `--url`; else that of the app from `--app`, `$HOLDFAST_APP` or pyproject.toml; else `$HOLDFAST_URL`; else
-`sqlite:///holdfast.db`, if there is such a file. The schema: `--schema`; else the app's; else `holdfast`. What else the
-app says, of its code and how payloads are kept, counts wherever it works.
+The app comes from `--app`, `$HOLDFAST_APP` or pyproject.toml. The database is `--url`, else the app's, else
+`$HOLDFAST_URL`, else `sqlite:///holdfast.db` if that file exists. The schema is `--schema`, else the app's, else
+`holdfast`. The app's registry and payload settings apply to whichever database is used.
 """
 
 from __future__ import annotations
@@ -20,27 +20,48 @@ from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.cli.output import note
 from holdfast.cli.root import SharedOptions
 from holdfast.control import Control
-from holdfast.control.open import nothing_yet, open_control
-from holdfast.database import open_database
-from holdfast.database.dialect import Dialect
+from holdfast.control.open import DEFAULT_SCHEMA, empty_control, open_control, reopen_store
 from holdfast.errors import ConfigError
 
-HOW = 'give --app module:app, set $HOLDFAST_APP, or write [tool.holdfast] app = "module:app" in pyproject.toml'
+NAME_AN_APP = 'pass --app module:app, set $HOLDFAST_APP, or add [tool.holdfast] app = "module:app" to pyproject.toml'
+NAME_A_DATABASE = (
+    "no database given, and there is no holdfast.db here: pass --url or --app module:app, set $HOLDFAST_URL or"
+    ' $HOLDFAST_APP, or add [tool.holdfast] app = "module:app" to pyproject.toml'
+)
 
 
-def find_target(shared: str | None) -> str | None:
-    """What names the app, if anything does."""
-    return shared or os.environ.get("HOLDFAST_APP") or _from_pyproject()
+class Target(NamedTuple):
+    """The database that a command is about, and the app, if one is named."""
+
+    url: str
+    schema: str
+    app: Holdfast | None
+
+    def open_app(self, *, migrate: bool = True) -> Holdfast:
+        """Return the app bound to this database, or an app without tasks if none is named."""
+        if self.app is None:
+            return Holdfast(self.url, schema=self.schema, migrate=migrate)
+        if (self.app.url, _schema_of(self.app)) != (self.url, self.schema):
+            self.app._bind(reopen_store(self.app.store, self.url, self.schema, migrate=migrate), self.url)
+        return self.app
 
 
-def load_app(shared: str | None) -> Holdfast:
-    """Import the app. The current folder is on the path."""
-    target = find_target(shared)
+# Apps
+
+
+def find_app_name(given: str | None) -> str | None:
+    """Return the `module:app` that is configured, if any."""
+    return given or os.environ.get("HOLDFAST_APP") or _from_pyproject()
+
+
+def load_app(given: str | None) -> Holdfast:
+    """Import the app. The current directory is on the import path."""
+    target = find_app_name(given)
     if not target:
-        raise ConfigError(f"which app? {HOW}")
+        raise ConfigError(f"no app given: {NAME_AN_APP}")
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{target!r} doesn't name an app: write it as module:app, like shop.tasks:app")
+        raise ConfigError(f"{target!r} doesn't name an app: write it as module:app, for example shop.tasks:app")
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
@@ -48,22 +69,23 @@ def load_app(shared: str | None) -> Holdfast:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise _broken(module_name, error) from error
-        raise ConfigError(f"there is no module {error.name!r} here ({here}) or installed") from None
+            raise _import_error(module_name, error) from error
+        raise ConfigError(f"module {error.name!r} is neither in {here} nor installed") from None
     except Exception as error:
-        raise _broken(module_name, error) from error
+        raise _import_error(module_name, error) from error
     app: object = module
     for part in attribute.split("."):
         app = getattr(app, part, None)
     if not isinstance(app, Holdfast):
-        found = "nothing" if app is None else f"a {type(app).__name__}"
-        raise ConfigError(f"{target!r} should be a Holdfast app, but {attribute!r} in {module_name} is {found}")
+        found = "missing" if app is None else f"a {type(app).__name__}"
+        raise ConfigError(f"{target!r} must be a Holdfast app, but {attribute!r} in {module_name} is {found}")
     return app
 
 
-def _broken(module: str, error: Exception) -> ConfigError:
-    why = f"{type(error).__name__}: {error}"
-    return ConfigError(f"the app's module {module} can't be imported: {why}; --debug shows where")
+def _import_error(module: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the app's module {module} can't be imported: {type(error).__name__}: {error}; --debug shows the traceback"
+    )
 
 
 def _from_pyproject() -> str | None:
@@ -78,49 +100,31 @@ def _from_pyproject() -> str | None:
     return app if isinstance(app, str) else None
 
 
-WHICH = (
-    "which database? there is no holdfast.db here: give --url, or --app module:app, set $HOLDFAST_URL or $HOLDFAST_APP,"
-    ' or write [tool.holdfast] app = "module:app" in pyproject.toml'
-)
-
-
-class Target(NamedTuple):
-    """Where the work is, and the code that is known."""
-
-    url: str
-    schema: str
-    app: Holdfast | None
-
-    def work(self, *, migrate: bool = True) -> Holdfast:
-        """The app, at work there; one without code, where none is known."""
-        if self.app is None:
-            return Holdfast(self.url, schema=self.schema, migrate=migrate)
-        if (self.app.url, _schema_of(self.app)) != (self.url, self.schema):
-            there = open_database(self.url, self.schema)
-            self.app._bind(self.app.store.with_database(there, migrate=migrate), self.url)
-        return self.app
-
-
 def load_worker_app(shared: SharedOptions) -> Holdfast:
-    """The app. With --url it works there, if it doesn't name a database of its own."""
+    """Load the app of a worker. `--url` is passed on in $HOLDFAST_URL; an app with its own URL rejects another one."""
     if shared.url is not None:
         os.environ["HOLDFAST_URL"] = shared.url
     app = load_app(shared.app)
     if shared.url is not None and app.url != shared.url:
-        shown = app.store.database.display_url
-        raise ConfigError(
-            f"the app names its own database, {shown}: leave --url out, or let the app read $HOLDFAST_URL"
-        )
+        own = app.store.database.display_url
+        raise ConfigError(f"the app sets its own database, {own}: omit --url, or let the app use $HOLDFAST_URL")
     if shared.schema is not None and shared.schema != _schema_of(app):
-        raise ConfigError(f"the app names its own schema, {_schema_of(app)}: leave --schema out")
+        raise ConfigError(f"the app sets its own schema, {_schema_of(app)}: omit --schema")
     return app
 
 
+def _schema_of(app: Holdfast) -> str:
+    return app.store.database.dialect.schema
+
+
+# Databases
+
+
 def resolve_target(shared: SharedOptions, app: Holdfast | None = None) -> Target:
-    """The database that a command is about; the code only where it is named, needed to find that, or at hand."""
-    if app is None and (shared.app or (shared.url is None and find_target(None))):
+    """Resolve the database of a command. Imports the app only if it is named or needed to find the database."""
+    if app is None and (shared.app or (shared.url is None and find_app_name(None))):
         app = load_app(shared.app)
-    schema = shared.schema or (_schema_of(app) if app else Dialect.schema)
+    schema = shared.schema or (_schema_of(app) if app else DEFAULT_SCHEMA)
     if shared.url is not None:
         return Target(shared.url, schema, app)
     if app is not None:
@@ -129,31 +133,29 @@ def resolve_target(shared: SharedOptions, app: Holdfast | None = None) -> Target
     if not url and Path("holdfast.db").exists():
         url = DEFAULT_URL
     if not url:
-        raise ConfigError(WHICH)
+        raise ConfigError(NAME_A_DATABASE)
     return Target(url, schema, None)
-
-
-def _schema_of(app: Holdfast) -> str:
-    return app.store.database.dialect.schema
 
 
 @contextmanager
 def connect(shared: SharedOptions, *, make: bool = False, app: Holdfast | None = None) -> Iterator[Control]:
-    """The control of the database, whether or not it has our tables; `make`: also of a SQLite file that isn't there
-    yet; `app`: with its code, whatever else was said about the app."""
-    place = resolve_target(shared, app)
-    registry, payloads = (place.app.registry, place.app.store.payloads) if place.app else (None, None)
-    with open_control(place.url, place.schema, registry, payloads=payloads, make=make) as control:
+    """Open the control of the database, with or without tables.
+
+    `make` creates a missing SQLite file; `app` overrides the app that the options name.
+    """
+    target = resolve_target(shared, app)
+    registry, payloads = (target.app.registry, target.app.store.payloads) if target.app else (None, None)
+    with open_control(target.url, target.schema, registry, payloads=payloads, make=make) as control:
         yield control
 
 
 @contextmanager
 def connect_or_empty(shared: SharedOptions, *, app: Holdfast | None = None) -> Iterator[Control]:
-    """The same for commands about what is there: a database without our tables counts as one where nothing happened."""
+    """Open the control of the database; one without tables counts as empty."""
     with connect(shared, app=app) as control:
         if control.upkeep.tables().version > 0:
             yield control
             return
-        note(f"{control.database} has no tables yet: nothing was ever enqueued there")
-    with nothing_yet(app.registry if app else None) as control:
+        note(f"{control.database} has no Holdfast tables: nothing has been enqueued")
+    with empty_control(app.registry if app else None) as control:
         yield control

@@ -1,4 +1,4 @@
-"""The web side from the command line: `dashboard`, `token`."""
+"""Commands for the dashboard and the API: `dashboard`, `token`."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.control.tokens import Permission, TokenInfo
 
-STOP_SECONDS = 2
-"""Whoever still listens to changes then isn't waited for."""
+SHUTDOWN_TIMEOUT_S = 2
+"""Open live-update streams aren't awaited any longer."""
 COLUMNS = (
     TableColumn("TOKEN", whole=True),
     TableColumn("NAME"),
-    TableColumn("MAY", whole=True),
+    TableColumn("PERMISSION", whole=True),
     TableColumn("TENANT", drop=1),
-    TableColumn("MADE", drop=2),
+    TableColumn("CREATED", drop=2),
     TableColumn("REVOKED"),
 )
 
 
 @holdfast.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen at.")
-@click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), help="The port.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME",
-    help="A name by which it is reached, beside localhost and addresses; may be given several times.",
+    help="Allowed host name besides localhost and IP addresses; repeatable.",
 )  # fmt: skip
 @pass_shared
 def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...]) -> None:
-    """Serve the dashboard, and the API under /api/v1, until it is stopped.
+    """Serve the dashboard, and the API under /api/v1.
 
-    On this machine's own address and without any token everybody who can reach it may operate. Any other address needs
-    a token: $HOLDFAST_TOKEN, which has all rights, or one made by `holdfast token create`. It speaks plain HTTP: put
-    something that speaks TLS in front of it where others can listen.
+    On a loopback address without any token, every local user may operate. Any other address requires a token:
+    $HOLDFAST_TOKEN, which has all permissions, or one from `holdfast token create`. The server speaks plain HTTP: put a
+    TLS proxy in front of it on untrusted networks.
 
     \b
     Examples:
@@ -61,8 +61,8 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
     local = _is_loopback(host)
     if not local and token is None and not _has_tokens(app):
         raise ConfigError(
-            f"{host} can be reached by others, so a token is needed: set $HOLDFAST_TOKEN, or make one with "
-            "`holdfast token create --operate`; or leave --host out"
+            f"{host} is not a loopback address, so a token is required: set $HOLDFAST_TOKEN, create one with "
+            "`holdfast token create --operate`, or omit --host"
         )
     served = site(app, token=token, unlocked=local, hosts=hosts)
     settings = uvicorn.Config(
@@ -71,26 +71,26 @@ def dashboard(shared: SharedOptions, host: str, port: int, hosts: tuple[str, ...
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
     )
     configure_console_log(verbose=False)
     with _listen(host, port) as listening:
         at = f"{_in_address(host)}:{listening.getsockname()[1]}"
-        note(f"the dashboard of {app.store.database.display_url} is at http://{at}/ and stops with Ctrl-C")
+        note(f"dashboard of {app.store.database.display_url}: http://{at}/ (Ctrl-C stops it)")
         uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _app_of(shared: SharedOptions) -> Holdfast:
-    """The app; where none is named, one without code on the database that is."""
+    """Return the app, or an app without tasks on the given database."""
     from holdfast.cli.connect import connect, resolve_target
 
-    place = resolve_target(shared)
-    if place.app is not None and shared.url is None and shared.schema is None:
-        return place.app
+    target = resolve_target(shared)
+    if target.app is not None and shared.url is None and shared.schema is None:
+        return target.app
     with connect(shared) as control:
         if control.upkeep.tables().version == 0:
-            raise ConfigError(f"{control.database} has no tables yet: `holdfast migrate` makes them")
-    return place.work(migrate=False)
+            raise ConfigError(f"{control.database} has no Holdfast tables: create them with `holdfast migrate`")
+    return target.open_app(migrate=False)
 
 
 def _has_tokens(app: Holdfast) -> bool:
@@ -100,12 +100,12 @@ def _has_tokens(app: Holdfast) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The port, before anybody is told that it is ours."""
+    """Bind the port before announcing the address."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ConfigError(
-            f"{_in_address(host)}:{port} can't be listened at: {error.strerror}; give another --port or --host"
+            f"can't listen on {_in_address(host)}:{port}: {error.strerror}; use another --port or --host"
         ) from None
 
 
@@ -124,7 +124,7 @@ def _in_address(host: str) -> str:
 
 @holdfast.group()
 def token() -> None:
-    """Tokens for the dashboard and the API: make, list, revoke.
+    """Manage access tokens for the dashboard and the API.
 
     \b
     Examples:
@@ -135,13 +135,13 @@ def token() -> None:
 
 
 @token.command(cls=HoldfastCommand)
-@click.option("--read", is_flag=True, help="It may look.")
-@click.option("--operate", is_flag=True, help="It may look, and change.")
-@click.option("--tenant", metavar="NAME", help="Only the runs of this tenant.  [default: all]")
-@click.option("--name", metavar="TEXT", help="Whose it is: so it stands in the history of what is done with it.")
+@click.option("--read", is_flag=True, help="Permission to read.")
+@click.option("--operate", is_flag=True, help="Permission to read and change.")
+@click.option("--tenant", metavar="NAME", help="Limit it to runs of this tenant.  [default: all]")
+@click.option("--name", metavar="TEXT", help="Name of the holder, shown in the history of runs.")
 @pass_shared
 def create(shared: SharedOptions, read: bool, operate: bool, tenant: str | None, name: str | None) -> None:
-    """Make a token, and print it: the only time that it can be read.
+    """Create a token and print it. It can't be shown again.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def create(shared: SharedOptions, read: bool, operate: bool, tenant: str | None,
     from holdfast.cli.connect import connect
 
     if read == operate:
-        raise click.UsageError("Say what it is for: either --read or --operate.")
+        raise click.UsageError("Choose a permission: either --read or --operate.")
     may: Permission = "operate" if operate else "read"
     with connect(shared) as control:
         made = control.tokens.create(may, tenant, name)
@@ -159,7 +159,9 @@ def create(shared: SharedOptions, read: bool, operate: bool, tenant: str | None,
         show_json({"token": made.token, **_shown(made.info)})
         return
     show_line(made.token)
-    note(f"token {made.info.id} may {may}{f' for tenant {tenant}' if tenant else ''}; it isn't shown again")
+    note(
+        f"token {made.info.id} has permission {may}{f' for tenant {tenant}' if tenant else ''}; it can't be shown again"
+    )
 
 
 @token.command("list", cls=HoldfastCommand)
@@ -178,14 +180,14 @@ def list_(shared: SharedOptions) -> None:
     if shared.json:
         show_json([_shown(info) for info in found])
     else:
-        show_table(COLUMNS, [_row(info) for info in found], "no tokens: make one, `holdfast token create --read`")
+        show_table(COLUMNS, [_row(info) for info in found], "no tokens: create one with `holdfast token create --read`")
 
 
 @token.command(cls=HoldfastCommand)
 @click.argument("id")
 @pass_shared
 def revoke(shared: SharedOptions, id: str) -> None:
-    """Let nobody use a token any more. ID is what `holdfast token list` shows.
+    """Revoke a token. ID is as shown by `holdfast token list`.
 
     \b
     Examples:
@@ -199,9 +201,9 @@ def revoke(shared: SharedOptions, id: str) -> None:
     if shared.json:
         show_json({"id": id, "changed": changed})
     else:
-        show_line(f"{id}  {'revoked' if changed else 'had been revoked before'}")
+        show_line(f"{id}  {'revoked' if changed else 'already revoked'}")
     if last:
-        note("it was the last one: a dashboard on its machine's own address is open to everybody there again")
+        note("no tokens are left: a dashboard on a loopback address is open to all local users")
 
 
 def _shown(info: TokenInfo) -> dict[str, object]:

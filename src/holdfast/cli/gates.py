@@ -1,4 +1,4 @@
-"""Graphs from outside: `gate`. How `show` draws them is in `drawing.py` and `mermaid.py`."""
+"""The `gate` command: list, complete and fail the gates of a graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from holdfast.cli.completion import complete_gates, complete_runs
 from holdfast.cli.options import by_option, payload
 from holdfast.cli.output import TableColumn, note, show_json, show_line, show_table
-from holdfast.cli.render_graph import told_gate
+from holdfast.cli.render_graph import format_gate
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.errors import GraphError
 
@@ -25,7 +25,7 @@ COLUMNS = (
     TableColumn("GRAPH", whole=True),
     TableColumn(""),
 )
-NO_REASON = "no reason was given"
+NO_REASON = "no reason given"
 
 
 @holdfast.command()
@@ -38,18 +38,18 @@ NO_REASON = "no reason was given"
 def gate(
     shared: SharedOptions, run: str, name: str | None, outcome: str | None, value: str | None, by: str | None
 ) -> None:
-    """Complete a gate of a graph, or let it fail; or list the gates.
+    """Complete or fail a gate of a graph, or list its gates.
 
-    OUTPUT is JSON, null if it is left out, and must fit the gate's type; ERROR is text. A gate that isn't open yet
-    keeps it until it is. The same again changes nothing and says so; another outcome is refused. With RUN alone all
-    gates are listed, those of graphs within it too, with their graphs' ids. RUN is an id or its beginning. Put -- in
-    front of an OUTPUT that begins with a minus.
+    OUTPUT is JSON, defaults to null and must match the gate's type; ERROR is text. The decision on a gate that isn't
+    open yet takes effect when it opens. Repeating a decision changes nothing; a different one is rejected. With RUN
+    alone, all gates are listed, including those of nested graphs. RUN is a run id or a unique prefix. Put -- before an
+    OUTPUT that starts with a minus sign.
 
     \b
     Examples:
       holdfast gate 0199a3f2-6c1e
       holdfast gate 0199a3f2-6c1e approve complete '{"ok": true}' --by ada
-      holdfast gate 0199a3f2-6c1e approve fail "too dear"
+      holdfast gate 0199a3f2-6c1e approve fail "too expensive"
     """
     from holdfast.cli.connect import connect_or_empty
 
@@ -67,15 +67,15 @@ def gate(
     if shared.json:
         show_json({"run": id, "gate": name, "outcome": outcome, "changed": changed, "state": state})
         return
-    _tell(name, outcome, changed=changed, state=state)
+    _show_result(name, outcome, changed=changed, state=state)
 
 
-def _tell(name: str, outcome: str, *, changed: bool, state: str) -> None:
+def _show_result(name: str, outcome: str, *, changed: bool, state: str) -> None:
     done = "completed" if outcome == "complete" else "failed"
     if not changed:
-        show_line(f"{name}  had been {done} so before: nothing was changed")
+        show_line(f"{name}  already {done}; nothing changed")
     elif state == "blocked":
-        show_line(f"{name}  isn't open yet: it will be {done} when it is")
+        show_line(f"{name}  not open yet; will be {done} when it opens")
     else:
         show_line(f"{name}  {done}")
 
@@ -85,17 +85,17 @@ def _list(shared: SharedOptions, control: Control, id: UUID, name: str | None) -
     if name is not None:
         found = [gate for gate in found if gate.name == name]
         if not found:
-            raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists those that it has")
+            raise GraphError(f"graph run {id} has no gate {name!r}; `holdfast gate {id}` lists its gates")
     if shared.json:
         show_json(found)
         return
     show_table(COLUMNS, [_row(gate) for gate in found], "no gates")
     if any(gate.state == "waiting" for gate in found):
-        note("holdfast gate GRAPH GATE complete [OUTPUT] completes one")
+        note("complete one with: holdfast gate GRAPH GATE complete [OUTPUT]")
 
 
 def _row(gate: GateInfo) -> list[str]:
-    told = told_gate(gate) if gate.state == "waiting" else ""
+    text = format_gate(gate) if gate.state == "waiting" else ""
     if gate.early is not None:
-        told = "will be complete when it opens" if gate.early == "done" else "will fail when it opens"
-    return [gate.name, gate.state, str(gate.graph), told]
+        text = "will be completed when it opens" if gate.early == "done" else "will fail when it opens"
+    return [gate.name, gate.state, str(gate.graph), text]

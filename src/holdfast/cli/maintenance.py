@@ -1,4 +1,4 @@
-"""The database as a whole: `migrate`, `prune`."""
+"""Maintenance commands: `migrate`, `prune`, `doctor`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import click
 
-from holdfast.cli.bulk import run_bulk
-from holdfast.cli.options import DURATION, ago_of, filter_options
+from holdfast.cli.bulk import count_runs, run_bulk
+from holdfast.cli.options import DURATION, filter_options, seconds_ago
 from holdfast.cli.output import note, show_json, show_line
 from holdfast.cli.root import FAILED, SharedOptions, holdfast, pass_shared
 
 
 @holdfast.command()
-@click.option("--check", is_flag=True, help="Change nothing; exit code 1 when the tables are behind the code.")
+@click.option("--check", is_flag=True, help="Only check; exit code 1 if migrations are pending.")
 @pass_shared
 def migrate(shared: SharedOptions, check: bool) -> int:
-    """Make the tables, or bring them up to date.
+    """Create the tables, or migrate them to the current version.
 
-    Apps do this by themselves on first use, unless they were made with migrate=False.
+    Apps do this on first use, unless they are created with migrate=False.
 
     \b
     Examples:
@@ -33,10 +33,10 @@ def migrate(shared: SharedOptions, check: bool) -> int:
         tables = control.upkeep.tables()
         where = control.database
     if shared.json:
-        told = {"version": tables.version, "newest": tables.newest, "pending": tables.pending}
-        show_json(told if check else told | {"applied": applied})
+        status = {"version": tables.version, "newest": tables.newest, "pending": tables.pending}
+        show_json(status if check else status | {"applied": applied})
     elif tables.pending:
-        show_line(f"{where}: version {tables.version} of {tables.newest}, to be applied: {', '.join(tables.pending)}")
+        show_line(f"{where}: version {tables.version} of {tables.newest}, pending: {', '.join(tables.pending)}")
     else:
         for name in applied:
             show_line(f"applied {name}")
@@ -45,19 +45,17 @@ def migrate(shared: SharedOptions, check: bool) -> int:
 
 
 @holdfast.command()
-@click.option(
-    "--older-than", type=DURATION, help="All that ended so long ago, like 12h or 7d, however long to be kept."
-)
+@click.option("--older-than", type=DURATION, help="Delete all that finished before this age, such as 12h or 7d.")
 @filter_options
-@click.option("--dry-run", is_flag=True, help="Only say how many.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 @pass_shared
 def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: bool, **flags: Any) -> int:
     """Delete finished runs and their history.
 
-    Those whose time to be kept is over, as workers do by themselves; or, with --older-than, all that ended so long ago.
-    With filters, of all finished runs those that fit, however long to be kept. Unfinished runs are never deleted, and
-    children only with their family. Keys are kept: the same key still makes no second run.
+    By default, runs whose retention has expired; workers delete them too. With --older-than, all runs that finished
+    before that age. With filters, all matching finished runs. Unfinished runs are never deleted, children only with
+    their parent. Idempotency keys are kept: a used key still creates no second run.
 
     \b
     Examples:
@@ -69,14 +67,14 @@ def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: b
     if any(flags.values()):
         flags |= {"dry_run": dry_run, "yes": yes}
         if older_than is not None:
-            flags["finished_until"] = min(flags["finished_until"] or ago_of(older_than), ago_of(older_than))
+            flags["finished_until"] = min(flags["finished_until"] or seconds_ago(older_than), seconds_ago(older_than))
         return run_bulk(shared, "prune", flags, lambda control, asked: control.bulk.prune(asked))
     from holdfast.cli.connect import connect
 
     with connect(shared) as control:
         count = 0 if yes and not dry_run else control.upkeep.count_old(older_than)
         if dry_run:
-            show_json({"would_prune": count}) if shared.json else show_line(f"{count} runs would be deleted")
+            show_json({"would_prune": count}) if shared.json else show_line(f"{count_runs(count)} would be deleted")
             return 0
         if count and not yes:
             _ask(count, control.database)
@@ -84,14 +82,14 @@ def prune(shared: SharedOptions, older_than: float | None, dry_run: bool, yes: b
     if shared.json:
         show_json({"pruned": pruned})
     else:
-        show_line(f"{pruned} runs deleted")
+        show_line(f"{count_runs(pruned)} deleted")
     return 0
 
 
 def _ask(count: int, where: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"This would delete {count} runs: say --yes, or look first with --dry-run.")
-    click.confirm(f"Delete {count} finished runs from {where}?", abort=True, err=True)
+        raise click.UsageError(f"{count_runs(count)} would be deleted: confirm with --yes, or preview with --dry-run.")
+    click.confirm(f"Delete {count:,} finished {'run' if count == 1 else 'runs'} from {where}?", abort=True, err=True)
 
 
 def _show_progress(pruned: int) -> None:
@@ -104,12 +102,11 @@ def _show_progress(pruned: int) -> None:
 @holdfast.command()
 @pass_shared
 def doctor(shared: SharedOptions) -> int:
-    """Look at the database and say what isn't well with it.
+    """Diagnose the database.
 
-    For each finding what it means and what to do. Looks at the schema, the workers, runs that are stuck, tasks that no
-    worker knows; on PostgreSQL also at clocks, settings, connections, listeners, old snapshots and dead rows, on SQLite
-    at the file; with the app also at the settings of its tasks. Changes nothing. The exit code is 1 when something is
-    wrong; notes alone are 0.
+    Each finding says what it means and what to do. Checks the schema, workers, stuck runs and tasks that no worker has;
+    on PostgreSQL also clocks, settings, connections, listeners, old snapshots and dead rows, on SQLite the file; with
+    an app also its task settings. Changes nothing. The exit code is 1 if something is wrong, 0 for notes alone.
 
     \b
     Examples:
@@ -120,18 +117,19 @@ def doctor(shared: SharedOptions) -> int:
     from holdfast.cli.connect import connect
 
     with connect(shared) as control:
-        examination = control.doctor.examine()
+        report = control.doctor.examine()
         where = control.database
     if shared.json:
-        show_json({"well": examination.well, "looked_at": examination.looked_at, "findings": examination.findings})
-        return 0 if examination.well else FAILED
-    for finding in examination.findings:
+        show_json({"well": report.well, "looked_at": report.looked_at, "findings": report.findings})
+        return 0 if report.well else FAILED
+    for finding in report.findings:
         show_line(f"{finding.level}: {finding.what}")
         show_line(f"  means: {finding.means}")
         show_line(f"  do:    {finding.do}")
         click.echo()
-    looked = ", ".join(examination.looked_at)
-    wrong = sum(finding.level == "wrong" for finding in examination.findings)
-    verdict = "all is well" if not examination.findings else f"{wrong} wrong, {len(examination.findings)} findings"
-    show_line(f"{where}: {verdict} (looked at: {looked})")
-    return 0 if examination.well else FAILED
+    checked = ", ".join(report.looked_at)
+    wrong = sum(finding.level == "wrong" for finding in report.findings)
+    total = len(report.findings)
+    verdict = f"{total} {'finding' if total == 1 else 'findings'}, {wrong} wrong" if total else "no findings"
+    show_line(f"{where}: {verdict} (checked: {checked})")
+    return 0 if report.well else FAILED

@@ -1,4 +1,4 @@
-"""Values on the command line: durations like 90s or 7d, arguments that are JSON or text, and who does it."""
+"""Option types (durations, times, JSON values) and the options that filter runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
-    """A number of seconds, or a number with s, m, h or d behind it."""
+    """A duration: a number of seconds, or a number with the unit s, m, h or d."""
 
     name = "duration"
 
@@ -33,19 +33,19 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # not generic in 
             return float(value)
         found = _DURATION.fullmatch(value.strip())
         if found is None:
-            self.fail(f"{value!r} is no duration: write it like 90, 90s, 15m, 2h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration: use 90, 90s, 15m, 2h or 7d", param, ctx)
         seconds = float(found[1]) * _SECONDS[(found[2] or "s").lower()]
         if seconds > MAX_DURATION_MICROS / MICROS_PER_SECOND:
-            self.fail(f"{value!r} is too long; the longest is 200 years", param, ctx)
+            self.fail(f"{value!r} is too long; the maximum is 200 years", param, ctx)
         return seconds
 
 
 DURATION = DurationType()
-by_option = click.option("--by", metavar="WHO", help="Who does it; kept in the history.  [default: user@host]")
+by_option = click.option("--by", metavar="WHO", help="Operator name for the history.  [default: user@host]")
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.1
-    """A time: how long ago, like 2h, or ISO 8601, in UTC unless it says otherwise."""
+    """A time: an age such as 2h, or ISO 8601, in UTC unless it has an offset."""
 
     name = "time"
 
@@ -53,24 +53,23 @@ class TimeType(click.ParamType):  # type: ignore[type-arg] # not generic in clic
         if isinstance(value, datetime):
             return value
         if _DURATION.fullmatch(value.strip()):
-            return ago_of(DURATION.convert(value, param, ctx))
+            return seconds_ago(DURATION.convert(value, param, ctx))
         try:
             time = datetime.fromisoformat(value.strip())
         except ValueError:
-            self.fail(f"{value!r} is no time: write it like 2h (ago), 2026-11-16 or 2026-11-16T09:30", param, ctx)
+            self.fail(f"{value!r} is not a time: use 2h (ago), 2026-11-16 or 2026-11-16T09:30", param, ctx)
         return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 TIME = TimeType()
 
 
-def ago_of(seconds: float) -> datetime:
-    """The time so many seconds ago."""
+def seconds_ago(seconds: float) -> datetime:
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def argument(text: str) -> Any:
-    """A JSON value where the text is one, else the text."""
+    """Parse JSON; other text stays text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -78,11 +77,11 @@ def argument(text: str) -> Any:
 
 
 def arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A JSON array as arguments by position, or a JSON object as arguments by name."""
+    """Parse a JSON array as positional arguments, or a JSON object as named arguments."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        raise click.UsageError(f'--args is no JSON: {error}. Write it like --args \'{{"to": "ada"}}\'.') from None
+        raise click.UsageError(f'--args is not valid JSON: {error}. Example: --args \'{{"to": "ada"}}\'.') from None
     if isinstance(value, list):
         return tuple(value), {}
     if isinstance(value, dict):
@@ -91,15 +90,15 @@ def arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def payload(text: str | None, what: str = "PAYLOAD") -> Any:
-    """A JSON value, null where nothing was given. `what` is its name on the command line."""
+    """Parse a JSON payload; None if it is missing. `what` is its name on the command line."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         shown = text if len(text) <= 40 else text[:39] + "…"
-        hint = f"Text needs quotes of its own, like '\"{shown}\"'." if text.strip()[:1] not in tuple('{["') else ""
-        raise click.UsageError(f"{what} is no JSON: {error}. {hint}".rstrip()) from None
+        hint = f"Quote text as JSON: '\"{shown}\"'." if text.strip()[:1] not in tuple('{["') else ""
+        raise click.UsageError(f"{what} is not valid JSON: {error}. {hint}".rstrip()) from None
 
 
 NAMES = {
@@ -107,39 +106,39 @@ NAMES = {
     "since": "created_from", "until": "created_to", "finished_since": "finished_from", "finished_until": "finished_to",
     "id": "id_prefix", "parent": "parent", "family": "family",
 }  # fmt: skip
-"""Options, and what they are called in a filter."""
+"""The options and their names in a filter."""
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--state", type=click.Choice(RUN_STATES), multiple=True, metavar="STATE",
-        help=f"Only runs in this state, or in one of several: {', '.join(RUN_STATES)}.",
+        help=f"Only runs in this state; repeatable: {', '.join(RUN_STATES)}.",
     ),
     click.option("--task", metavar="NAME", help="Only runs of this task."),
     click.option("--queue", metavar="NAME", help="Only runs of this queue.", shell_complete=complete_queues),
     click.option("--tenant", metavar="NAME", help="Only runs of this tenant."),
     click.option("--tag", metavar="NAME", help="Only runs with this tag."),
-    click.option("--error", metavar="TEXT", help="Only runs with this text in their error."),
-    click.option("--since", type=TIME, metavar="TIME", help="Only runs made since then, like 2h (ago) or 2026-11-16."),
-    click.option("--until", type=TIME, metavar="TIME", help="Only runs made before then."),
-    click.option("--finished-since", type=TIME, metavar="TIME", help="Only runs that ended since then."),
-    click.option("--finished-until", type=TIME, metavar="TIME", help="Only runs that ended before then."),
-    click.option("--id", metavar="PREFIX", help="Only runs whose ids begin so."),
-    click.option("--parent", metavar="RUN", help="Only its children, or nodes.", shell_complete=complete_runs),
-    click.option("--family", metavar="RUN", help="Only it and all below it.", shell_complete=complete_runs),
+    click.option("--error", metavar="TEXT", help="Only runs whose error contains this text."),
+    click.option("--since", type=TIME, metavar="TIME", help="Only runs created since then: 2h (ago) or 2026-11-16."),
+    click.option("--until", type=TIME, metavar="TIME", help="Only runs created before then."),
+    click.option("--finished-since", type=TIME, metavar="TIME", help="Only runs that finished since then."),
+    click.option("--finished-until", type=TIME, metavar="TIME", help="Only runs that finished before then."),
+    click.option("--id", metavar="PREFIX", help="Only runs whose id starts with this."),
+    click.option("--parent", metavar="RUN", help="Only its children or nodes.", shell_complete=complete_runs),
+    click.option("--family", metavar="RUN", help="Only the run and its descendants.", shell_complete=complete_runs),
 )  # fmt: skip
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options of a filter."""
+    """Add the filter options to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def filters_of(control: Control, flags: dict[str, Any]) -> FilterOptions:
-    """What was given, as `control` takes it; runs are found by the beginning of their ids."""
+def build_filter(control: Control, flags: dict[str, Any]) -> FilterOptions:
+    """Build a filter from the options; runs are found by id prefix."""
     asked: dict[str, Any] = {name: flags[flag] for flag, name in NAMES.items() if flags.get(flag)}
     for name in ("parent", "family"):
         if name in asked:
             asked[name] = control.runs.find(asked[name])
-    return asked  # type: ignore[return-value] # mypy can't see which names these are
+    return asked  # type: ignore[return-value] # the names come from NAMES

@@ -1,7 +1,7 @@
-"""What commands print: tables and fields for people, JSON for programs.
+"""Output of commands: tables, fields and trees for people, JSON for programs.
 
-For a terminal through rich, in colour unless $NO_COLOR is set; otherwise plain columns that `grep` and `awk` can take,
-never cut. Text that users wrote is made inert: no markup, no escape sequences.
+On a terminal, rich renders it in color unless $NO_COLOR is set; otherwise it is plain, untruncated text for `grep` and
+`awk`. Control characters in user text are escaped.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ STYLES = {
     "idle": "green",
 }
 GAP = 2
-LEAST = 12
-"""A column that is cut keeps so many characters."""
+MIN_WIDTH = 12
+"""A truncated column keeps this many characters."""
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 class TableColumn(NamedTuple):
-    """A heading, and how its column behaves where there is little room: shown whole or cut; the one with the largest
-    `drop` goes first."""
+    """A column. On a narrow terminal it is truncated unless it is `whole`; columns with the largest `drop` are removed
+    first."""
 
     name: str
     whole: bool = False
@@ -54,8 +54,7 @@ Rows: TypeAlias = Sequence[Sequence[str]]
 
 
 class TreeNode(NamedTuple):
-    """A line of a tree, in cells, and what hangs below it. `whole`: where it is too long it goes on in the next line,
-    and isn't cut."""
+    """A line of a tree, in cells, with its children. A `whole` line is wrapped instead of truncated."""
 
     cells: Sequence[str]
     below: Sequence[TreeNode] = ()
@@ -63,29 +62,29 @@ class TreeNode(NamedTuple):
 
 
 def escape_control(text: object, *, lines: bool = False) -> str:
-    """The text with everything that a terminal could obey spelled out; `lines` keeps line breaks and tabs."""
+    """Escape control characters, so that text can't control the terminal; `lines` keeps line breaks and tabs."""
     kept = "\n\t" if lines else ""
-    return "".join(c if _harmless(c) or c in kept else ascii(c)[1:-1] for c in str(text))
+    return "".join(c if _is_printable(c) or c in kept else ascii(c)[1:-1] for c in str(text))
 
 
-def _harmless(c: str) -> bool:
+def _is_printable(c: str) -> bool:
     return c.isprintable() or unicodedata.category(c) == "Zs"
 
 
 def is_interactive() -> bool:
-    """Whether someone looks at the output just now."""
+    """Tell whether the output goes to a terminal."""
     return sys.stdout.isatty()
 
 
 def show_json(value: Any, *, compact: bool = False) -> None:
-    """One JSON document, in ASCII, so that it is the same in every locale."""
+    """Print one JSON document in ASCII, which every locale can print."""
     import msgspec
 
     click.echo(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=None if compact else 2))
 
 
 def show_table(columns: Sequence[TableColumn], rows: Rows, empty: str) -> None:
-    """Rows under headings. Cells that are the word of a state are coloured."""
+    """Print a table. Cells that hold a state are colored."""
     safe = [[escape_control(cell) for cell in row] for row in rows]
     if not safe:
         note(empty)
@@ -122,9 +121,9 @@ def _rich_table(columns: Sequence[TableColumn], rows: Rows) -> None:
 
 
 def fit(columns: Sequence[TableColumn], rows: Rows, room: int) -> dict[int, int]:
-    """The columns to be shown, with their widths. Whole ones are never cut, be the terminal as narrow as it may."""
+    """Choose the visible columns and their widths. `whole` columns are never truncated."""
     natural = _natural(columns, rows)
-    least = [width if column.whole else min(width, LEAST) for column, width in zip(columns, natural, strict=True)]
+    least = [width if column.whole else min(width, MIN_WIDTH) for column, width in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[at] + GAP for at in kept) - GAP > room and any(columns[at].drop for at in kept):
         kept.remove(max(kept, key=lambda at: columns[at].drop))
@@ -138,24 +137,23 @@ def fit(columns: Sequence[TableColumn], rows: Rows, room: int) -> dict[int, int]
 
 
 def _natural(columns: Sequence[TableColumn], rows: Rows) -> list[int]:
-    """The widths of columns that have all the room they want."""
+    """Return the widths of untruncated columns."""
     return [max(len(column.name), *(len(row[at]) for row in rows)) for at, column in enumerate(columns)]
 
 
 def show_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """Names and values, one to a line; those without a value are left out. Further lines of a value are indented."""
+    """Print names and values line by line, without empty ones; continuation lines are indented."""
     kept = [(name, escape_control(value, lines=True)) for name, value in fields if value is not None]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
         first, *more = value.split("\n")
-        click.echo(f"{name.ljust(width)}  {_coloured(first)}")
+        click.echo(f"{name.ljust(width)}  {_colored(first)}")
         for line in more:
             click.echo(f"{'':{width}}  {line}")
 
 
 def show_tree(branches: Sequence[TreeNode]) -> None:
-    """Lines, each with what hangs below it. Cells that are the word of a state are coloured. Lines are cut on a
-    terminal only; elsewhere indentation alone shows what belongs where."""
+    """Print a tree. Cells that hold a state are colored. Only a terminal truncates lines and shows guides."""
     if is_interactive():
         _rich_tree(branches)
     else:
@@ -189,11 +187,11 @@ def _rich_tree(branches: Sequence[TreeNode]) -> None:
     console = Console(highlight=False, width=room)
     with console.capture() as drawn:
         console.print(Padding(tree, (0, 0, 0, 2)))
-    for line in drawn.get().splitlines():  # which rich fills up to the width
+    for line in drawn.get().splitlines():  # rich pads lines to the full width
         click.echo(line.rstrip(), color=True)
 
 
-def _coloured(text: str) -> str:
+def _colored(text: str) -> str:
     style = STYLES.get(text)
     return click.style(text, fg=style) if style and not os.environ.get("NO_COLOR") else text
 
@@ -203,7 +201,7 @@ def show_line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Something for people beside the output proper."""
+    """Print a remark to stderr."""
     click.echo(escape_control(text), err=True)
 
 
@@ -211,7 +209,7 @@ def note(text: str) -> None:
 
 
 def format_ago(time: datetime | None) -> str:
-    """How long ago a time was, or how long until it is."""
+    """Format a time relative to now."""
     if time is None:
         return "-"
     seconds = (datetime.now(UTC) - time).total_seconds()
@@ -219,7 +217,7 @@ def format_ago(time: datetime | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A duration in one unit, or in two."""
+    """Format a duration in one unit or two."""
     if seconds is None:
         return "-"
     if seconds < 10:
@@ -233,12 +231,12 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time(time: datetime | None) -> str | None:
-    """A time to the millisecond, UTC, and how long ago it was."""
+    """Format a time in UTC to the millisecond, with its age."""
     if time is None:
         return None
     return f"{format_timestamp(time)} UTC ({format_ago(time)})"
 
 
 def format_timestamp(time: datetime) -> str:
-    """A time to the millisecond, in UTC."""
+    """Format a time in UTC to the millisecond."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d}"

@@ -1,4 +1,4 @@
-"""Queues and who works on them: `queues`, `pause`, `resume`, `workers`."""
+"""Commands for queues, workers and limits: `queues`, `pause`, `resume`, `workers`, `limits`."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ LIMIT_COLUMNS = (
     TableColumn("LIMIT", whole=True),
     TableColumn("KEY"),
     TableColumn("USED", right=True, whole=True),
-    TableColumn("OF", right=True, whole=True),
+    TableColumn("MAX", right=True, whole=True),
     TableColumn("STARTED", right=True, drop=1),
     TableColumn("RATE", drop=2),
-    TableColumn("PARKED", right=True, whole=True),
+    TableColumn("WAITING", right=True, whole=True),
 )
 
 
 @holdfast.command()
 @pass_shared
 def queues(shared: SharedOptions) -> None:
-    """List queues: what waits in them, and which are paused.
+    """List queues with their backlog.
 
-    WAITING are durable functions that wait for something, and runs that wait for others. OLDEST READY is how long ago
-    the oldest of the ready runs was made.
+    WAITING counts suspended durable functions and blocked runs. OLDEST READY is the age of the oldest ready run.
 
     \b
     Examples:
@@ -64,22 +63,23 @@ def queues(shared: SharedOptions) -> None:
     if shared.json:
         show_json(found)
     else:
-        show_table(QUEUE_COLUMNS, [_queue_row(queue) for queue in found], "no queues: nothing was ever enqueued")
+        show_table(QUEUE_COLUMNS, [_queue_row(queue) for queue in found], "no queues: nothing has been enqueued")
 
 
 def _queue_row(queue: QueueInfo) -> list[str]:
     states = (("ready",), ("running",), ("waiting", "blocked"), ("scheduled",))
     counts = [str(sum(queue.runs.get(state, 0) for state in some)) for some in states]
-    return [queue.name, "paused" if queue.paused else "open", *counts, format_duration(queue.oldest_ready)]
+    return [queue.name, "paused" if queue.paused else "active", *counts, format_duration(queue.oldest_ready)]
 
 
 @holdfast.command()
 @click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
 @pass_shared
 def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
-    """Let no worker take runs of these queues.
+    """Pause queues: workers stop claiming their runs.
 
-    Ready runs stay ready, new ones may come; what runs goes on. A queue may be paused before its first run.
+    Running runs continue, ready runs stay ready, and new runs may be enqueued. A queue may be paused before its first
+    run.
 
     \b
     Examples:
@@ -95,17 +95,17 @@ def pause(shared: SharedOptions, queue: tuple[str, ...]) -> None:
         show_json([{"queue": name, "paused": True, "changed": name in changed} for name in queue])
         return
     for name in queue:
-        show_line(f"{name}  {'paused' if name in changed else 'was paused before'}")
+        show_line(f"{name}  {'paused' if name in changed else 'already paused'}")
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
-            note(f"no run was ever put into queue {name}; is that its name? Known queues: {listed}")
+            note(f"queue {name} has never had a run; is the name correct? Known queues: {listed}")
 
 
 @holdfast.command()
 @click.argument("queue", nargs=-1, required=True, shell_complete=complete_queues)
 @pass_shared
 def resume(shared: SharedOptions, queue: tuple[str, ...]) -> None:
-    """Let workers take runs of these queues again.
+    """Resume paused queues.
 
     \b
     Examples:
@@ -119,13 +119,13 @@ def resume(shared: SharedOptions, queue: tuple[str, ...]) -> None:
         show_json([{"queue": name, "paused": False, "changed": name in changed} for name in queue])
         return
     for name in queue:
-        show_line(f"{name}  {'open again' if name in changed else 'was not paused'}")
+        show_line(f"{name}  {'resumed' if name in changed else 'was not paused'}")
 
 
 @holdfast.command()
 @pass_shared
 def workers(shared: SharedOptions) -> None:
-    """List worker processes: how many runs they have claimed, and whether they are alive and healthy.
+    """List worker processes with their claimed runs and health.
 
     A worker is unhealthy while a task blocks its event loop, or when more than a quarter of its threads are lost to
     code that ignored its timeout or cancellation; a line below the table says why. A dead worker is listed until other
@@ -144,7 +144,7 @@ def workers(shared: SharedOptions) -> None:
         show_json(found)
     else:
         show_table(
-            WORKER_COLUMNS, [_worker_row(worker) for worker in found], "no workers: start one, `holdfast worker`"
+            WORKER_COLUMNS, [_worker_row(worker) for worker in found], "no workers: start one with `holdfast worker`"
         )
         for worker in found:
             if worker.problem is not None:
@@ -156,7 +156,7 @@ def _worker_row(worker: WorkerInfo) -> list[str]:
     left = (
         f"{format_duration(worker.lease_left)} left"
         if worker.lease_left > 0
-        else f"over for {format_duration(-worker.lease_left)}"
+        else f"expired {format_duration(-worker.lease_left)} ago"
     )
     return [
         worker.session,
@@ -173,9 +173,9 @@ def _worker_row(worker: WorkerInfo) -> list[str]:
 @click.argument("name", required=False)
 @pass_shared
 def limits(shared: SharedOptions, name: str | None) -> None:
-    """List limits: what they allow, what is in use, and how many runs wait for them.
+    """List limits with their usage and waiting runs.
 
-    One line for each limit, and for each key of one that counts by key, the busiest first; with NAME only of that one.
+    One line per limit, or per key of a keyed limit, busiest first; with NAME, only that limit.
 
     \b
     Examples:
@@ -208,8 +208,8 @@ def _limit_row(limit: LimitInfo, counter: CounterInfo) -> list[str]:
 
 
 def _cap(concurrency: int | None) -> str:
-    return "any" if concurrency is None else str(concurrency)
+    return "-" if concurrency is None else str(concurrency)
 
 
 def _rate(limit: LimitInfo) -> str:
-    return "" if limit.rate is None else f"{limit.rate} in {format_duration(limit.period)}"
+    return "" if limit.rate is None else f"{limit.rate} per {format_duration(limit.period)}"

@@ -1,5 +1,6 @@
-"""How `show` draws a graph: its nodes in layers, with their states and what they wait for. Small graphs whole; of large
-ones what isn't done, and counts of the rest.
+"""Render a graph for `show`, as a tree of layers or as a Mermaid flowchart.
+
+Small graphs are shown completely; large ones with the nodes that aren't done, and counts of the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp
-from holdfast.cli.render_history import LONGEST_FAILURE, cut, one_line
+from holdfast.cli.render_history import MAX_FAILURE_CHARS, cut, one_line
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,24 +20,21 @@ if TYPE_CHECKING:
     from holdfast.control.graphs import GateInfo, GraphInfo, NodeInfo
 
 
-SMALL = 40
-"""A graph with so many nodes is drawn whole."""
-MOST_NODES = 5
-"""Of a large one so many nodes of each layer,"""
-MOST_LAYERS = 20
-"""and so many layers."""
-WIDEST_NAME = 28
-MOST_NAMES = 4
-LONGEST_CONDITION = 120
-ORDER = ("failed", "cancelled", "undoing", "running", "waiting", "ready", "scheduled", "skipped", "blocked", "done")
-"""What people want to see first."""
+SMALL_GRAPH_NODES = 40
+"""Graphs up to this size are shown completely."""
+MAX_LAYER_NODES = 5
+MAX_LAYERS = 20
+MAX_NAME_CHARS = 28
+MAX_NAMES = 4
+MAX_CONDITION_CHARS = 120
+URGENCY = ("failed", "cancelled", "undoing", "running", "waiting", "ready", "scheduled", "skipped", "blocked", "done")
+"""States in the order in which people want to see them."""
 
 
 def graph_tree(graph: GraphInfo) -> list[TreeNode]:
-    """The layers of a graph, as lines of a tree."""
-    small = len(graph.nodes) <= SMALL
+    small = len(graph.nodes) <= SMALL_GRAPH_NODES
     gates = {gate.id: gate for gate in graph.gates}
-    width = min(max((len(node.name) for node in graph.nodes), default=0), WIDEST_NAME)
+    width = min(max((len(node.name) for node in graph.nodes), default=0), MAX_NAME_CHARS)
     layers = [
         (number, list(nodes))
         for number, nodes in groupby(sorted(graph.nodes, key=lambda node: node.layer), lambda node: node.layer)
@@ -49,15 +47,15 @@ def graph_tree(graph: GraphInfo) -> list[TreeNode]:
         if 0 < len(shown) < len(nodes):
             below.append(TreeNode([f"… and {_counted(_states(nodes) - _states(shown))}"]))
         lines.append(TreeNode(_heading(group, nodes), below))
-    if not small and len(lines) > MOST_LAYERS:
-        left = len(lines) - MOST_LAYERS
+    if not small and len(lines) > MAX_LAYERS:
+        left = len(lines) - MAX_LAYERS
         lines = [*_first(lines), TreeNode([f"… and {left:,} more (--json has all)"])]
     return lines
 
 
 def _grouped(layers: Sequence[tuple[int, list[NodeInfo]]]) -> list[list[tuple[int, list[NodeInfo]]]]:
-    """Neighbouring layers in which all is done, or all is blocked or skipped, go together where there are many."""
-    if len(layers) <= MOST_LAYERS:
+    """Combine adjacent layers that are all done, all blocked or all skipped, if there are many layers."""
+    if len(layers) <= MAX_LAYERS:
         return [[layer] for layer in layers]
 
     def same(layer: tuple[int, list[NodeInfo]]) -> object:
@@ -68,16 +66,16 @@ def _grouped(layers: Sequence[tuple[int, list[NodeInfo]]]) -> list[list[tuple[in
 
 
 def _first(lines: Sequence[TreeNode]) -> list[TreeNode]:
-    """Those with something to tell below them first, then in order."""
-    kept = sorted(range(len(lines)), key=lambda at: (not lines[at].below, at))[:MOST_LAYERS]
+    """Keep layers with visible nodes first, in order."""
+    kept = sorted(range(len(lines)), key=lambda at: (not lines[at].below, at))[:MAX_LAYERS]
     return [lines[at] for at in sorted(kept)]
 
 
 def _most_urgent(nodes: Sequence[NodeInfo]) -> list[NodeInfo]:
-    urgent = sorted((node for node in nodes if node.state != "done"), key=lambda node: ORDER.index(node.state))
-    if not urgent and len(nodes) <= MOST_NODES:
+    urgent = sorted((node for node in nodes if node.state != "done"), key=lambda node: URGENCY.index(node.state))
+    if not urgent and len(nodes) <= MAX_LAYER_NODES:
         return list(nodes)
-    return urgent[:MOST_NODES]
+    return urgent[:MAX_LAYER_NODES]
 
 
 def _heading(group: Sequence[tuple[int, list[NodeInfo]]], nodes: Sequence[NodeInfo]) -> list[str]:
@@ -91,13 +89,13 @@ def _states(nodes: Iterable[NodeInfo]) -> Counter[str]:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """How many nodes there are: `7 nodes: 1 waiting, 3 blocked, 3 done`."""
+    """Format counts by state: `7 nodes: 1 waiting, 3 blocked, 3 done`."""
     total = sum(counts.values())
     return f"{total:,} {'node' if total == 1 else 'nodes'}: {_counted(counts)}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[state]:,} {state}" for state in ORDER if counts.get(state))
+    return ", ".join(f"{counts[state]:,} {state}" for state in URGENCY if counts.get(state))
 
 
 # One node
@@ -126,9 +124,9 @@ def _time(node: NodeInfo) -> str:
 
 
 def _why(node: NodeInfo, gate: GateInfo | None, *, small: bool) -> str:
-    """What it waits for, or what it came after."""
+    """Say what the node waits for or depends on."""
     if gate is not None and node.state == "waiting":
-        return told_gate(gate)
+        return format_gate(gate)
     if node.state == "blocked":
         early = f"; {_EARLY[gate.early]} when it opens" if gate is not None and gate.early is not None else ""
         return f"waits for {_names(node.waits_for)}{early}"
@@ -147,48 +145,48 @@ def _needed(need: tuple[str, str]) -> str:
     return f"{name}.{mode}" if mode in ("failed", "finished") else name
 
 
-_EARLY = {"done": "will be complete", "failed": "will fail"}
+_EARLY = {"done": "will be completed", "failed": "will fail"}
 
 
 def _names(names: Iterable[str]) -> str:
     some = list(names)
-    shown = ", ".join(some[:MOST_NAMES])
-    return shown if len(some) <= MOST_NAMES else f"{shown} and {len(some) - MOST_NAMES:,} more"
+    shown = ", ".join(some[:MAX_NAMES])
+    return shown if len(some) <= MAX_NAMES else f"{shown} and {len(some) - MAX_NAMES:,} more"
 
 
-def told_gate(gate: GateInfo) -> str:
-    """Since when a gate is open, and until when."""
-    told = (
+def format_gate(gate: GateInfo) -> str:
+    """Format when a gate opened and when it times out."""
+    text = (
         f"open since {format_timestamp(gate.since)[:-4]} ({format_ago(gate.since)})"
         if gate.since is not None
         else gate.state
     )
     if gate.until is not None:
-        end = {"fail": "fails", "skip": "is skipped", "complete": "is complete"}[gate.on_timeout]
-        told += f", {end} {format_ago(gate.until)}"
-    return told
+        end = {"fail": "fails", "skip": "is skipped", "complete": "is completed"}[gate.on_timeout]
+        text += f", {end} {format_ago(gate.until)}"
+    return text
 
 
 def _below(node: NodeInfo) -> list[TreeNode]:
     lines = []
     if node.conditions is not None and node.state in ("blocked", "skipped"):
-        lines.append(TreeNode([f"only if {cut(node.conditions, LONGEST_CONDITION)}"], whole=True))
+        lines.append(TreeNode([f"only if {cut(node.conditions, MAX_CONDITION_CHARS)}"], whole=True))
     if node.state in ("failed", "cancelled", "undoing") and node.error is not None:
-        lines.append(TreeNode([cut(one_line(str(node.error)), LONGEST_FAILURE)], whole=True))
+        lines.append(TreeNode([cut(one_line(str(node.error)), MAX_FAILURE_CHARS)], whole=True))
     return lines
 
 
 def _within(node: NodeInfo, gates: Mapping[UUID, GateInfo]) -> list[TreeNode]:
-    """The nodes of a small graph within, without their layers."""
+    """Render the nodes of a small nested graph, without layers."""
     if node.graph is None:
         return []
     nodes = sorted(node.graph.nodes, key=lambda each: each.layer)
-    width = min(max(len(each.name) for each in nodes), WIDEST_NAME)
+    width = min(max(len(each.name) for each in nodes), MAX_NAME_CHARS)
     return [_node(each, width, gates, small=True) for each in nodes]
 
 
-MOST_EDGES = 500
-"""So many Mermaid draws unless it is configured otherwise."""
+MAX_MERMAID_EDGES = 500
+"""Mermaid's default limit."""
 
 CLASSES = {
     "blocked": "fill:#eeeeee,stroke:#999999,color:#333333",
@@ -204,19 +202,18 @@ CLASSES = {
 }
 _SHAPES = {"task": ("[", "]"), "gate": ("{{", "}}"), "graph": ("[[", "]]")}
 _ARROWS = {"done": "-->", "failed": "-->|failed|", "finished": "-->|finished|", "condition": "-.->"}
-_HARMLESS = " _-.,/'"
+_SAFE_CHARS = " _-.,/'"
 
 
 def flowchart(graph: GraphInfo) -> str:
-    """The text of the flowchart."""
+    """Render the graph as a Mermaid flowchart."""
     lines = ["flowchart TD", *_nodes(graph, "n", "    "), *_edges(graph, "n")]
     states = {node.state for node in _all(graph)}
     lines += [f"    classDef {state} {style}" for state, style in CLASSES.items() if state in states]
     return "\n".join(lines)
 
 
-def edges_of(graph: GraphInfo) -> int:
-    """How many arrows it has."""
+def count_edges(graph: GraphInfo) -> int:
     return sum(len(node.needs) for node in _all(graph))
 
 
@@ -254,10 +251,10 @@ def _label(node: NodeInfo) -> str:
     if node.kind == "graph" and node.graph is None and node.counts:
         lines.append(counted(node.counts))
     if node.conditions is not None:
-        lines.append(f"if {cut(node.conditions, LONGEST_CONDITION)}")
+        lines.append(f"if {cut(node.conditions, MAX_CONDITION_CHARS)}")
     return "<br/>".join(map(quoted, lines))
 
 
 def quoted(text: str) -> str:
-    """Text that stays text: all that Mermaid, Markdown or HTML could obey as its code."""
-    return "".join(c if c.isalnum() or c in _HARMLESS else f"#{ord(c)};" for c in text)
+    """Escape every character that Mermaid, Markdown or HTML could interpret."""
+    return "".join(c if c.isalnum() or c in _SAFE_CHARS else f"#{ord(c)};" for c in text)

@@ -1,4 +1,4 @@
-"""How `show` draws the story of a run: its history in the order of time, and below it what durable functions did."""
+"""Render the history of a run for `show`, with the steps, children and waits of durable functions."""
 
 from __future__ import annotations
 
@@ -8,47 +8,46 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.cli.output import TreeNode, format_ago, format_duration, format_timestamp, is_interactive
+from holdfast.control.runs import describe_entry, entry_label
 from holdfast.model.history import Entry
-from holdfast.model.step_keys import key_label
 
 if TYPE_CHECKING:
     from holdfast.control.runs import ChildInfo, RunDetails, StepInfo, WaitInfo
     from holdfast.errors import ErrorInfo
 
-LONGEST_ERROR = 80
-LONGEST_FAILURE = 300
-LONGEST_VALUE = 400
-WIDEST_LABEL = 28
-MOST_CHILDREN = 10
-BEGIN = ("enqueued", "forked", "started", "resumed")
+MAX_ERROR_CHARS = 80
+MAX_FAILURE_CHARS = 300
+MAX_VALUE_CHARS = 400
+MAX_LABEL_CHARS = 28
+MAX_CHILDREN = 10
+START_KINDS = ("enqueued", "forked", "started", "resumed")
 
 Lines: TypeAlias = list[tuple[list[str], list[TreeNode]]]
 
 
 def history_tree(details: RunDetails) -> list[TreeNode]:
-    """All that happened, in the order of time: steps hang below the attempt that made them, children below the call
-    that made them, open waits at the end."""
-    drawn = StepRenderer(details)
+    """Build the tree in order of time: steps below their attempt, children below their call, pending waits last."""
+    renderer = StepRenderer(details)
     lines: Lines = []
     inherited: list[TreeNode] = []
-    for happened in _in_order(details):
-        if isinstance(happened, Entry):
-            lines.append((_told(happened), _failure(happened.data.get("error"))))
-            if happened.kind == "forked":
+    for item in _in_order(details):
+        if isinstance(item, Entry):
+            lines.append((_entry_cells(item), _failure(item.data.get("error"))))
+            if item.kind == "forked":
                 lines[-1][1].extend(inherited)
-        elif happened.at < details.info.created_at:
-            inherited.append(drawn.step(happened))
+        elif item.at < details.info.created_at:
+            inherited.append(renderer.step(item))
         else:
-            lines[-1][1].append(drawn.step(happened))
+            lines[-1][1].append(renderer.step(item))
     lines[-1][1].extend(TreeNode([f"waits for {awaited(wait)}"], whole=True) for wait in details.waits)
-    lines.extend(drawn.orphans())
+    lines.extend(renderer.orphans())
     return [TreeNode(cells, below) for cells, below in lines]
 
 
 def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
-    def key(happened: Entry | StepInfo) -> tuple[datetime, int]:
-        rank = 1 if not isinstance(happened, Entry) else 0 if happened.kind in BEGIN else 2
-        return happened.at, rank
+    def key(item: Entry | StepInfo) -> tuple[datetime, int]:
+        rank = 1 if not isinstance(item, Entry) else 0 if item.kind in START_KINDS else 2
+        return item.at, rank
 
     return sorted([*details.history, *details.steps], key=key)
 
@@ -56,57 +55,34 @@ def _in_order(details: RunDetails) -> list[Entry | StepInfo]:
 # History
 
 
-def _told(entry: Entry) -> list[str]:
-    """One entry of a history, in cells."""
-    cells = [format_timestamp(entry.at), f"{entry.kind:<11}"]
+def _entry_cells(entry: Entry) -> list[str]:
+    cells = [format_timestamp(entry.at), f"{entry_label(entry):<11}"]
     if entry.attempt:
         cells.append(f"attempt {entry.attempt}")
-    cells.extend(_more(entry))
+    cells.extend(describe_entry(entry, error=False))
     if entry.worker:
         cells.append(f"on {entry.worker}")
     return cells
 
 
-def _more(entry: Entry) -> Iterator[str]:
-    """What some entries have to tell."""
-    data = entry.data
-    if data.get("reason"):
-        yield str(data["reason"])
-    if entry.kind == "waiting" and isinstance(data.get("waits_for"), list):
-        yield "for " + ", ".join(key_label(str(key)) for key in data["waits_for"])
-    elif entry.kind == "moved":
-        yield f"from {data.get('from')} to {data.get('to')}"
-    elif entry.kind == "forked":
-        at = f" from {data['from_step']}" if data.get("from_step") else ""
-        yield f"of {data.get('from')}{at}, {data.get('steps', 0)} taken over"
-    elif entry.kind == "appended":
-        yield f"{data.get('nodes')} nodes, key {data.get('key')}"
-    elif entry.kind == "concluded_early":
-        yield "will be complete" if data.get("outcome") == "done" else "will fail"
-    elif entry.kind == "drift" and isinstance(data.get("steps"), dict):
-        yield f"other arguments than on record: {', '.join(map(str, data['steps']))}"
-    if data.get("by"):
-        yield f"by {data['by']}"
-
-
 def _failure(error: Any) -> list[TreeNode]:
-    """What went wrong, below the line that it belongs to."""
+    """Build the line with an error below its entry."""
     if isinstance(error, dict):
         error = f"{error.get('type', 'error')}: {error.get('message', '')}".removesuffix(": ")
     if error is None:
         return []
-    return [TreeNode([cut(one_line(str(error)), LONGEST_FAILURE)], whole=True)]
+    return [TreeNode([cut(one_line(str(error)), MAX_FAILURE_CHARS)], whole=True)]
 
 
 # Steps
 
 
 class StepRenderer:
-    """Draws the steps of one run, in columns."""
+    """Renders the steps of one run in columns."""
 
     def __init__(self, details: RunDetails) -> None:
         self._details = details
-        self._width = min(max((len(step.label) for step in details.steps), default=0), WIDEST_LABEL)
+        self._width = min(max((len(step.label) for step in details.steps), default=0), MAX_LABEL_CHARS)
         self._took = max(
             (len(format_duration(step.took)) for step in details.steps if step.took is not None), default=0
         )
@@ -133,44 +109,43 @@ class StepRenderer:
         return TreeNode(cells, _failure(step.error) or below)
 
     def orphans(self) -> Iterator[tuple[list[str], list[TreeNode]]]:
-        """Children whose calls aren't on record (any more)."""
+        """Render children whose calls have no checkpoint."""
         left = [*self._older, *(child for some in self._children.values() for child in some)]
         if left:
-            yield ["children of calls that aren't on record any more"], self._family(left, len(left), named=True)
+            yield ["children of calls without a checkpoint"], self._family(left, len(left), named=True)
 
     def _family(self, children: Sequence[ChildInfo], count: int, *, named: bool = False) -> list[TreeNode]:
-        """Some children, those that aren't done first when there are many; and how many more there are."""
-        if not children and not self._details.more_children:  # a fork took over what came of them
+        """Render some children, unfinished ones first if there are many, and the number of the rest."""
+        if not children and not self._details.more_children:  # a fork has their results, not the children
             return []
         shown = list(children)
-        if len(shown) > MOST_CHILDREN:
-            shown = sorted(children, key=lambda child: child.state == "done")[:MOST_CHILDREN]
+        if len(shown) > MAX_CHILDREN:
+            shown = sorted(children, key=lambda child: child.state == "done")[:MAX_CHILDREN]
         lines = [TreeNode(_child(child, named=named), _failure(child.error)) for child in shown]
         left = max(count, len(children)) - len(shown)
         return [*lines, TreeNode([f"… and {left:,} more"])] if left > 0 else lines
 
 
-def _clock(at: datetime, made: datetime) -> str:
-    """The time of day; the date too where it is another than that of the run."""
-    told = format_timestamp(at)
-    return told if at.astimezone(UTC).date() != made.astimezone(UTC).date() else told.partition(" ")[2]
+def _clock(at: datetime, created: datetime) -> str:
+    """Format the time of day, with the date if it differs from the run's."""
+    text = format_timestamp(at)
+    return text if at.astimezone(UTC).date() != created.astimezone(UTC).date() else text.partition(" ")[2]
 
 
 def _outcome(step: StepInfo) -> list[str]:
     if step.error is not None:
         return ["failed"]
-    told = _OUTCOMES.get(step.kind, plain)
-    return [told(step.value)]
+    return [_OUTCOMES.get(step.kind, plain)(step.value)]
 
 
 def _count(value: Any) -> int:
-    """How many children a map made."""
+    """Return the number of children of a map."""
     count = value.get("children") if isinstance(value, dict) else value
     return count if isinstance(count, int) else 0
 
 
 def _joined(value: Any) -> str:
-    return "" if value is None else f"child {value} didn't end well"
+    return "" if value is None else f"child {value} failed"
 
 
 def _nothing(_value: Any) -> str:
@@ -180,12 +155,12 @@ def _nothing(_value: Any) -> str:
 _OUTCOMES: dict[str, Callable[[Any], str]] = {
     "slept": _nothing,
     "timeout": lambda _: "timed out",
-    "withdrawn": lambda _: "cancelled by the code",
+    "withdrawn": lambda _: "cancelled by code",
     "spawn": _nothing,
     "map": lambda value: f"{_count(value):,} children",
     "join": _joined,
-    "joined": lambda _: "taken over",
-    "emit": lambda first: "" if first else "it had been emitted before",
+    "joined": lambda _: "reused",
+    "emit": lambda first: "" if first else "already emitted",
     "enqueue": _nothing,
     "now": lambda time: format_timestamp(time) if isinstance(time, datetime) else str(time),
     "uuid": str,
@@ -206,9 +181,9 @@ def _child(child: ChildInfo, *, named: bool) -> list[str]:
 
 
 def awaited(wait: WaitInfo) -> str:
-    """What a run waits for, and until when."""
+    """Say what a run waits for, and until when."""
     if wait.outcome is not None:
-        return f"{_what(wait)}, which has come: the run is to go on"
+        return f"{_what(wait)}, resolved: the run will resume"
     if wait.due_at is None:
         return f"{_what(wait)}, since {format_timestamp(wait.since)[:-4]} ({format_ago(wait.since)})"
     return f"{_what(wait)}, until {format_timestamp(wait.due_at)[:-4]} ({format_ago(wait.due_at)})"
@@ -216,11 +191,11 @@ def awaited(wait: WaitInfo) -> str:
 
 def _what(wait: WaitInfo) -> str:
     if wait.kind == "sleep":
-        return "its sleep" + (f" {wait.name}" if wait.name else "")
+        return "sleep" + (f" {wait.name}" if wait.name else "")
     if wait.kind == "message":
-        return f"a message on {wait.name}"
+        return f"a message on topic {wait.name}"
     if wait.kind == "children":
-        return f"{wait.pending} of its children ({wait.name})" if wait.pending != 1 else f"its child {wait.name}"
+        return f"{wait.pending} children ({wait.name})" if wait.pending != 1 else f"child {wait.name}"
     return f"event {wait.name}"
 
 
@@ -228,9 +203,9 @@ def _what(wait: WaitInfo) -> str:
 
 
 def plain(value: Any) -> str:
-    """A kept JSON value on one line, with its own letters; a very long one is cut where nothing else cuts it."""
+    """Format a value as JSON on one line; long values are truncated unless the terminal does it."""
     text = "" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if is_interactive() else cut(text, LONGEST_VALUE)
+    return text if is_interactive() else cut(text, MAX_VALUE_CHARS)
 
 
 def one_line(text: str) -> str:
@@ -238,7 +213,7 @@ def one_line(text: str) -> str:
 
 
 def short(error: ErrorInfo) -> str:
-    return cut(one_line(str(error)), LONGEST_ERROR)
+    return cut(one_line(str(error)), MAX_ERROR_CHARS)
 
 
 def cut(text: str, longest: int) -> str:

@@ -1,6 +1,6 @@
-"""The group `holdfast`, the options that every command takes, before the verb or after it, and how errors end.
+"""The `holdfast` command group, the options all commands share, and error handling.
 
-A command is a function decorated with `@holdfast.command()` in a module of its subject; `commands.py` lists those.
+A command is a function decorated with `@holdfast.command()`; `commands.py` imports all modules that define commands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 @dataclass(slots=True)
 class SharedOptions:
-    """What was said on the command line about where to work and how to tell of it."""
+    """The options that every command takes, before or after its name."""
 
     app: str | None = None
     url: str | None = None
@@ -31,27 +31,27 @@ class SharedOptions:
     debug: bool = False
 
 
-def _note(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     shared = ctx.ensure_object(SharedOptions)
     if value is not None and value is not False:
         setattr(shared, str(param.name), value)
 
 
 SHARED: dict[str, dict[str, Any]] = {
-    "app": {"metavar": "MODULE:APP", "help": "Where the app is, like shop.tasks:app."},
-    "url": {"metavar": "URL", "help": "The database, like sqlite:///jobs.db or postgresql://host/shop."},
-    "schema": {"metavar": "NAME", "help": "The schema in a PostgreSQL database.  [default: holdfast]"},
+    "app": {"metavar": "MODULE:APP", "help": "The app, such as shop.tasks:app."},
+    "url": {"metavar": "URL", "help": "The database, such as sqlite:///jobs.db or postgresql://host/shop."},
+    "schema": {"metavar": "NAME", "help": "The PostgreSQL schema.  [default: holdfast]"},
     "json": {"is_flag": True, "help": "Print JSON."},
     "debug": {"is_flag": True, "help": "Show tracebacks."},
 }
 
 
 def _shared_options(names: Iterable[str] = SHARED) -> list[click.Parameter]:
-    return [click.Option([f"--{name}"], expose_value=False, callback=_note, **SHARED[name]) for name in names]
+    return [click.Option([f"--{name}"], expose_value=False, callback=_store_option, **SHARED[name]) for name in names]
 
 
 class HoldfastCommand(click.Command):
-    """A command that takes the shared options too, all or those that it `takes`."""
+    """A command with the shared options that it `takes`; all by default."""
 
     def __init__(self, *args: Any, takes: Iterable[str] = SHARED, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -59,8 +59,7 @@ class HoldfastCommand(click.Command):
 
 
 class HoldfastGroup(click.Group):
-    """Turns errors into one line that says what to do; a traceback only with --debug. That whoever reads our output has
-    enough (`| head`) is seen to by click."""
+    """Prints an error as one line, and a traceback only with --debug. Click handles a closed pipe (`| head`)."""
 
     command_class = HoldfastCommand
 
@@ -77,8 +76,8 @@ class HoldfastGroup(click.Group):
         shared = extra.setdefault("obj", SharedOptions())
         code: Any = None
         try:
-            _never_fail_to_encode()
-            # named so also when run as `python -m holdfast.cli`: what help and errors say can be copied
+            _escape_unencodable()
+            # The name is fixed, so that commands in help and errors can be copied after `python -m holdfast.cli` too.
             code = super().main(args, "holdfast", complete_var, False, **extra)
         except (KeyboardInterrupt, click.exceptions.Abort):
             code = INTERRUPTED
@@ -93,15 +92,14 @@ class HoldfastGroup(click.Group):
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of Ctrl-C, which may strike inside of a lock and leave it in a state that the lock's own
-    clean-up doesn't expect."""
+    """Tell whether Ctrl-C caused an error: it may interrupt a lock's own cleanup, which then raises another error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """The one line about an error, and the exit code."""
+    """Return the line to print for an error, and the exit code."""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "holdfast"
         return f"{command}: {_one_line(error.format_message())} See `{command} --help`.", USAGE
@@ -112,15 +110,15 @@ def describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, HoldfastError):
         return f"holdfast: {_one_line(str(error))}", USAGE
     kind = type(error).__name__
-    return f"holdfast: unexpected {kind}: {_one_line(str(error))}; --debug shows where", FAILED
+    return f"holdfast: unexpected {kind}: {_one_line(str(error))}; --debug shows the traceback", FAILED
 
 
 def _one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _never_fail_to_encode() -> None:
-    """A terminal that can't show a character gets its escape instead."""
+def _escape_unencodable() -> None:
+    """Escape characters that the terminal can't show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -135,10 +133,10 @@ def _never_fail_to_encode() -> None:
 @click.version_option(package_name="holdfast")
 @click.pass_context
 def holdfast(ctx: click.Context) -> int:
-    """Runs functions that must finish.
+    """Durable execution for Python.
 
-    Options may stand before the command or after it. The app also comes from $HOLDFAST_APP, or from [tool.holdfast]
-    in pyproject.toml; the database from the app, or from $HOLDFAST_URL.
+    Options may precede or follow the command. The app can also be set with $HOLDFAST_APP or [tool.holdfast] in
+    pyproject.toml; the database comes from the app or $HOLDFAST_URL.
 
     \b
     Examples:
@@ -153,4 +151,4 @@ def holdfast(ctx: click.Context) -> int:
 
 
 pass_shared: Callable[..., Any] = click.make_pass_decorator(SharedOptions, ensure=True)
-"""Gives a command what was said in the shared options, as its first argument."""
+"""Pass the shared options to a command as its first argument."""

@@ -1,4 +1,4 @@
-"""Looking at runs: `runs`, `show`."""
+"""Commands that inspect runs: `runs`, `show`, `why`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.completion import complete_nodes, complete_runs
-from holdfast.cli.options import DURATION, filter_options, filters_of
+from holdfast.cli.options import DURATION, build_filter, filter_options
 from holdfast.cli.output import (
     TableColumn,
     format_ago,
@@ -24,8 +24,8 @@ from holdfast.cli.output import (
     show_table,
     show_tree,
 )
-from holdfast.cli.render_graph import counted, graph_tree, told_gate
-from holdfast.cli.render_history import LONGEST_VALUE, awaited, cut, history_tree, short
+from holdfast.cli.render_graph import counted, format_gate, graph_tree
+from holdfast.cli.render_history import MAX_VALUE_CHARS, awaited, cut, history_tree, short
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE
 
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
     from holdfast.control.runs import RunDetails
     from holdfast.model.run import Page, Progress, RunInfo
 
-MOST_GATES = 10
+MAX_GATES = 10
 
 COLUMNS = (
     TableColumn("RUN", whole=True),
     TableColumn("STATE", whole=True),
     TableColumn("TASK"),
     TableColumn("QUEUE", drop=2),
-    TableColumn("TRY", right=True, drop=3),
-    TableColumn("MADE"),
-    TableColumn("TOOK", drop=4),
+    TableColumn("ATTEMPT", right=True, drop=3),
+    TableColumn("CREATED"),
+    TableColumn("DURATION", drop=4),
     TableColumn("ERROR", drop=1),
 )
 
 
 @holdfast.command()
 @filter_options
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
-@click.option("--after", metavar="RUN", help="Go on after this run, the last one of the page before.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of runs.")
+@click.option("--after", metavar="RUN", help="Continue after this run, the last one of the previous page.")
 @click.option(
     "--watch", type=DURATION, is_flag=False, flag_value="2", metavar="[SECONDS]",
-    help="Show them again and again, until Ctrl-C.  [every 2 s]",
+    help="Refresh until Ctrl-C.  [every 2 s]",
 )  # fmt: skip
 @pass_shared
 def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | None, **flags: Any) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
-    With filters those that fit all of them. Where very many others would have to be passed over, only a part of them is
-    shown, and how to go on. With --json a list; with --watch too, one list a line.
+    Filters are combined with AND. If very many runs don't match, only the matches found so far are shown, with the
+    option to continue. --json prints a list; with --watch, one list per line.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def runs(shared: SharedOptions, limit: int, after: str | None, watch: float | No
     from holdfast.cli.connect import connect_or_empty
 
     with connect_or_empty(shared) as control:
-        filters = filters_of(control, flags)
+        filters = build_filter(control, flags)
         cursor = None if after is None else str(control.runs.find(after))
         if watch is None:
             _show_page(shared, control.runs.page(**filters, limit=limit, after=cursor))
@@ -97,9 +97,9 @@ def _show_page(shared: SharedOptions, page: Page) -> None:
         return
     show_table(COLUMNS, [_row(run) for run in page], "no runs")
     if page.partial:
-        note(f"very many were passed over, and there may be more: --after {page.after}")
+        note(f"scanned only part of the runs; continue with --after {page.after}")
     elif page.after is not None:
-        note(f"there are more: --after {page.after}")
+        note(f"more runs: --after {page.after}")
 
 
 def _row(run: RunInfo[Any]) -> list[str]:
@@ -122,12 +122,12 @@ def _row(run: RunInfo[Any]) -> list[str]:
 @click.option("--mermaid", is_flag=True, help="Print a graph as a Mermaid flowchart.")
 @pass_shared
 def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) -> None:
-    """Show all there is to know of a run, with its history.
+    """Show all details of a run, with its history.
 
-    Of a durable function also its steps, with how long they took and what came of them, its children, and what it waits
-    for; of a graph its nodes in layers, with their states, what they wait for, and its open gates. RUN is the run's id,
-    or the beginning of it: at least four characters, and as many as no other run has. NODE is the name of a node of a
-    graph; several names go on into graphs within it. On a terminal long results are cut; --json has everything.
+    For a durable function, this includes its steps with durations and results, its children and its pending waits; for
+    a graph, its nodes in layers with their states and dependencies, and its open gates. RUN is a run id or a unique
+    prefix of at least four characters. NODE is the name of a node; more names descend into nested graphs. Long values
+    are truncated on a terminal; --json prints everything.
 
     \b
     Examples:
@@ -140,7 +140,7 @@ def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) 
     from holdfast.cli.connect import connect_or_empty
 
     if mermaid and shared.json:
-        raise click.UsageError("give --mermaid or --json, not both.")
+        raise click.UsageError("use --mermaid or --json, not both.")
     with connect_or_empty(shared) as control:
         id = control.runs.find(run)
         for name in node:
@@ -156,16 +156,16 @@ def show(shared: SharedOptions, run: str, node: tuple[str, ...], mermaid: bool) 
 
 
 def _show_flowchart(graph: GraphInfo) -> None:
-    from holdfast.cli.render_graph import MOST_EDGES, edges_of, flowchart
+    from holdfast.cli.render_graph import MAX_MERMAID_EDGES, count_edges, flowchart
 
     click.echo(flowchart(graph))
-    edges = edges_of(graph)
-    if edges > MOST_EDGES:
-        note(f"there are {edges:,} arrows; Mermaid draws {MOST_EDGES} unless its setting maxEdges says otherwise")
+    edges = count_edges(graph)
+    if edges > MAX_MERMAID_EDGES:
+        note(f"the graph has {edges:,} edges; Mermaid draws {MAX_MERMAID_EDGES} unless maxEdges is raised")
 
 
 def _as_data(details: RunDetails) -> dict[str, Any]:
-    """The run's own fields and the rest, side by side."""
+    """Flatten the details and their RunInfo into one object."""
     info = {field.name: getattr(details.info, field.name) for field in fields(details.info)}
     rest = {name: getattr(details, name) for name in details.__struct_fields__ if name != "info"}
     return info | rest
@@ -178,8 +178,8 @@ def _show_details(details: RunDetails) -> None:
             ("run", str(info.id)),
             ("state", info.state),
             ("held", _held(details)),
-            ("will end", None if details.ending is None else f"{details.ending}, when its undos have run"),
-            ("waits for", _waits(details)),
+            ("will end", None if details.ending is None else f"{details.ending}, when its compensations have run"),
+            ("waiting for", _waits(details)),
             ("progress", _progress(info.progress)),
             ("task" if details.kind == "task" else details.kind, info.task if details.kind != "gate" else details.node),
             ("nodes", None if details.graph is None else counted(details.graph.counts)),
@@ -187,7 +187,7 @@ def _show_details(details: RunDetails) -> None:
             ("schedule", details.schedule),
             ("slot", format_time(info.scheduled_for)),
             ("trace", details.trace),
-            ("node", None if details.node is None else f"{details.node}, of graph {details.node_of}"),
+            ("node", None if details.node is None else f"{details.node} of graph {details.node_of}"),
             ("parent", None if info.parent is None else str(info.parent)),
             ("priority", str(info.priority) if info.priority else None),
             ("tenant", info.tenant),
@@ -199,14 +199,21 @@ def _show_details(details: RunDetails) -> None:
             ("restarts", str(details.restarts) if details.restarts else None),
             ("crashes", str(info.crashes) if info.crashes else None),
             ("worker", info.worker),
-            ("made", format_time(info.created_at)),
+            ("created", format_time(info.created_at)),
             ("due", format_time(details.due_at)),
             ("started", format_time(info.started_at)),
             ("deadline", None if info.final else format_time(details.deadline)),
             ("finished", format_time(info.finished_at)),
-            ("kept until", format_time(details.expires_at)),
+            ("expires", format_time(details.expires_at)),
             ("result", _result(details) if info.state == "done" else None),
-            ("error", None if info.error is None else f"{info.error} (code {info.error.code})"),
+            (
+                "error",
+                None
+                if info.error is None
+                else str(info.error)
+                if info.error.code == "error"
+                else f"{info.error} ({info.error.code})",
+            ),
             ("traceback", info.error.traceback.rstrip() if info.error and info.error.traceback else None),
         ]
     )
@@ -216,22 +223,26 @@ def _show_details(details: RunDetails) -> None:
     click.echo("\nhistory")
     show_tree(history_tree(details))
     if details.graph is not None and is_interactive():
-        note(f"more of one node: holdfast show {info.id} NODE")
+        note(f"details of a node: holdfast show {info.id} NODE")
 
 
 def _arguments(details: RunDetails) -> str:
     text = _json(details.args)
-    return text if details.info.state != "blocked" or not details.needs else f"{text} (outputs are still to come)"
+    return (
+        text
+        if details.info.state != "blocked" or not details.needs
+        else f"{text} (outputs of dependencies are pending)"
+    )
 
 
 def _result(details: RunDetails) -> str:
-    """Whole; that of a graph may be that of very many nodes, and is cut."""
+    """Format the result; that of a graph is truncated, because it may combine very many nodes."""
     text = _json(details.info.result)
-    return text if details.graph is None else cut(text, LONGEST_VALUE)
+    return text if details.graph is None else cut(text, MAX_VALUE_CHARS)
 
 
 def _json(value: Any) -> str:
-    """A kept JSON value on one line, with its own letters."""
+    """Format a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -245,33 +256,31 @@ def _held(details: RunDetails) -> str | None:
 def _waits(details: RunDetails) -> str | None:
     lines = [awaited(wait) for wait in details.waits]
     gates = [] if details.graph is None else [gate for gate in details.graph.gates if gate.state == "waiting"]
-    for gate in gates[:MOST_GATES]:
-        lines += [f"gate {gate.name}, {told_gate(gate)}:", f"  {_how_to_conclude(gate)}"]
-    if len(gates) > MOST_GATES:
-        lines.append(f"… and {len(gates) - MOST_GATES:,} more gates (holdfast gate {details.info.id})")
+    for gate in gates[:MAX_GATES]:
+        lines += [f"gate {gate.name}, {format_gate(gate)}:", f"  {_complete_command(gate)}"]
+    if len(gates) > MAX_GATES:
+        lines.append(f"… and {len(gates) - MAX_GATES:,} more gates (holdfast gate {details.info.id})")
     if details.gate is not None and details.gate.state == "waiting":
-        lines += [f"somebody to complete it, {told_gate(details.gate)}:", f"  {_how_to_conclude(details.gate)}"]
+        lines += [f"approval, {format_gate(details.gate)}:", f"  {_complete_command(details.gate)}"]
     if details.info.state == "blocked":
-        lines += [
-            f"node {name}, which is {state}" for name, state in details.needs.items() if state not in FINAL_STATES
-        ]
+        lines += [f"node {name} ({state})" for name, state in details.needs.items() if state not in FINAL_STATES]
     return "\n".join(lines) or None
 
 
 def _progress(progress: Progress | None) -> str | None:
     if progress is None:
         return None
-    told = f"{progress.done:g}"
+    text = f"{progress.done:g}"
     if progress.total is not None:
-        told += f" of {progress.total:g}"
-        told += f" ({100 * progress.done / progress.total:.0f}%)" if progress.total else ""
-    return told if progress.note is None else f"{told}  {progress.note}"
+        text += f" of {progress.total:g}"
+        text += f" ({100 * progress.done / progress.total:.0f}%)" if progress.total else ""
+    return text if progress.note is None else f"{text}  {progress.note}"
 
 
-def _how_to_conclude(gate: GateInfo) -> str:
-    from holdfast.control.graphs import how_to_conclude
+def _complete_command(gate: GateInfo) -> str:
+    from holdfast.control.graphs import complete_command
 
-    return how_to_conclude(gate.graph, gate.name, typed=gate.schema is not None)
+    return complete_command(gate.graph, gate.name, typed=gate.schema is not None)
 
 
 @holdfast.command()
@@ -279,10 +288,10 @@ def _how_to_conclude(gate: GateInfo) -> str:
 @click.argument("node", nargs=-1, shell_complete=complete_nodes)
 @pass_shared
 def why(shared: SharedOptions, run: str, node: tuple[str, ...]) -> None:
-    """Say why a run isn't running, or who runs it.
+    """Explain why a run isn't running.
 
-    A full limit and who holds it, a paused queue, no worker that is alive or knows the task, what it waits for, when it
-    is due. RUN is an id or its beginning; NODE the name of a node of a graph, as with `holdfast show`.
+    Reasons include a full limit and its holders, a paused queue, missing or busy workers, pending waits and the due
+    time. RUN is a run id or a unique prefix; NODE is the name of a node, as in `holdfast show`.
 
     \b
     Examples:

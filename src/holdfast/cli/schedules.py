@@ -1,4 +1,4 @@
-"""What makes runs by the clock and by polling: `schedules`."""
+"""The `schedules` command: list, show, pause, resume and run schedules and triggers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.control.schedules import LastRun, PollInfo, ScheduleControl, ScheduleDetails, ScheduleInfo
 
 ACTIONS = ("show", "pause", "resume", "run")
-EMPTY = 'no schedules: write app.schedule("nightly", report, cron="0 3 * * *") in the app\'s code, and start a worker'
+EMPTY = 'no schedules: declare app.schedule("nightly", report, cron="0 3 * * *") and start a worker'
 COLUMNS = (
     TableColumn("SCHEDULE", whole=True),
     TableColumn("STATE", whole=True),
@@ -47,12 +47,12 @@ RUN_COLUMNS = (
 )
 POLL_COLUMNS = (
     TableColumn("POLLED", whole=True),
-    TableColumn("TOOK", right=True),
+    TableColumn("DURATION", right=True),
     TableColumn("FOUND", right=True),
     TableColumn("NEW", right=True),
     TableColumn("ERROR"),
 )
-SHOWN = 20
+MAX_ROWS = 20
 
 
 @holdfast.command()
@@ -60,16 +60,16 @@ SHOWN = 20
 @click.argument("name", nargs=-1, shell_complete=complete_schedules)
 @pass_shared
 def schedules(shared: SharedOptions, action: str | None, name: tuple[str, ...]) -> None:
-    """List schedules and triggers, or steer them.
+    """List schedules and triggers, or act on them.
 
-    STATE is on, paused, orphaned (not in its app's code any more) or over (no slot is left). LAST is the state of the
-    last run, or what the last poll of a trigger found.
+    STATE is on, paused, orphaned (removed from the app's code) or over (no slots left). LAST is the state of the last
+    run, or the result of a trigger's last poll.
 
     \b
-      show    what it made lately, and when its next slots are
-      pause   make nothing; slots that pass meanwhile are not made up for
-      resume  go on with the next slot
-      run     make a run now, beside the slots, and print its id; poll a trigger
+      show    show recent runs and next slots
+      pause   stop creating runs; slots that pass are not caught up
+      resume  continue with the next slot
+      run     create a run now and print its id; for a trigger, poll now
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def schedules(shared: SharedOptions, action: str | None, name: tuple[str, ...]) 
             _list(shared, control.schedules.list())
         return
     if not name:
-        raise click.UsageError(f"Name the schedules, like `holdfast schedules {action} nightly`.")
+        raise click.UsageError(f"Name the schedules, for example `holdfast schedules {action} nightly`.")
     with connect(shared) as control:
         {"show": _show, "pause": _pause, "resume": _resume, "run": _run}[action](shared, control.schedules, name)
 
@@ -120,15 +120,15 @@ def _last(run: LastRun | None, poll: PollInfo | None) -> str:
 
 def _pause(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     changed = schedules.pause(names)
-    _tell(shared, names, changed, paused=True, words=("paused", "was paused before"))
+    _show_changes(shared, names, changed, paused=True, words=("paused", "already paused"))
 
 
 def _resume(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]) -> None:
     changed = schedules.resume(names)
-    _tell(shared, names, changed, paused=False, words=("on again", "was not paused"))
+    _show_changes(shared, names, changed, paused=False, words=("resumed", "was not paused"))
 
 
-def _tell(
+def _show_changes(
     shared: SharedOptions, names: Sequence[str], changed: set[str], *, paused: bool, words: tuple[str, str]
 ) -> None:
     if shared.json:
@@ -145,7 +145,7 @@ def _run(shared: SharedOptions, schedules: ScheduleControl, names: Sequence[str]
         return
     for name, id in made:
         if id is None:
-            note(f"trigger {name} is polled soon, if a worker is alive that has its code")
+            note(f"trigger {name} will be polled soon by a worker that has its code")
         else:
             show_line(str(id))
 
@@ -174,12 +174,12 @@ def _details(details: ScheduleDetails) -> None:
             ("when", f"{each.when}{zone}"),
             ("rules", rules),
             ("jitter", format_duration(each.jitter) if each.jitter else None),
-            ("next", "\n".join(_there(slot, each.tz) for slot in details.coming) or format_time(each.next_at)),
-            ("passed over", format_time(each.passed_at)),
+            ("next", "\n".join(_local_time(slot, each.tz) for slot in details.coming) or format_time(each.next_at)),
+            ("skipped", format_time(each.passed_at)),
         ]
     )
     if each.kind == "trigger":
-        show_table(POLL_COLUMNS, [_poll_row(poll) for poll in details.polls[:SHOWN]], "not polled yet")
+        show_table(POLL_COLUMNS, [_poll_row(poll) for poll in details.polls[:MAX_ROWS]], "not polled yet")
     else:
         rows = [
             [
@@ -188,9 +188,9 @@ def _details(details: ScheduleDetails) -> None:
                 run.state or "pruned",
                 "operator" if run.asked else "clock",
             ]
-            for run in details.runs[:SHOWN]
+            for run in details.runs[:MAX_ROWS]
         ]
-        show_table(RUN_COLUMNS, rows, "no run was made yet")
+        show_table(RUN_COLUMNS, rows, "no runs yet")
 
 
 def _poll_row(poll: PollInfo) -> list[str]:
@@ -198,8 +198,8 @@ def _poll_row(poll: PollInfo) -> list[str]:
     return [f"{format_timestamp(poll.at)} UTC", format_duration(poll.took), str(poll.found), str(poll.made), error]
 
 
-def _there(slot: datetime, tz: str | None) -> str:
-    """A slot as clocks in its zone show it, and how long until it is."""
+def _local_time(slot: datetime, tz: str | None) -> str:
+    """Format a slot in its time zone, relative to now."""
     from holdfast.policy.schedule_timing import load_zone
 
     return f"{slot.astimezone(load_zone(tz or 'UTC')):%a %Y-%m-%d %H:%M:%S %Z} ({format_ago(slot)})"

@@ -1,4 +1,4 @@
-"""How things went: `stats`."""
+"""The `stats` command: counts, throughput, failures and durations."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.cli.bulk import format_count
+from holdfast.cli.bulk import format_estimate
 from holdfast.cli.options import DURATION
 from holdfast.cli.output import TableColumn, format_duration, format_timestamp, show_json, show_line, show_table
 from holdfast.cli.root import SharedOptions, holdfast, pass_shared
 
 if TYPE_CHECKING:
-    from holdfast.control.stats import Counts, Percentiles, Stats
+    from holdfast.control.stats import Counts, Estimate, Percentiles, Stats
 
 COLUMNS = (
     TableColumn("NAME", whole=True),
     TableColumn("RUNS", right=True, whole=True),
-    TableColumn("A SECOND", right=True, drop=3),
+    TableColumn("PER SECOND", right=True, drop=3),
     TableColumn("FAILED", right=True, whole=True),
     TableColumn("WAIT P50", drop=2, right=True),
     TableColumn("P95", right=True),
@@ -29,12 +29,10 @@ COLUMNS = (
 
 
 @holdfast.command()
-@click.option("--last", type=DURATION, default="1h", show_default=True, help="How far back.")
-@click.option(
-    "--by", type=click.Choice(["task", "queue", "all"]), default="task", show_default=True, help="One line for each."
-)
-@click.option("--name", metavar="NAME", help="Only this task, or queue.")
-@click.option("--every", type=click.Choice(["minute", "hour"]), help="A line for each minute, or hour, too.")
+@click.option("--last", type=DURATION, default="1h", show_default=True, help="Time window.")
+@click.option("--by", type=click.Choice(["task", "queue", "all"]), default="task", show_default=True, help="Grouping.")
+@click.option("--name", metavar="NAME", help="Only this task or queue.")
+@click.option("--every", type=click.Choice(["minute", "hour"]), help="One line per minute or hour.")
 @pass_shared
 def stats(
     shared: SharedOptions,
@@ -43,11 +41,11 @@ def stats(
     name: str | None,
     every: Literal["minute", "hour"] | None,
 ) -> None:
-    """Show how many runs ended, how many failed, how long they waited and took.
+    """Show throughput, failures, wait times and run times.
 
-    Waiting is from when a run was made until it first began, a delay included; running is from then until its end,
-    retries included. Percentiles are right to about a tenth. Before that, how many runs there are by state: those that
-    begin with "about" or "at least" are no exact counts.
+    Wait time is from enqueue to first start, including delays; run time is from first start to finish, including
+    retries. Percentiles are accurate to about 10%. The first line counts runs by state; "about" and "at least" mark
+    estimates.
 
     \b
     Examples:
@@ -67,10 +65,10 @@ def stats(
     if shared.json:
         show_json({"counts": counts, "stats": [_as_data(each) for each in found]})
         return
-    show_line(_counted(counts))
+    show_line(_format_counts(counts))
     columns = COLUMNS if every is None else (TableColumn("SINCE", whole=True), *COLUMNS)
     rows = [([format_timestamp(each.since)[:16]] if every else []) + _row(each) for each in found]
-    show_table(columns, rows, f"no run ended in the last {format_duration(last)}")
+    show_table(columns, rows, f"no runs finished in the last {format_duration(last)}")
 
 
 def _as_data(stats: Stats) -> dict[str, Any]:
@@ -80,14 +78,16 @@ def _as_data(stats: Stats) -> dict[str, Any]:
     return {**msgspec.to_builtins(stats, enc_hook=str), **rates}
 
 
-def _counted(counts: Counts) -> str:
-    total = format_count(counts.total) if counts.total.exact else f"about {counts.total.value:,}"
-    parts = [
-        f"{'about ' + format(count.value, ',') if state == 'done' and not count.exact else format_count(count)} {state}"
-        for state, count in sorted(counts.states.items())
-        if count.value
-    ]
-    return f"{total} runs" + (f": {', '.join(parts)}" if parts else "")
+def _format_counts(counts: Counts) -> str:
+    total = counts.total
+    text = format_estimate(total) if total.exact else f"about {total.value:,} runs"
+    parts = [_format_state(state, count) for state, count in sorted(counts.states.items()) if count.value]
+    return text + (f": {', '.join(parts)}" if parts else "")
+
+
+def _format_state(state: str, count: Estimate) -> str:
+    prefix = "" if count.exact else "about " if state == "done" else "at least "
+    return f"{prefix}{count.value:,} {state}"
 
 
 def _row(stats: Stats) -> list[str]:

@@ -1,4 +1,4 @@
-"""The app's code and calls of it: `tasks`, `enqueue`."""
+"""Commands for tasks: `tasks`, `enqueue`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ COLUMNS = (
     TableColumn("TASK", whole=True),
     TableColumn("QUEUE"),
     TableColumn("RUNS IN", drop=3),
-    TableColumn("TRIES", right=True, drop=1),
+    TableColumn("ATTEMPTS", right=True, drop=1),
     TableColumn("TIMEOUT", drop=2),
     TableColumn("DEFINED"),
 )
-FOREVER = 100 * 365 * 86_400
+FOREVER_S = 100 * 365 * 86_400
 
 
 @holdfast.command(takes=("app", "json", "debug"))
 @pass_shared
 def tasks(shared: SharedOptions) -> None:
-    """List the tasks of the app's code. Asks no database.
+    """List the tasks that the app declares. Doesn't use the database.
 
     \b
     Examples:
@@ -64,18 +64,18 @@ def _row(task: TaskInfo) -> list[str]:
 @click.argument("task", shell_complete=complete_tasks)
 @click.argument("values", nargs=-1, metavar="[ARGUMENT]...")
 @click.option("--args", "given_args", metavar="JSON", help="All arguments: a JSON object (by name) or array.")
-@click.option("--queue", metavar="NAME", help="Into this queue.", shell_complete=complete_queues)
-@click.option("--priority", type=int, help="Larger goes first.")
-@click.option("--delay", type=DURATION, help="Not before so long, like 90, 15m, 2h or 7d.")
-@click.option("--key", metavar="TEXT", help="The same key makes no second run.")
-@click.option("--unique", metavar="TEXT", help="At most one unfinished run with this name.")
-@click.option("--tenant", metavar="NAME", help="For this tenant.")
-@click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; may be given several times.")
+@click.option("--queue", metavar="NAME", help="Queue of the run.", shell_complete=complete_queues)
+@click.option("--priority", type=int, help="Higher runs first.")
+@click.option("--delay", type=DURATION, help="Delay before the start, such as 90, 15m, 2h or 7d.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: a used key creates no second run.")
+@click.option("--unique", metavar="TEXT", help="Allow one unfinished run with this name.")
+@click.option("--tenant", metavar="NAME", help="Tenant of the run.")
+@click.option("--tag", "tags", metavar="NAME", multiple=True, help="A tag; repeatable.")
 @click.option(
-    "--wait", type=DURATION, is_flag=False, flag_value=str(FOREVER), metavar="[SECONDS]",
-    help="Wait for the end, at most so long, and print the result.",
+    "--wait", type=DURATION, is_flag=False, flag_value=str(FOREVER_S), metavar="[SECONDS]",
+    help="Wait for the result, at most this long, and print it.",
 )  # fmt: skip
-@click.option("--remote", is_flag=True, help="The task's code lives elsewhere; any name and arguments will do.")
+@click.option("--remote", is_flag=True, help="Accept any task name and arguments, for code that isn't here.")
 @pass_shared
 def enqueue(
     shared: SharedOptions,
@@ -87,11 +87,11 @@ def enqueue(
     tags: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Make a run of a task, and print its id.
+    """Enqueue a run of a task, and print its id.
 
-    Each ARGUMENT is a JSON value where it is one, else text: 42 is a number, '"42"' and forty-two are texts. Put -- in
-    front of arguments that begin with a minus. With --wait the result is printed as JSON, and the exit code is 1 when
-    the run didn't end done.
+    Each ARGUMENT is parsed as JSON, or else taken as text: 42 is a number, '"42"' and forty-two are strings. Put --
+    before arguments that start with a minus sign. With --wait, the result is printed as JSON, and the exit code is 1
+    unless the run is done.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def enqueue(
       holdfast enqueue billing.charge 42 --key order-42 --delay 2h --remote
     """
     if given_args is not None and values:
-        raise click.UsageError("Give the arguments one by one, or all of them with --args, not both.")
+        raise click.UsageError("Pass arguments one by one or with --args, not both.")
     positional, named = (tuple(map(argument, values)), {}) if given_args is None else arguments(given_args)
     known = {name: value for name, value in options.items() if value is not None}
     if tags:
@@ -109,7 +109,7 @@ def enqueue(
     with target:
         run = target.enqueue_many([_request(callee.options(**known), positional, named)])[0]
         if wait is not None:
-            return _wait(shared, run, None if wait == FOREVER else wait)
+            return _wait(shared, run, None if wait == FOREVER_S else wait)
         if shared.json:
             show_json({"id": run.id, "task": run.task})
         else:
@@ -118,34 +118,32 @@ def enqueue(
 
 
 def _find(shared: SharedOptions, name: str, remote: bool) -> tuple[Holdfast, Task[..., Any]]:
-    """The app through which to enqueue, and the task."""
-    from holdfast.cli.connect import find_target, load_app, resolve_target
+    """Return the app to enqueue with, and the task."""
+    from holdfast.cli.connect import find_app_name, load_app, resolve_target
 
     if remote:
-        target = resolve_target(shared).work()
+        target = resolve_target(shared).open_app()
         return target, target.remote(name)
-    if not find_target(shared.app):
-        raise ConfigError("which app has the task? give --app module:app; or --remote if its code lives elsewhere")
+    if not find_app_name(shared.app):
+        raise ConfigError("no app given: pass --app module:app, or --remote if the task's code isn't here")
     app = load_app(shared.app)
     try:
         task = app.registry.get(name)
     except UnknownTask as error:
-        raise UnknownTask(f"{error} (`holdfast tasks` lists them; --remote enqueues any name)") from None
-    return resolve_target(shared, app).work(), task
+        raise UnknownTask(f"{error} (`holdfast tasks` lists all tasks; --remote enqueues any name)") from None
+    return resolve_target(shared, app).open_app(), task
 
 
 def _request(task: Task[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> Request[Any]:
     try:
         return task.request(*positional, **named)
     except BadArguments as error:
-        hint = (
-            """; a number that is meant as text is written '"42"'""" if "expected `str`" in str(error).lower() else ""
-        )
+        hint = """; write a number as a string like this: '"42"'""" if "expected `str`" in str(error).lower() else ""
         raise BadArguments(f"{error}{hint}") from None
 
 
 def _wait(shared: SharedOptions, run: Run[Any], longest: float | None) -> int:
-    """Wait for the end and tell of it."""
+    """Wait for the result and print it."""
     from holdfast.model.codec import display_value, encode
 
     if not shared.json:

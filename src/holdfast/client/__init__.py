@@ -1,1 +1,1 @@
-"""What applications do: enqueue, and look after the runs they made."""
+"""What applications do: enqueue runs, wait for results, and act on runs."""

@@ -137,8 +137,8 @@ class GraphClient:
         run.tenant = graph.graph.tenant
         if result is not None:
             request = graph.graph.added[result].request
-            kept = {"result": result, "task": None if request is None else request.task}
-            run.options = msgspec.json.encode(kept).decode()
+            stored = {"result": result, "task": None if request is None else request.task}
+            run.options = msgspec.json.encode(stored).decode()
         return run
 
     def new_graph(self, graph: CompiledGraph) -> NewGraph:

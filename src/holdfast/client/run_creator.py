@@ -35,7 +35,7 @@ INSTEAD_OF_ENQUEUE = (
 
 
 class RunCreator:
-    """Creates runs for tasks and for the app. Implements `task.Enqueuer`."""
+    """Creates runs for tasks and for the app. Implements `task.EnqueuerProtocol`."""
 
     def __init__(self, client: Client, registry: Registry, keep: int, telemetry: Telemetry) -> None:
         self._client = client

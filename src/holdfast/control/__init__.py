@@ -1,5 +1,7 @@
-"""What operators do: the only way in for the command line, the API and the dashboard. Answers are plain data."""
+"""Everything operators can see and do: the only entry for the CLI, the REST API and the dashboard. Results are plain
+data."""
 
 from holdfast.control.control import Control
+from holdfast.database.faults import DataFault
 
-__all__ = ["Control"]
+__all__ = ["Control", "DataFault"]

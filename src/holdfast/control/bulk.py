@@ -1,7 +1,7 @@
-"""Changing many runs at once: cancel, retry and prune all that fit a filter, in batches of a transaction each.
+"""Bulk actions: cancel, retry or prune all runs that match a filter, in batches of one transaction each.
 
-Look first with `preview`. What does the work is a generator: a batch is done each time it is asked for more, and it may
-be left at any time. What was done is done; asking again goes on with what is left, or with `after` where it was left.
+`preview` reports what an action would change. The actions are generators: each iteration runs one batch, and stopping
+early keeps what is done. A repeated call continues with the remaining runs, or after `after`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from holdfast.model.run import FINAL_STATES, RUN_STATES, RunInfo, RunState
 from holdfast.store import Store
 from holdfast.store.run_reader import RunReader, run_id
 
-BATCH = 200
-SAMPLE = 5
+BATCH_SIZE = 200
+SAMPLE_SIZE = 5
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "prune"]
 
-STATES_OF: dict[BulkAction, frozenset[RunState]] = {
+ACTION_STATES: dict[BulkAction, frozenset[RunState]] = {
     "cancel": frozenset(RUN_STATES) - FINAL_STATES - {"undoing"},
     "retry": frozenset({"failed", "cancelled"}),
     "prune": FINAL_STATES,
 }
-"""In which states runs are that a verb can be done to."""
+"""The states in which a run can be changed by an action."""
 
 
 class BulkPreview(msgspec.Struct, frozen=True):
-    """What a verb would be done to, and some of those, newest first."""
+    """The number of runs that an action would change, and a sample, newest first."""
 
     verb: BulkAction
     count: Estimate
@@ -41,24 +41,24 @@ class BulkPreview(msgspec.Struct, frozen=True):
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
-    """How far it has come."""
+    """The progress of a bulk action."""
 
     looked_at: int
-    """Runs that fitted the filter when they were found."""
+    """Runs that matched the filter."""
     changed: int
-    """Those to which it was done; of `prune`, all that were deleted, families too."""
+    """Runs that were changed; for `prune`, all deleted runs, including descendants."""
     after: str | None
-    """Where to go on; None at the end."""
+    """The cursor to continue after; None at the end."""
 
     @property
     def passed_over(self) -> int:
-        """Those that had changed meanwhile, or to which it can't be done by themselves: nodes, children, runs whose
-        unique name another one has, families in which someone is still at work."""
+        """Matching runs that were not changed: they changed meanwhile, or can't be changed by themselves (nodes,
+        children, runs whose unique name is taken, families with running members)."""
         return max(self.looked_at - self.changed, 0)
 
 
 class BulkControl:
-    """Many runs at once. `by` says who does it, and stands in their histories."""
+    """Actions on all matching runs. `by` names the operator in their histories."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -66,28 +66,27 @@ class BulkControl:
         self._counting = CountControl(store)
 
     def preview(self, verb: BulkAction, asked: RunFilter) -> BulkPreview:
-        """What would be changed; changes nothing."""
+        """Report what an action would change; changes nothing."""
         narrowed = narrow_filter(verb, asked)
         if narrowed is None:
             return BulkPreview(verb, Estimate(0), [])
-        rows = self._store.run_list.page(narrowed, SAMPLE).rows
+        rows = self._store.run_list.page(narrowed, SAMPLE_SIZE).rows
         return BulkPreview(verb, self._counting.fitting(narrowed), [self._reader.info_of(row) for row in rows])
 
     def cancel(
         self, asked: RunFilter, *, reason: str | None = None, by: str | None = None, after: str | None = None
     ) -> Iterator[BulkProgress]:
-        """End all unfinished runs that fit."""
+        """Cancel all matching unfinished runs."""
         error = cancellation_json(reason, check_actor(by))
         return self._batches("cancel", asked, after, lambda runs: self._store.actions.cancel_many(runs, error))
 
     def retry(self, asked: RunFilter, *, by: str | None = None, after: str | None = None) -> Iterator[BulkProgress]:
-        """Send all failed and cancelled runs that fit back to ready."""
-        who = check_actor(by)
-        return self._batches("retry", asked, after, lambda runs: self._store.actions.retry_many(runs, who))
+        """Return all matching failed and cancelled runs to ready."""
+        actor = check_actor(by)
+        return self._batches("retry", asked, after, lambda runs: self._store.actions.retry_many(runs, actor))
 
     def prune(self, asked: RunFilter, *, after: str | None = None) -> Iterator[BulkProgress]:
-        """Delete all ended runs that fit, with all below them, whatever time they were to be kept. Nothing tells of
-        them any more."""
+        """Delete all matching finished runs with their descendants and history, regardless of their retention."""
         return self._batches("prune", asked, after, self._prune)
 
     def _prune(self, runs: Sequence[str]) -> int:
@@ -106,7 +105,7 @@ class BulkControl:
         cursor = None if after is None else str(run_id(after))
         looked_at = changed = 0
         while narrowed is not None:
-            page = self._store.run_list.page(narrowed, BATCH, cursor)
+            page = self._store.run_list.page(narrowed, BATCH_SIZE, cursor)
             if page.rows:
                 changed += act([row.id for row in page.rows])
                 looked_at += len(page.rows)
@@ -118,7 +117,7 @@ class BulkControl:
 
 
 def narrow_filter(verb: BulkAction, asked: RunFilter) -> RunFilter | None:
-    """Those that fit and to which the verb can be done; None when there can't be any."""
-    can = STATES_OF[verb]
-    states = tuple(state for state in RUN_STATES if state in can and (not asked.states or state in asked.states))
+    """Restrict a filter to the states that an action applies to; None if no state remains."""
+    allowed = ACTION_STATES[verb]
+    states = tuple(state for state in RUN_STATES if state in allowed and (not asked.states or state in asked.states))
     return msgspec.structs.replace(asked, states=states) if states else None

@@ -1,4 +1,4 @@
-"""`Control`: all that operators can see and do, by subject, as `control.runs.cancel(…)` and so on."""
+"""`Control`: the operations of operators by subject, such as `control.runs.cancel(…)`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """An operator's door to one database. Only `tasks` and `check` need the code's registry; with
-    it `doctor` says more, and arguments of a fork are checked."""
+    """Inspect and operate one database. `tasks` and `check` need the registry of an app; with it, `doctor` also checks
+    task settings, and the arguments of forks are validated."""
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
-        self._known = known = Registry() if registry is None else registry
+        self._registry = known = Registry() if registry is None else registry
         self.runs = RunControl(store, known)
         self.bulk = BulkControl(store)
         self.counts = CountControl(store)
@@ -52,21 +52,21 @@ class Control:
 
     @cached_property
     def check(self) -> ReplayChecker:
-        """Whether open runs would go on with this code as they began."""
+        """Check whether unfinished runs replay with the current code."""
         from holdfast.control.replay_check import (
-            ReplayChecker,  # with most of the engine, which nothing else here needs
+            ReplayChecker,  # imports most of the engine
         )
 
-        return ReplayChecker(self._store, self._known)
+        return ReplayChecker(self._store, self._registry)
 
     @property
     def database(self) -> str:
-        """The database as it may be shown: without a password."""
+        """The URL of the database without its password."""
         return self._store.database.display_url
 
     @property
     def identity(self) -> str:
-        """What tells these tables from all others; known only to those who can read them."""
+        """A secret that identifies these tables; only clients of the database can read it."""
         return self._store.identity()
 
     def close(self) -> None:

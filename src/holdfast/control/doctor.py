@@ -1,6 +1,6 @@
-"""Looks at a database and says what isn't well with it, what that means, and what to do. Changes nothing.
+"""Diagnose a database: collect facts and report findings with their meaning and remedy. Changes nothing.
 
-The facts come from the store; what they mean is in `symptoms.py`.
+The store provides the facts; `health_checks.py` interprets them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from holdfast.task.registry import Registry
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """What was looked at, and what was found, the worst first."""
+    """The checks that ran, and their findings, most severe first."""
 
     looked_at: list[str]
     findings: list[Finding]
 
     @property
     def well(self) -> bool:
-        """Whether nothing is wrong."""
+        """Tell whether there are no findings of level `wrong`."""
         return all(finding.level != "wrong" for finding in self.findings)
 
 
 class Doctor:
-    """Only settings of tasks need the code's registry."""
+    """Runs all health checks. Only the check of task settings needs the registry."""
 
     def __init__(self, store: Store, registry: Registry, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -44,68 +44,68 @@ class Doctor:
         self._clock = clock
 
     def examine(self) -> HealthReport:
-        """Look at everything."""
+        """Run all checks."""
         tables = list(self._tables())
-        looks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
+        checks: dict[str, Callable[[], Iterator[Finding]]] = {"schema": lambda: iter(tables)}
         if not tables:
-            looks |= self._of_server if self._store.health.on_postgres else self._of_file
-            looks |= {"workers and runs": self._work, "unknown tasks": self._lanes}
+            checks |= self._server_checks if self._store.health.on_postgres else self._file_checks
+            checks |= {"workers and runs": self._work, "unknown tasks": self._lanes}
         self._registry.load()
         if self._registry.names():
-            looks["settings"] = lambda: health_checks.of_tasks(TaskControl(self._registry).list())
-        found = [finding for look in looks.values() for finding in look()]
-        return HealthReport(list(looks), sorted(found, key=lambda finding: finding.level, reverse=True))
+            checks["settings"] = lambda: health_checks.check_tasks(TaskControl(self._registry).list())
+        found = [finding for check in checks.values() for finding in check()]
+        return HealthReport(list(checks), sorted(found, key=lambda finding: finding.level, reverse=True))
 
     @property
-    def _of_server(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+    def _server_checks(self) -> dict[str, Callable[[], Iterator[Finding]]]:
         health = self._store.health
         return {
             "clocks": self._clocks,
-            "server": lambda: health_checks.of_server(health.server(), WorkerControl(self._store).list()),
-            "old snapshots": lambda: health_checks.of_holders(health.snapshot_holders()),
-            "bloat": lambda: health_checks.of_bloat(health.bloat()),
+            "server": lambda: health_checks.check_server(health.server(), WorkerControl(self._store).list()),
+            "old snapshots": lambda: health_checks.check_holders(health.snapshot_holders()),
+            "bloat": lambda: health_checks.check_bloat(health.bloat()),
         }
 
     @property
-    def _of_file(self) -> dict[str, Callable[[], Iterator[Finding]]]:
-        return {"file": lambda: health_checks.of_file(self._store.health.file())}
+    def _file_checks(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+        return {"file": lambda: health_checks.check_file(self._store.health.file())}
 
     def _tables(self) -> Iterator[Finding]:
         try:
-            yield from health_checks.of_tables(self._store.version(), newest_version())
+            yield from health_checks.check_tables(self._store.version(), newest_version())
         except SchemaAhead as error:
             yield Finding(
-                "schema", "wrong", str(error), "this code is older than the tables and refuses to work on them",
+                "schema", "wrong", str(error), "this release is older than the schema and refuses to use it",
                 "install the newer release here too",
             )  # fmt: skip
 
     def _clocks(self) -> Iterator[Finding]:
-        """The nearest of a few looks: an answer may take its time."""
+        """Take the smallest of three measurements: the round trip distorts each of them."""
         differences = []
         for _ in range(3):
             before = self._clock()
             theirs = self._store.stats.now() / MICROS_PER_SECOND
             differences.append(theirs - (before + self._clock()) / 2)
-        yield from health_checks.of_clocks(min(differences, key=abs))
+        yield from health_checks.check_clocks(min(differences, key=abs))
 
     def _work(self) -> Iterator[Finding]:
         due = self._store.timers.due()
         overdue = 0.0 if due.scheduled is None else -due.scheduled / MICROS_PER_SECOND
         workers = WorkerControl(self._store).list()
-        yield from health_checks.of_workers(workers, sum(self._ready().values()), overdue)
-        yield from health_checks.of_worker_health(workers)
+        yield from health_checks.check_workers(workers, sum(self._ready().values()), overdue)
+        yield from health_checks.check_worker_health(workers)
 
     def _lanes(self) -> Iterator[Finding]:
         paused = {queue.name for queue in self._store.queues.list_all() if queue.paused}
-        yield from health_checks.of_lanes(self._ready(), WorkerControl(self._store).list(), paused)
+        yield from health_checks.check_lanes(self._ready(), WorkerControl(self._store).list(), paused)
         known = self._store.lanes.refresh()
         runs: Counter[int] = Counter()
         for counted in self._store.counts.unfinished().values():
             runs.update({lane: number for lane, number in counted.by_lane.items() if lane not in known})
-        yield from health_checks.of_missing_lanes(runs)
+        yield from health_checks.check_missing_lanes(runs)
 
     def _ready(self) -> dict[tuple[str, str], int]:
-        """Ready runs by queue and task; counted no further than to a bound."""
+        """Count ready runs by queue and task, up to a bound."""
         counted = self._store.counts.unfinished().get("ready")
         lanes = self._store.lanes.refresh()
         by_lane = {} if counted is None else counted.by_lane

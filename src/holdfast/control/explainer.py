@@ -1,4 +1,4 @@
-"""Why a run isn't running: the exact reasons, each with a code for programs and words for people."""
+"""Explain why a run isn't running. Each reason has a code for programs and a text for people."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.control.graphs import how_to_conclude
-from holdfast.control.limits import shown_key, shown_place
+from holdfast.control.graphs import complete_command
+from holdfast.control.limits import decode_key, format_counter
 from holdfast.control.runs import WaitInfo, waits_of
 from holdfast.control.workers import WorkerControl, WorkerInfo
 from holdfast.errors import RunNotFound
@@ -23,7 +23,7 @@ from holdfast.store.limits import CounterState, parse_counter_key
 from holdfast.store.run_queries import RunDetailRow, RunRow
 from holdfast.store.run_reader import RunReader
 
-SHOWN = 5
+MAX_NAMES = 5
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -36,21 +36,21 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A run, and why it isn't running; or who runs it."""
+    """A run with the reasons why it isn't running, or the worker that runs it."""
 
     run: RunInfo[Any]
     reasons: list[Reason]
 
 
 class Explainer:
-    """Looks for reasons; changes nothing."""
+    """Finds the reasons; changes nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = RunReader(store)
 
     def why(self, id: UUID, tenant: str | None = None) -> Explanation:
-        """Why a run isn't running. For one tenant: without naming runs of others."""
+        """Explain why a run isn't running. With a tenant, runs of other tenants aren't named."""
         row = self._reader.row(id)
         more = self._store.queries.details(str(id))
         if more is None:
@@ -65,7 +65,7 @@ class Explainer:
         elif row.kind == "graph":
             yield from self._graph(row, tenant)
         elif row.is_running:
-            yield self._at_work(row)
+            yield self._running(row)
         elif row.state == "scheduled":
             yield _scheduled(row)
         elif row.state == "blocked":
@@ -75,17 +75,17 @@ class Explainer:
         else:
             yield from self._ready(row, more, tenant)
 
-    # At work, or waiting for others
+    # Running or waiting
 
-    def _at_work(self, row: RunRow) -> Reason:
+    def _running(self, row: RunRow) -> Reason:
         workers = self._workers()
         worker = next((each for each in workers if each.session == row.session), None)
         since = None if row.claimed_at is None else to_datetime(row.claimed_at)
         who = row.session if worker is None else worker.name
-        trouble = _taken_over(workers) if worker is None or worker.state == "dead" else ""
+        trouble = _recovery(workers) if worker is None or worker.state == "dead" else ""
         if worker is not None and worker.state == "unhealthy":
-            trouble = f"; that worker is unhealthy: {worker.problem}"
-        text = f"it is running: worker {who} has it since {_time(since)}, attempt {row.attempt}{trouble}"
+            trouble = f"; the worker is unhealthy: {worker.problem}"
+        text = f"attempt {row.attempt} runs on worker {who} since {_time(since)}{trouble}"
         return Reason("running", text, {"worker": row.session, "since": since, "attempt": row.attempt})
 
     def _gate(self, row: RunRow, more: RunDetailRow) -> Iterator[Reason]:
@@ -94,30 +94,34 @@ class Explainer:
             return
         until = "" if more.deadline is None else f", until {_time(to_datetime(more.deadline))}"
         assert row.parent is not None
-        text = f"it is a gate that somebody has to complete{until}: {how_to_conclude(row.parent, str(row.node))}"
+        text = f"waiting for approval{until}: {complete_command(row.parent, str(row.node))}"
         yield Reason("gate", text, {"graph": row.parent, "gate": row.node})
 
     def _graph(self, row: RunRow, tenant: str | None) -> Iterator[Reason]:
         nodes = self._store.queries.node_overview(row.id)
         for gate in self._store.queries.gates(row.id):
             if gate.state == "waiting":
-                command = how_to_conclude(gate.graph, gate.node)
-                text = f"it waits for somebody to complete gate {gate.node}: {command}"
+                command = complete_command(gate.graph, gate.node)
+                text = f"waiting for approval of gate {gate.node}: {command}"
                 yield Reason("gate", text, {"graph": str(gate.graph), "gate": gate.node})
-        under_way = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
-        for node in under_way[:SHOWN]:
+        active = [node for node in nodes if node.state in ("ready", "scheduled", "running", "undoing")]
+        for node in active[:MAX_NAMES]:
             reasons = self.why(UUID(str(node.id)), tenant).reasons
             yield from (_of_node(str(node.node), reason) for reason in reasons)
-        if len(under_way) > SHOWN:
-            names = [str(node.node) for node in under_way]
-            yield Reason("nodes", f"{len(names) - SHOWN:,} more nodes are under way", {"nodes": names})
+        if len(active) > MAX_NAMES:
+            names = [str(node.node) for node in active]
+            yield Reason("nodes", f"{len(names) - MAX_NAMES:,} more active nodes", {"nodes": names})
         waiting = [str(node.node) for node in nodes if node.state == "waiting" and node.kind is None]
         if waiting:
-            yield Reason("nodes", f"{_some('node', waiting)} {_are(waiting)} waiting", {"nodes": waiting})
+            yield Reason(
+                "nodes",
+                f"{_list_names('node', waiting)} {'is' if len(waiting) == 1 else 'are'} waiting",
+                {"nodes": waiting},
+            )
 
     def _blocked(self, row: RunRow) -> Reason:
         if row.node is None:
-            text = "its parent lets only so many children of this map be at work at once"
+            text = "the parent's map has reached its concurrency limit"
             return Reason("concurrency", text, {"parent": row.parent})
         assert row.parent is not None
         left = {
@@ -126,29 +130,27 @@ class Explainer:
             if state not in FINAL_STATES
         }
         if not left:
-            return Reason("next", f"it is a node of graph run {row.parent}, and has just been decided")
-        told = ", ".join(f"{name} ({state})" for name, state in list(left.items())[:SHOWN])
-        others = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
-        return Reason("nodes", f"it is a node of graph run {row.parent} and waits for {told}{others}", {"nodes": left})
+            return Reason("next", f"its dependencies in graph run {row.parent} have just finished")
+        names = ", ".join(f"{name} ({state})" for name, state in list(left.items())[:MAX_NAMES])
+        others = f" and {len(left) - MAX_NAMES:,} more" if len(left) > MAX_NAMES else ""
+        return Reason("nodes", f"waiting for {names}{others} in graph run {row.parent}", {"nodes": left})
 
     # Ready
 
     def _ready(self, row: RunRow, more: RunDetailRow, tenant: str | None) -> Iterator[Reason]:
         if row.held == "full" and more.parked_on is not None:
-            yield self._limited(more.parked_on, tenant)
+            yield self._limit_reason(more.parked_on, tenant)
         elif row.held == "quiescing":
-            who = f"worker {row.session}" if row.session else "the worker of the run before it"
-            yield Reason("quiescing", f"{who} hasn't released it yet", {"worker": row.session})
+            worker = f"worker {row.session}" if row.session else "the previous worker"
+            yield Reason("quiescing", f"{worker} hasn't released it yet", {"worker": row.session})
         elif row.held == "isolated":
             text = (
-                "it is isolated: its last worker processes died while they ran it beside other runs. It waits for a"
-                " worker without other runs, so that the run that kills its process can be identified"
+                "isolated: its last worker processes died while other runs were running in them; waiting for a worker"
+                " without other runs, to find out which run kills its process"
             )
             yield Reason("isolated", text)
         elif row.held is not None:
-            text = (
-                f"it is held for {row.held!r}, which isn't a reason that Holdfast knows: cancel it and enqueue it anew"
-            )
+            text = f"held for the unknown reason {row.held!r}: cancel it and enqueue it again"
             yield Reason("held", text, {"held": row.held})
         queue = next((each for each in self._store.queues.list_all() if each.name == row.queue), None)
         if queue is not None and queue.paused:
@@ -157,43 +159,43 @@ class Explainer:
         elif row.held is None:
             yield self._unclaimed(row)
 
-    def _limited(self, place: str, tenant: str | None) -> Reason:
-        name, key = parse_counter_key(place)
-        counter = self._store.limits.counter(place)
+    def _limit_reason(self, counter_id: str, tenant: str | None) -> Reason:
+        name, key = parse_counter_key(counter_id)
+        counter = self._store.limits.counter(counter_id)
         holders = [
             {"run": str(id), "task": task, "worker": session}
-            for id, task, _, session, _, whose in self._store.limits.holders(place, SHOWN)
+            for id, task, _, session, _, whose in self._store.limits.holders(counter_id, MAX_NAMES)
             if tenant in (None, whose)
         ]
-        data = {"limit": name, "key": shown_key(key), "holders": holders}
-        return Reason("limit", f"limit {shown_place(place)} {_fullness(counter, holders)}", data)
+        data = {"limit": name, "key": decode_key(key), "holders": holders}
+        return Reason("limit", f"limit {format_counter(counter_id)} {_limit_text(counter, holders)}", data)
 
     def _unclaimed(self, row: RunRow) -> Reason:
         alive = [worker for worker in self._workers() if worker.state != "dead"]
         if not alive:
-            return Reason("no_worker", "no worker is alive: holdfast worker")
+            return Reason("no_worker", "no worker is running; start one with `holdfast worker`")
         serving = [worker for worker in alive if worker.queues is None or row.queue in worker.queues]
         if not serving:
-            text = f"no worker serves queue {row.queue}; alive are {_names(alive)}"
+            text = f"no worker serves queue {row.queue}; running: {_names(alive)}"
             return Reason("no_queue", text, {"queue": row.queue, "workers": [worker.name for worker in alive]})
-        knowing = [worker for worker in serving if worker.tasks is None or row.task in worker.tasks]
-        if not knowing:
-            text = f"no worker knows task {row.task}; alive are {_names(serving)}"
+        eligible = [worker for worker in serving if worker.tasks is None or row.task in worker.tasks]
+        if not eligible:
+            text = f"no worker has the code of task {row.task}; running: {_names(serving)}"
             return Reason("unknown_task", text, {"task": row.task, "workers": [worker.name for worker in serving]})
-        healthy = [worker for worker in knowing if worker.state != "unhealthy"]
+        healthy = [worker for worker in eligible if worker.state != "unhealthy"]
         if not healthy:
-            problems = "; ".join(f"{worker.name}: {worker.problem}" for worker in knowing[:SHOWN])
-            text = f"no worker that could run it is healthy: {problems}"
-            return Reason("unhealthy", text, {"workers": [worker.name for worker in knowing]})
-        knowing = healthy
-        busy = [worker for worker in knowing if worker.concurrency is not None and worker.runs >= worker.concurrency]
-        full = self._without_process_slot(row.task, [worker for worker in knowing if worker not in busy])
-        if len(busy) + len(full) == len(knowing):
+            problems = "; ".join(f"{worker.name}: {worker.problem}" for worker in eligible[:MAX_NAMES])
+            text = f"no eligible worker is healthy: {problems}"
+            return Reason("unhealthy", text, {"workers": [worker.name for worker in eligible]})
+        eligible = healthy
+        busy = [worker for worker in eligible if worker.concurrency is not None and worker.runs >= worker.concurrency]
+        full = self._without_process_slot(row.task, [worker for worker in eligible if worker not in busy])
+        if len(busy) + len(full) == len(eligible):
             taken = [f"all slots of {_names(busy)}"] * bool(busy)
             taken += [f"all process slots of {_names(full)}"] * bool(full)
             data = {"workers": [each.name for each in (*busy, *full)], "process": bool(full)}
-            return Reason("busy", f"{' and '.join(taken)} are taken", data)
-        return Reason("next", f"it is ready: {_names(knowing)} will take it when its turn comes")
+            return Reason("busy", f"{' and '.join(taken)} are in use", data)
+        return Reason("next", f"ready to be claimed by {_names(eligible)}")
 
     def _without_process_slot(self, task: str, workers: list[WorkerInfo]) -> list[WorkerInfo]:
         """Return the workers that run the task in processes and have no free process slot."""
@@ -210,11 +212,11 @@ class Explainer:
         return WorkerControl(self._store).list()
 
 
-def _taken_over(workers: list[WorkerInfo]) -> str:
-    """What becomes of a run whose worker is dead."""
+def _recovery(workers: list[WorkerInfo]) -> str:
+    """Say what happens to a run whose worker is dead."""
     if any(worker.state != "dead" for worker in workers):
-        return ", whose lease is over: it will be taken over"
-    return ", whose lease is over, and no worker is alive to take it over: holdfast worker"
+        return "; its lease has expired, another worker will recover the run"
+    return "; its lease has expired and no worker is running to recover the run; start one with `holdfast worker`"
 
 
 def _of_node(node: str, reason: Reason) -> Reason:
@@ -224,52 +226,48 @@ def _of_node(node: str, reason: Reason) -> Reason:
 def _ended(row: RunRow) -> Reason:
     at = None if row.finished_at is None else to_datetime(row.finished_at)
     error = "" if row.error is None else f": {error_from_json(row.error)}"
-    return Reason("ended", f"it has ended: {row.state} at {_time(at)}{error}", {"state": row.state, "at": at})
+    return Reason("ended", f"finished: {row.state} at {_time(at)}{error}", {"state": row.state, "at": at})
 
 
 def _scheduled(row: RunRow) -> Reason:
     at = None if row.due_at is None else to_datetime(row.due_at)
     if row.error is not None:
-        text = f"attempt {row.attempt} failed ({error_from_json(row.error)}); the next begins at {_time(at)}"
+        text = f"attempt {row.attempt} failed ({error_from_json(row.error)}); the next attempt starts at {_time(at)}"
         return Reason("retry", text, {"at": at, "attempt": row.attempt})
-    return Reason("time", f"it is to start at {_time(at)}", {"at": at})
+    return Reason("time", f"scheduled for {_time(at)}", {"at": at})
 
 
 def _awaited(wait: WaitInfo) -> Reason:
     until = "" if wait.due_at is None else f", until {_time(wait.due_at)}"
     what = {
-        "sleep": "it sleeps" + (f" ({wait.name})" if wait.name else ""),
-        "event": f"it waits for event {wait.name}",
-        "message": f"it waits for a message on {wait.name}",
-        "children": f"it waits for {wait.pending} of its children ({wait.name})",
+        "sleep": "sleeping" + (f" ({wait.name})" if wait.name else ""),
+        "event": f"waiting for event {wait.name}",
+        "message": f"waiting for a message on topic {wait.name}",
+        "children": f"waiting for {wait.pending} {'child' if wait.pending == 1 else 'children'} ({wait.name})",
     }[wait.kind]
     return Reason(wait.kind, what + until, {"name": wait.name, "until": wait.due_at, "pending": wait.pending})
 
 
-def _fullness(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
+def _limit_text(counter: CounterState | None, holders: list[dict[str, Any]]) -> str:
     if counter is not None and counter.concurrency is not None and counter.used >= counter.concurrency:
         runs = ", ".join(holder["run"] for holder in holders)
-        return f"is full: {counter.used} of {counter.concurrency} permits are held by {runs or 'others'}"
+        return f"is full: {counter.used} of {counter.concurrency} permits are held by {runs or 'other runs'}"
     if counter is not None and counter.rate is not None and counter.started >= counter.rate.starts:
         seconds = counter.rate.period / MICROS_PER_SECOND
-        return f"is full: {counter.started} of {counter.rate.starts} were started within the last {seconds:g} s"
-    return "was full and has room again: it is looked at soon"
+        return f"is full: {counter.started} of {counter.rate.starts} starts used in the last {seconds:g} s"
+    return "was full and has room again; the run will be released soon"
 
 
 def _time(at: datetime | None) -> str:
-    return "some time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return "an unknown time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _names(workers: list[WorkerInfo]) -> str:
-    return _some("worker", [worker.name for worker in workers])
+    return _list_names("worker", [worker.name for worker in workers])
 
 
-def _some(what: str, names: list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return f"{what}{'s' if len(names) > 1 else ''} {shown}" + (
-        f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+def _list_names(noun: str, names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{noun}{'s' if len(names) > 1 else ''} {shown}" + (
+        f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
     )
-
-
-def _are(names: list[str]) -> str:
-    return "are" if len(names) > 1 else "is"

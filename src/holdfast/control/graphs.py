@@ -1,4 +1,4 @@
-"""Graphs for operators: their nodes in layers, what each waits for and why it was skipped; gates, and their ends."""
+"""Graphs and gates: nodes in layers with their dependencies and errors; gates and their decisions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from holdfast.store.graphs import gate_completed, gate_failed
 from holdfast.store.run_queries import GateRow, NodeRow
 from holdfast.store.run_reader import RunReader
 
-FEW_NODES = 20
-"""A graph within a graph that has no more nodes is read with it,"""
-MOST_GRAPHS = 20
-"""but no more graphs than these."""
+MAX_NESTED_NODES = 20
+"""Nested graphs with at most this many nodes are read with their parent."""
+MAX_NESTED_GRAPHS = 20
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -38,44 +37,44 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """The name of the task, or of the graph."""
     state: RunState
     layer: int
-    """Nodes that need nothing are in layer 1, others in the one behind the last that they need."""
+    """Nodes without dependencies are in layer 1, others one layer after their last dependency."""
     needs: dict[str, str]
-    """The nodes that it needs, and how: they must be `done`, `failed` or `finished`, or a `condition` looks at them."""
+    """Its dependencies, and how: they must be `done`, `failed` or `finished`, or a `condition` evaluates them."""
     waits_for: list[str]
-    """Those of them that are unfinished, while it is blocked."""
+    """The unfinished dependencies, while it is blocked."""
     conditions: str | None
-    """What must be true beyond that others have ended, as it is written in code."""
+    """Its condition, as written in code."""
     error: ErrorInfo | None
-    """Why it failed, or was skipped."""
+    """Why it failed or was skipped."""
     attempt: int
     started_at: datetime | None
     finished_at: datetime | None
     due_at: datetime | None
     held: str | None
     counts: dict[str, int] | None = None
-    """How many nodes a graph has, by state; none before it begins."""
+    """The number of nodes of a nested graph, by state; empty before it starts."""
     graph: GraphInfo | None = None
-    """A graph itself, where it is small."""
+    """The nested graph itself, if it is small."""
 
 
 class GateInfo(msgspec.Struct, frozen=True):
-    """A gate of a graph, or of a graph within it."""
+    """A gate of a graph or of a nested graph."""
 
     name: str
     id: UUID
     graph: UUID
-    """The run whose gate it is."""
+    """The graph run that the gate belongs to."""
     state: RunState
     since: datetime | None
-    """Since when it is open."""
+    """When it opened."""
     until: datetime | None
-    """When it times out,"""
+    """When it times out."""
     on_timeout: Literal["fail", "skip", "complete"]
-    """and what becomes of it then."""
+    """What happens on a timeout."""
     early: str | None
-    """How it will end when it opens, `done` or `failed`, where somebody has said so already."""
+    """The outcome, `done` or `failed`, if it was decided before it opened."""
     schema: dict[str, Any] | None
-    """What its output must be like, as JSON Schema."""
+    """The JSON Schema of its output."""
 
 
 class GraphInfo(msgspec.Struct, frozen=True):
@@ -83,47 +82,47 @@ class GraphInfo(msgspec.Struct, frozen=True):
 
     id: UUID
     counts: dict[str, int]
-    """How many nodes there are, by state."""
+    """The number of nodes, by state."""
     nodes: list[NodeInfo] = msgspec.field(default_factory=list)
     gates: list[GateInfo] = msgspec.field(default_factory=list)
-    """Its gates, and those of graphs within it."""
+    """Its gates, including those of nested graphs."""
 
 
 class GraphControl:
-    """Runs whose nodes are runs."""
+    """Reads graphs and decides gates."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reader = RunReader(store)
 
     def read(self, id: UUID) -> GraphInfo:
-        """A graph with its nodes and gates; GraphError when the run is none."""
+        """Read a graph with its nodes and gates; GraphError if the run isn't a graph."""
         self._reader.graph_row(id)
-        return self._read(id, self.gates(id), [MOST_GRAPHS])
+        return self._read(id, self.gates(id), [MAX_NESTED_GRAPHS])
 
     def gates(self, id: UUID) -> list[GateInfo]:
-        """The gates of a graph and of graphs within it; GraphError when the run is none."""
+        """List the gates of a graph and its nested graphs; GraphError if the run isn't a graph."""
         self._reader.graph_row(id)
         return [_gate(row) for row in self._store.queries.gates(str(id))]
 
     def node(self, id: UUID, name: str) -> UUID:
-        """The id of a node of a graph."""
+        """Return the run id of a node."""
         self._reader.graph_row(id)
         found = self._store.queries.node_id(str(id), check_name(name, "the name of a node"))
         if found is None:
-            raise GraphError(f"graph run {id} has no node {name!r}; `holdfast show {id}` shows those that it has")
+            raise GraphError(f"graph run {id} has no node {name!r}; `holdfast show {id}` lists its nodes")
         return UUID(found)
 
     def complete(self, id: UUID, gate: str, output: Any = None, by: str | None = None) -> bool:
-        """Finish a gate with an output; False when that had been done before. `by` says who did it."""
+        """Complete a gate with an output; False if it had already been completed so. `by` names the operator."""
         return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_completed(gate, output, by))
 
     def fail(self, id: UUID, gate: str, error: str, by: str | None = None) -> bool:
-        """Let a gate fail, with a message; False when that had been done before."""
+        """Fail a gate with a message; False if it had already failed so."""
         return self._store.graphs.conclude_gate(str(id), _gate_name(gate), gate_failed(gate, error, by))
 
-    def _read(self, id: UUID, gates: list[GateInfo], left: list[int]) -> GraphInfo:
-        """`left`: how many graphs within it may be read."""
+    def _read(self, id: UUID, gates: list[GateInfo], budget: list[int]) -> GraphInfo:
+        """Read a graph. `budget` holds the number of nested graphs that may still be read."""
         rows = self._store.queries.node_overview(str(id))
         needs = _needs(rows, self._store.queries.edges(str(id)))
         layers = layers_of(needs)
@@ -133,15 +132,15 @@ class GraphControl:
         for row in rows:
             counts = within.get(str(row.id), {})
             graph = None
-            if row.kind == "graph" and 0 < sum(counts.values()) <= FEW_NODES and left[0] > 0:
-                left[0] -= 1
-                graph = self._read(UUID(str(row.id)), [], left)
+            if row.kind == "graph" and 0 < sum(counts.values()) <= MAX_NESTED_NODES and budget[0] > 0:
+                budget[0] -= 1
+                graph = self._read(UUID(str(row.id)), [], budget)
             nodes.append(_node(row, layers[row.node], needs[row.node], unfinished, counts, graph))
         return GraphInfo(id, dict(Counter(row.state for row in rows)), nodes, gates)
 
 
 def layers_of(needs: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """The layer of each node: the longest way to it from a node that needs nothing."""
+    """Compute the layer of each node: the length of the longest path from a node without dependencies."""
     behind: dict[str, list[str]] = {}
     left = {}
     for node, needed in needs.items():
@@ -169,9 +168,9 @@ def _needs(rows: Sequence[NodeRow], edges: Iterable[tuple[str, str]]) -> dict[st
     names = {str(row.id): row.node for row in rows}
     needs: dict[str, list[str]] = {row.node: [] for row in rows}
     for needed, node in edges:
-        if needed in names and node in names:  # else it came between two looks
+        if needed in names and node in names:  # else it was added between the two reads
             needs[names[node]].append(names[needed])
-    order = {name: place for place, name in enumerate(needs)}
+    order = {name: at for at, name in enumerate(needs)}
     return {name: sorted(some, key=order.__getitem__) for name, some in needs.items()}
 
 
@@ -179,8 +178,8 @@ def _node(
     row: NodeRow, layer: int, needs: list[str], unfinished: set[str], counts: dict[str, int], graph: GraphInfo | None
 ) -> NodeInfo:
     rule = None if row.plan is None else msgspec.json.decode(row.plan).get("rule")
-    said = dependency_modes(rule)
-    otherwise = "done" if rule is None else "condition"  # its output has a default
+    modes = dependency_modes(rule)
+    default = "done" if rule is None else "condition"  # an output with a default
     return NodeInfo(
         name=row.node,
         id=UUID(str(row.id)),
@@ -188,7 +187,7 @@ def _node(
         task=row.task,
         state=row.state,
         layer=layer,
-        needs={name: said.get(name, otherwise) for name in needs},
+        needs={name: modes.get(name, default) for name in needs},
         waits_for=[name for name in needs if name in unfinished] if row.state == "blocked" else [],
         conditions=condition_text(rule),
         error=None if row.error is None else error_from_json(row.error),
@@ -223,40 +222,40 @@ def _gate_name(name: str) -> str:
     return check_name(name, "the name of a gate")
 
 
-def how_to_conclude(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
-    """The command that completes a gate."""
+def complete_command(graph: UUID | str, gate: str, *, typed: bool = False) -> str:
+    """Return the command that completes a gate."""
     return f"holdfast gate {graph} {shlex.quote(gate)} complete{' OUTPUT' if typed else ''}"
 
 
-MOST = 1000
+MAX_OPEN_GATES = 1000
 
 
 class OpenGate(msgspec.Struct, frozen=True):
-    """A gate that somebody has to complete."""
+    """A gate that waits for a decision."""
 
     id: UUID
     name: str
     graph: UUID
-    """The run whose gate it is,"""
+    """The graph run that the gate belongs to."""
     task: str
-    """and the name of that graph."""
+    """The name of the graph."""
     tenant: str | None
     created_at: datetime
     until: datetime | None
     """When it times out."""
     schema: dict[str, Any] | None
-    """What its output must be like, as JSON Schema."""
+    """The JSON Schema of its output."""
 
 
 class GateControl:
-    """What waits for people. How a gate is completed is in `graphs.py`."""
+    """Lists open gates across all graphs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def open(self, tenant: str | None = None, limit: int = 100) -> list[OpenGate]:
-        """Gates that wait, of one tenant's graphs or all, the oldest first, but no more than that."""
-        rows = self._store.queries.open_gates(tenant, min(limit, MOST))
+        """List open gates of one tenant or all, oldest first."""
+        rows = self._store.queries.open_gates(tenant, min(limit, MAX_OPEN_GATES))
         return [
             OpenGate(
                 id=UUID(str(id)),

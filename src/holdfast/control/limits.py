@@ -1,4 +1,4 @@
-"""Limits for operators: what they allow, what is in use, who waits for them."""
+"""Limits with their usage and the runs that wait for them."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ class CounterInfo(msgspec.Struct, frozen=True):
     """One counter of a limit."""
 
     key: Any
-    """What it is for; None where the limit has only one."""
+    """The key that it counts; None if the limit isn't keyed."""
     used: int
     """Permits in use."""
     started: int
     """Runs started within the last period."""
     parked: int
-    """Runs that wait for it; at most 1,000 are counted."""
+    """Waiting runs; counted up to 1,000."""
 
 
 class LimitInfo(msgspec.Struct, frozen=True):
-    """A limit as it was when it was read."""
+    """A limit with its usage."""
 
     name: str
     concurrency: int | None
     rate: int | None
-    """Starts within a period."""
+    """Starts per period."""
     period: float | None
-    """Seconds."""
+    """The period in seconds."""
     counters: list[CounterInfo]
-    """Those in use or waited for, the busiest first."""
+    """Counters with used permits or waiting runs, busiest first."""
 
 
 class LimitControl:
-    """Limits and their counters."""
+    """Lists limits with their counters."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def list(self, name: str | None = None) -> list[LimitInfo]:
-        """Every limit, or the one of that name."""
+        """List all limits, or the one with this name."""
         declared = [limit for limit in self._store.limits.list_all() if name is None or limit.name == name]
         if name is not None and not declared:
             known = ", ".join(limit.name for limit in self._store.limits.list_all())
-            raise ConfigError(f"there is no limit {name!r}" + (f"; there are {known}" if known else ""))
+            raise ConfigError(f"limit {name!r} does not exist" + (f"; known limits: {known}" if known else ""))
         counters = self._store.limits.counters(name)
         return [
             LimitInfo(
@@ -61,14 +61,14 @@ class LimitControl:
         ]  # fmt: skip
 
 
-def shown_place(place: str) -> str:
-    """A counter in words: the name of its limit, and its key where it has one."""
-    name, key = parse_counter_key(place)
+def format_counter(counter_id: str) -> str:
+    """Name a counter: its limit, and its key if it has one."""
+    name, key = parse_counter_key(counter_id)
     return f"{name} for {key}" if key else name
 
 
-def shown_key(key: str) -> Any:
-    """What a counter is for; None where its limit has only one."""
+def decode_key(key: str) -> Any:
+    """Decode the key of a counter; None if its limit isn't keyed."""
     try:
         return msgspec.json.decode(key) if key else None
     except msgspec.DecodeError:  # a corrupt row
@@ -76,4 +76,4 @@ def shown_key(key: str) -> Any:
 
 
 def _counter(counter: CounterState) -> CounterInfo:
-    return CounterInfo(shown_key(counter.key), counter.used, counter.started, counter.parked)
+    return CounterInfo(decode_key(counter.key), counter.used, counter.started, counter.parked)

@@ -1,4 +1,4 @@
-"""The database as a whole for operators: its tables' version, migrating, pruning by hand."""
+"""Maintenance of the database: schema version, migrations, pruning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.store.retention import LOWEST_RUN_ID
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
-    """How the tables stand to this code. Version 0: there are none."""
+    """The schema version of the database and of this code. Version 0: no tables."""
 
     version: int
     newest: int
@@ -21,29 +21,31 @@ class SchemaStatus(msgspec.Struct, frozen=True):
 
 
 class Maintenance:
-    """What is done now and then."""
+    """Migrates the schema and prunes finished runs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def tables(self) -> SchemaStatus:
-        """The version of the tables and what would be applied; changes nothing."""
+        """Return the schema version and the pending migrations; changes nothing."""
         version = self._store.version()
         return SchemaStatus(version, newest_version(), [each.name for each in migrations() if each.number > version])
 
     def migrate(self) -> list[str]:
-        """Make the tables, or bring them up to date; the migrations that were applied now."""
+        """Create or migrate the tables, and return the applied migrations."""
         return self._store.migrate()
 
     def count_old(self, older_than: Duration | None = None) -> int:
-        """How many runs `prune` would delete now."""
+        """Count the runs that `prune` would delete."""
         if older_than is None:
             return self._store.retention.count_expired()
         return self._store.retention.count_older(to_micros(older_than, "older_than"))
 
     def prune(self, older_than: Duration | None = None, progress: Callable[[int], None] = lambda _count: None) -> int:
-        """Delete finished runs whose time to be kept is over, or all that ended longer ago than that, in batches with
-        a transaction each; `progress` is told the count after each. How many were deleted."""
+        """Delete expired runs, or all that finished before `older_than`, in batches of one transaction each.
+
+        Calls `progress` with the count after each batch, and returns the total.
+        """
         pruned = 0
         age = None if older_than is None else to_micros(older_than, "older_than")
         after: str | None = LOWEST_RUN_ID

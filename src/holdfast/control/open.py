@@ -1,4 +1,4 @@
-"""From a database URL to a `Control` that looks before it touches: it makes no file and no tables."""
+"""Open a `Control` from a database URL without creating a file or tables."""
 
 from __future__ import annotations
 
@@ -13,31 +13,49 @@ from holdfast.store import Store
 from holdfast.task.registry import Registry
 
 IN_MEMORY = "sqlite:///:memory:"
+DEFAULT_SCHEMA = "holdfast"
 
 
 def open_control(
     url: str,
-    schema: str = "holdfast",
+    schema: str = DEFAULT_SCHEMA,
     registry: Registry | None = None,
     *,
     payloads: Payloads | None = None,
     make: bool = False,
 ) -> Control:
-    """The control of a database. `registry` and `payloads`: an app's (`app.registry`, `app.store.payloads`), for what
-    needs its code, and for an app with a `codec` or sizes of its own. A SQLite file that isn't there is an error,
-    unless `make` is set; tables are neither made nor migrated before someone asks for it."""
+    """Open the control of a database.
+
+    `registry` and `payloads` come from an app (`app.registry`, `app.store.payloads`): pass them for operations that
+    need its code, and for an app with a `codec` or its own size limits. A missing SQLite file is an error unless `make`
+    is set. Tables are created or migrated only by `control.upkeep.migrate()`.
+    """
     database = open_database(url, schema)
     if database.dialect.name == "sqlite" and not make:
         path = sqlite_path(url)
         if path != ":memory:" and not Path(path).absolute().parent.is_dir():
-            raise ConfigError(f"the folder of {path} doesn't exist: make it, or give another --url")
+            raise ConfigError(f"the directory of {path} does not exist: create it, or pass another --url")
         if path != ":memory:" and not Path(path).exists():
-            raise ConfigError(
-                f"there is no SQLite file {path}: give another --url, or make it with `holdfast migrate --url {url}`"
-            )
+            create = f"`holdfast migrate --url {url}`"
+            raise ConfigError(f"SQLite file {path} does not exist: pass another --url, or create it with {create}")
     return Control(Store(database, migrate=False, payloads=payloads), registry)
 
 
-def nothing_yet(registry: Registry | None = None) -> Control:
-    """The control of a database in memory, in which nothing ever happened: stands in for one without tables."""
-    return Control(Store(open_database(IN_MEMORY, "holdfast")), registry)
+def empty_control(registry: Registry | None = None) -> Control:
+    """Open the control of an empty in-memory database, as a stand-in for a database without tables."""
+    return Control(Store(open_database(IN_MEMORY, DEFAULT_SCHEMA)), registry)
+
+
+def reopen_store(
+    store: Store,
+    url: str,
+    schema: str | None = None,
+    *,
+    migrate: bool | None = None,
+    read_timeout_s: float | None = None,
+) -> Store:
+    """Return a store with the same settings on its own connections, to the same or another database."""
+    database = open_database(url, schema or store.database.dialect.schema)
+    if read_timeout_s is not None:
+        database.read_timeout_s = read_timeout_s
+    return store.with_database(database, migrate=migrate)

@@ -1,4 +1,4 @@
-"""Queues for operators: what waits in them, pause and resume."""
+"""Queues: backlog, pause and resume."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from holdfast.store.admin import QueueStatus
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
-    """A queue as it was when it was read."""
+    """A queue with its backlog."""
 
     name: str
     paused: bool
     paused_at: datetime | None
     runs: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many unfinished runs it has, by state."""
+    """The number of unfinished runs, by state."""
     oldest_ready: float | None = None
-    """Seconds since the oldest ready run was made."""
+    """Seconds since the oldest ready run was created."""
 
 
 class QueueControl:
-    """A queue exists as soon as someone names it: pausing one before its first run is allowed."""
+    """Lists, pauses and resumes queues. A queue may be paused before its first run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def list(self) -> list[QueueInfo]:
-        """Every queue, by name."""
+        """List all queues by name."""
         runs: dict[str, dict[str, int]] = {}
         oldest: dict[str, float] = {}
         for count in self._store.queues.count_unfinished():
@@ -52,22 +52,24 @@ class QueueControl:
         ]
 
     def paused(self) -> dict[str, bool]:
-        """Every queue, by name, and whether it is paused; counts nothing."""
+        """Tell for each queue whether it is paused, without counting runs."""
         return {row.name: bool(row.paused) for row in self._all()}
 
     def names(self) -> set[str]:
-        """Every queue that a run was ever put into, or that was paused."""
+        """Return the names of all queues that have had a run or were paused."""
         return {row.name for row in self._all()}
 
     def _all(self) -> Sequence[QueueStatus]:
-        """Without that of graphs and gates, which no worker takes anything from."""
+        """Leave out the internal queue of graphs and gates, which workers don't serve."""
         return [row for row in self._store.queues.list_all() if row.name != GRAPH_QUEUE]
 
     def pause(self, names: Iterable[str]) -> set[str]:
-        """Let no worker take runs of these queues. What runs goes on; what is ready stays so. A claim that is under way
-        in this very moment may still take its runs. The names of those that were open before."""
+        """Stop workers from claiming runs of these queues, and return those that were not paused before.
+
+        Running runs continue and ready runs stay ready. A claim in progress may still take runs.
+        """
         return set(self._store.queues.pause(check_queue(name, "a queue") for name in names))
 
     def resume(self, names: Iterable[str]) -> set[str]:
-        """Let workers take runs of these queues again; the names of those that were paused."""
+        """Resume these queues, and return those that were paused."""
         return set(self._store.queues.resume(check_queue(name, "a queue") for name in names))

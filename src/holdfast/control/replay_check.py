@@ -1,4 +1,10 @@
-"""Would the runs that are open go on with this code as they did with the code that began them? Writes nothing."""
+"""Check whether unfinished runs would continue with the current code as with the code that started them.
+
+A replay runs the function against its recorded history, without running steps and without writing. Each branch stops at
+the first operation that isn't recorded. When all branches have stopped or the function has returned, two things reveal
+a difference: recorded checkpoints that the code didn't request, and waits of the run that the code no longer waits for.
+Code outside steps does run.
+"""
 
 from __future__ import annotations
 
@@ -32,41 +38,41 @@ from holdfast.task.registry import Registry
 from holdfast.task.task import Task
 
 DifferenceKind: TypeAlias = Literal[
-    "arguments",  # the kept ones don't fit the code
-    "not_durable",  # the task isn't a durable function any more
-    "removed",  # on record, and not asked for any more
-    "instead",  # on record, and the code asks for something else first
-    "drift",  # on record, and asked for with other arguments
-    "raised",  # the code raises where the record went on
-    "wait",  # what the run waits for isn't waited for any more
-    "added",  # the code would do something new where the run only waits
-    "undo",  # a compensation isn't in the code any more
-    "timeout",  # the replay didn't come to rest
-    "unchecked",  # the replay couldn't go on
+    "arguments",  # the stored arguments don't match the signature
+    "not_durable",  # the task is no longer a durable function
+    "removed",  # recorded, but no longer in the code
+    "instead",  # recorded, but the code does something else first
+    "drift",  # recorded with other arguments
+    "raised",  # the code raises where the recorded run continued
+    "wait",  # the code no longer waits for what the run waits for
+    "added",  # the code would start something new although the run only waits
+    "undo",  # a compensation is no longer in the code
+    "timeout",  # the replay didn't finish
+    "unchecked",  # the replay couldn't continue
 ]
 
-GIVE_UP = 1.0
-"""How much longer than its time a replay gets to clean up, in seconds."""
-SIGNAL_LOOK = 0.5
-"""How long Ctrl-C may go unnoticed: one that comes right before a wait doesn't end that wait."""
+CLEANUP_S = 1.0
+"""Time beyond its timeout that a replay gets for cleanup."""
+SIGNAL_INTERVAL_S = 0.5
+"""A Ctrl-C right before a wait doesn't end that wait, so waits are short."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A place where a run and the code of now part."""
+    """A difference between the recorded run and the current code."""
 
     kind: DifferenceKind
     where: str
-    """The step or wait, as people name it."""
+    """The label of the step or wait."""
     text: str
     key: str | None = None
 
 
 class CannotCheck(BaseException):
-    """Author code wants something that a replay can't give. No `Exception`: it isn't to be handled."""
+    """The code uses something that a replay can't provide. A BaseException, so that task code doesn't catch it."""
 
 
 class ChildHandle:
-    """A child as a replay gives it to author code: it can be joined, and nothing else."""
+    """The handle of a child within a replay: it can be joined, nothing else."""
 
     def __init__(self, id: UUID, task: str) -> None:
         self.id = id
@@ -84,21 +90,21 @@ class ChildHandle:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise CannotCheck(f"it uses .{name} of another run outside of a step")
+        raise CannotCheck(f"the code uses .{name} of another run outside a step")
 
 
 class ReadOnlyRunFactory:
-    """What a replay needs of the application's side: nothing that makes anything."""
+    """The client services of a replay; they create nothing."""
 
     def __init__(self, registry: Registry, payloads: Payloads) -> None:
         self._registry = registry
         self._payloads = payloads
 
     def new_run(self, request: Any) -> NewRun:  # noqa: ARG002
-        raise _refusal("make a run")
+        raise _refusal("create a run")
 
     def new_child_graph(self, plan: Any, result: str | None) -> tuple[NewRun, NewGraph]:  # noqa: ARG002
-        raise _refusal("make a graph")
+        raise _refusal("create a graph")
 
     def pack(self, text: str, what: str) -> str:
         return self._payloads.pack(text, what)
@@ -107,7 +113,7 @@ class ReadOnlyRunFactory:
         return self._payloads.unpack(text)
 
     def trace(self) -> str | None:
-        """Nothing is made that a trace could be kept with."""
+        """Return no trace context: the replay creates nothing."""
 
     def handle(self, id: UUID, task: str) -> ChildHandle:
         return ChildHandle(id, task)
@@ -116,18 +122,18 @@ class ReadOnlyRunFactory:
         return self._registry.decode_result(task, self.unpack(text))
 
     def ended(self) -> None:
-        """Nothing ends here."""
+        """Do nothing: no run ends in a replay."""
 
 
 class ReadOnlyServices:
-    """A worker that does nothing but read."""
+    """The worker services of a replay; they only read."""
 
     def __init__(self, store: Store, client: ClientServices) -> None:
         self.store = store
         self.client = client
 
     def run_in_thread(self, call: Callable[[], None]) -> ThreadCall:
-        """Run a call that reads the ends of children. Its thread ends with the call."""
+        """Run a call in a thread that ends with the call."""
         threads = ThreadPool()
         handle = threads.run(call)
         threads.close()
@@ -136,11 +142,11 @@ class ReadOnlyServices:
     def has_free_slots(self) -> bool:
         return True
 
-    def submit(self, write: Any) -> NoReturn:
-        raise _refusal(f"write {type(write.command).__name__}")
-
     def read(self, attempt: Any, read: Callable[[], Any]) -> Any:  # noqa: ARG002
         return read()
+
+    def submit(self, write: Any) -> NoReturn:
+        raise _refusal(f"write {type(write.command).__name__}")
 
     def watch(self, waiting: Any) -> NoReturn:  # noqa: ARG002
         raise _refusal("wait")
@@ -153,11 +159,11 @@ class ReadOnlyServices:
 
 
 def _refusal(what: str) -> TaskError:
-    return TaskError(f"a check would {what}: that is a fault in Holdfast")
+    return TaskError(f"the check tried to {what}; this is a bug in Holdfast")
 
 
 class RunReplay:
-    """The replay of one run."""
+    """Replays one run, and compares the outcome with its recorded history."""
 
     def __init__(
         self,
@@ -179,26 +185,30 @@ class RunReplay:
         self._replayed: ReplayOutcome | None = None
 
     def findings(self) -> list[Difference]:
-        """Where the run and the code part; empty when the run would go on as it did."""
+        """Return the differences; empty if the run would continue as recorded."""
         try:
             arguments = self._attempt.signature.decode(self._run.claim.args)
         except Exception as error:
-            return [Difference("arguments", "arguments", f"the kept ones don't fit the code: {_error_text(error)}")]
+            return [
+                Difference(
+                    "arguments", "arguments", f"the stored arguments don't match the signature: {_error_text(error)}"
+                )
+            ]
         thread = threading.Thread(target=self._work, args=(arguments,), name="holdfast-check", daemon=True)
         thread.start()
-        until = time.monotonic() + self._timeout + GIVE_UP
+        until = time.monotonic() + self._timeout + CLEANUP_S
         while thread.is_alive() and (left := until - time.monotonic()) > 0:
-            thread.join(min(left, SIGNAL_LOOK))
+            thread.join(min(left, SIGNAL_INTERVAL_S))
         if self._replayed is None:
             key = next((kept.key for kept in _in_order(self._history)), None)
-            where = "the end of its record" if key is None else key_label(key)
-            text = f"the replay didn't come to it, or to rest, within {self._timeout:g} s"
+            where = "the end of the history" if key is None else key_label(key)
+            text = f"the replay didn't get there, or didn't stop, within {self._timeout:g} s"
             return [Difference("timeout", where, text, key)]
         if isinstance(self._replayed.error, CannotCheck):
             return [Difference("unchecked", "body", str(self._replayed.error))]
         return self._undo_findings() if self._run.claim.ending is not None else self._compare(self._replayed)
 
-    # Replaying
+    # Replay
 
     def _work(self, arguments: Arguments) -> None:
         try:
@@ -211,7 +221,7 @@ class RunReplay:
                 self._unrecorded = executor.unrecorded
                 self._replayed = replay_sync(executor, arguments)
         except TimeoutError:
-            pass  # said by there being no outcome
+            pass  # the missing outcome says so
         except BaseException as error:
             self._replayed = ReplayOutcome(True, error)
 
@@ -220,11 +230,11 @@ class RunReplay:
         self._unrecorded = executor.unrecorded
         return await replay_async(executor, arguments)
 
-    # Comparing
+    # Comparison
 
     def _undo_findings(self) -> list[Difference]:
-        """A run that undoes only needs its compensations."""
-        text = "it is to be undone, but its compensation isn't in the code any more"
+        """Check a run that is undoing: it only needs its compensations."""
+        text = "must be undone, but its compensation is no longer in the code"
         return [Difference("undo", key_label(key), text, key) for key in missing_undos(self._plans)]
 
     def _compare(self, replayed: ReplayOutcome) -> list[Difference]:
@@ -232,32 +242,32 @@ class RunReplay:
         lost_waits = [key for key in self._waits if key not in self._unrecorded]
         if replayed.error is not None and (unasked or lost_waits):
             key = unasked[0].key if unasked else lost_waits[0]
-            what = "is on record" if unasked else "is waited for"
+            what = "is recorded" if unasked else "is awaited"
             return [
                 Difference("raised", key_label(key), f"{what}, but the code raises {_error_text(replayed.error)}", key)
             ]
         new = [key for key in dict.fromkeys(self._unrecorded) if key not in self._waits]
         found = self._unasked(unasked, new)
-        if not (found and new):  # else those may well be waited for behind what is new
+        if not (found and new):  # else the code may wait for them after what is new
             found += [_lost(key, new, ended=replayed.ended) for key in lost_waits]
         if not found and self._run.state == "waiting" and not self._history.resolved_waits:
-            text = "isn't on record, but the code would run it now, where the run only waits"
+            text = "isn't recorded, but the code would start it now although the run only waits"
             found = [Difference("added", key_label(key), text, key) for key in new]
         return found + self._without_undo()
 
     def _unasked(self, unasked: list[Checkpoint], new: list[str]) -> list[Difference]:
-        """What is on record and wasn't asked for. What lies behind something new can't be seen."""
+        """Compare recorded checkpoints that the code didn't request. What follows something new is unknown."""
         drifted = {key for keys in self._history.drift().values() for key in keys}
-        text = "the code asks for it with other arguments, so it would run again"
+        text = "the code calls it with other arguments, so it would run again"
         found = [Difference("drift", key_label(kept.key), text, kept.key) for kept in unasked if kept.key in drifted]
         others = [kept for kept in unasked if kept.key not in drifted]
         if new:
             return found or ([_instead(others, new)] if others else [])
-        text = "is on record, but the code doesn't ask for it any more"
+        text = "is recorded, but no longer in the code"
         return found + [Difference("removed", key_label(kept.key), text, kept.key) for kept in others]
 
     def _without_undo(self) -> list[Difference]:
-        text = "was recorded with a compensation, which isn't in the code any more"
+        text = "was recorded with a compensation that is no longer in the code"
         return [
             Difference("undo", key_label(key), text, key)
             for n, key in self._plans.steps_without_undo
@@ -272,12 +282,12 @@ def _in_order(history: RecordedHistory) -> list[Checkpoint]:
 def _instead(unasked: list[Checkpoint], new: list[str]) -> Difference:
     first = unasked[0]
     more = f" (and {len(unasked) - 1} more)" if len(unasked) > 1 else ""
-    text = f"is on record{more}, but the code asks for {_list_labels(new)} first"
+    text = f"is recorded{more}, but the code does {_list_labels(new)} first"
     return Difference("instead", key_label(first.key), text, first.key)
 
 
 def _lost(key: str, new: list[str], *, ended: bool) -> Difference:
-    instead = "would end instead" if ended else f"would go on with {_list_labels(new)}" if new else "doesn't any more"
+    instead = "would finish" if ended else f"would continue with {_list_labels(new)}" if new else "no longer does"
     return Difference("wait", key_label(key), f"the run waits for it, but the code {instead}", key)
 
 
@@ -290,14 +300,14 @@ def _error_text(error: BaseException) -> str:
     return " ".join((str(error) if isinstance(error, HoldfastError) else str(describe_exception(error))).split())
 
 
-PAGE = 10_000
-BATCH = 50
-LOOKS = 3
-"""How often a run that moves meanwhile is looked at before its difference is believed."""
+PAGE_SIZE = 10_000
+BATCH_SIZE = 50
+MAX_READS = 3
+"""A run that changes during its replay is read again up to this often."""
 
 
 class CheckedRun(msgspec.Struct, frozen=True):
-    """A run, and where the code of now parts from it."""
+    """A run with its differences from the current code."""
 
     id: UUID
     task: str
@@ -306,20 +316,20 @@ class CheckedRun(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct):
-    """What came of a check."""
+    """The result of a check."""
 
     checked: int = 0
-    """How many runs were replayed."""
+    """The number of replayed runs."""
     same: int = 0
     different: list[CheckedRun] = msgspec.field(default_factory=list)
     unchecked: list[CheckedRun] = msgspec.field(default_factory=list)
-    """Runs that could only be replayed in part."""
+    """Runs that could only be replayed partly."""
     unknown: dict[str, int] = msgspec.field(default_factory=dict)
-    """Tasks that this app doesn't have, and how many open runs they have. Others may know them."""
+    """Tasks that this app doesn't declare, with the number of their unfinished runs."""
 
 
 class ReplayChecker:
-    """Replays open runs of durable functions, without running any step. Code outside steps does run."""
+    """Replays unfinished runs of durable functions without running steps. Code outside steps does run."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
@@ -334,22 +344,24 @@ class ReplayChecker:
         timeout: Duration = 10,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> CheckReport:
-        """Replay the unfinished runs that were begun, the oldest first, each for at most `timeout`; `progress` is told
-        how many of how many are done."""
+        """Replay the started, unfinished runs, oldest first, each for at most `timeout`.
+
+        `progress` is called with the number of checked runs and the total.
+        """
         seconds = to_micros(timeout, "timeout") / MICROS_PER_SECOND
         self._registry.load()
         report = CheckReport()
         if task is not None:
-            self._registry.get(task)  # raises when there is no such task
+            self._registry.get(task)  # raises UnknownTask
         todo = self._choose(report, task, limit)
-        for at in range(0, len(todo), BATCH):
-            for id, run, kept in self._load(todo[at : at + BATCH]):
+        for at in range(0, len(todo), BATCH_SIZE):
+            for id, run, kept in self._load(todo[at : at + BATCH_SIZE]):
                 self._judge(report, id, run, kept, seconds)
                 progress(report.checked, len(todo))
         return report
 
     def _choose(self, report: CheckReport, task: str | None, limit: int | None) -> list[str]:
-        """The runs to be replayed; those of tasks that aren't known are counted."""
+        """Select the runs to replay, and count those of unknown tasks."""
         todo: list[str] = []
         known = self._registry.names()
         for row in self._open(task):
@@ -364,28 +376,28 @@ class ReplayChecker:
     def _open(self, task: str | None) -> Iterator[UnfinishedRow]:
         after: str | None = None
         while True:
-            page = self._store.queries.unfinished_runs(task, PAGE, after)
+            page = self._store.queries.unfinished_runs(task, PAGE_SIZE, after)
             yield from page
-            if len(page) < PAGE:
+            if len(page) < PAGE_SIZE:
                 return
             after = page[-1].id
 
     def _load(self, runs: Sequence[str]) -> list[tuple[str, UnfinishedClaim, LoadedHistory]]:
-        """What is kept of runs; those that have ended meanwhile are left out."""
+        """Load the history of runs, without those that have finished meanwhile."""
         found = self._store.queries.unfinished_claims(runs)
         kept = self._store.journal.load([(id, run.claim.generation) for id, run in found.items()], "read")
         return [(id, found[id], kept[id]) for id in runs if id in found]
 
     def _judge(self, report: CheckReport, id: str, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> None:
         findings = self._findings(run, kept, timeout)
-        for _ in range(LOOKS):  # its parts are not read in one moment, and a worker may be at it
+        for _ in range(MAX_READS):  # its rows aren't read atomically, and a worker may be running it
             if not findings or findings[0].kind == "timeout":
                 break
             again = self._load([id])
             if not again:
-                findings = []  # it has ended
+                findings = []  # it has finished
                 break
-            if _as_it_was(run, kept, *again[0][1:]):
+            if _unchanged(run, kept, *again[0][1:]):
                 break
             _, run, kept = again[0]
             findings = self._findings(run, kept, timeout)
@@ -400,11 +412,15 @@ class ReplayChecker:
     def _findings(self, run: UnfinishedClaim, kept: LoadedHistory, timeout: float) -> list[Difference]:
         task = self._registry.get(run.task)
         if not task.durable:
-            text = f"{len(kept.checkpoints)} steps are on record, but it is no durable function any more"
+            text = f"{_checkpoints(len(kept.checkpoints))} recorded, but the task is no longer a durable function"
             return [Difference("not_durable", "task", text)]
         return RunReplay(self._services, task, run, kept, timeout).findings()
 
 
-def _as_it_was(run: UnfinishedClaim, kept: LoadedHistory, run_now: UnfinishedClaim, kept_now: LoadedHistory) -> bool:
+def _unchanged(run: UnfinishedClaim, kept: LoadedHistory, run_now: UnfinishedClaim, kept_now: LoadedHistory) -> bool:
     waits, waits_now = ([(wait.key, wait.outcome) for wait in some.waits] for some in (kept, kept_now))
     return run == run_now and kept.checkpoints == kept_now.checkpoints and waits == waits_now
+
+
+def _checkpoints(count: int) -> str:
+    return f"{count} checkpoint is" if count == 1 else f"{count} checkpoints are"

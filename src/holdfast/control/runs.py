@@ -1,10 +1,10 @@
-"""Runs for operators: lists, all there is to know of one, what can be done to it; ids are taken by their beginning."""
+"""Operations on single runs: list, find, inspect, cancel, retry, fork, send messages; and emit events."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, Unpack
@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.control.graphs import GateInfo, GraphControl, GraphInfo
-from holdfast.control.limits import shown_place
+from holdfast.control.limits import format_counter
 from holdfast.errors import ConfigError, ErrorInfo, PayloadError, RunNotFound, UnknownTask
 from holdfast.model.clock import MICROS_PER_SECOND, to_datetime, to_datetime_or_none
 from holdfast.model.codec import decode, display_value, encode
@@ -30,15 +30,17 @@ from holdfast.store.run_reader import RunReader, run_id
 from holdfast.task.registry import Registry
 from holdfast.task.signature import SignatureProtocol, UntypedSignature
 
-SHORTEST_PREFIX = 4
-SHOWN_CANDIDATES = 5
-SHOWN_CHILDREN = 50
+MIN_PREFIX_CHARS = 4
+MAX_CANDIDATES = 5
+MAX_CHILDREN = 50
+ENTRY_LABELS = {"concluded_early": "decided early", "let_go": "worker released"}
+"""History kinds whose stored name doesn't explain itself."""
 
 _PREFIX = re.compile(r"[0-9a-f]{1,32}")
 
 
 class RunDetails(msgspec.Struct, frozen=True):
-    """All there is to know of one run. Arguments and options are plain JSON values."""
+    """All details of one run. Arguments and options are plain JSON values."""
 
     info: RunInfo[Any]
     args: Any
@@ -50,37 +52,39 @@ class RunDetails(msgspec.Struct, frozen=True):
     held: str | None
     history: list[Entry]
     ending: str | None = None
-    """How a run that undoes will end: failed or cancelled."""
+    """The final state of a run that is undoing: failed or cancelled."""
     schedule: str | None = None
-    """Which one made it; the slot is in `info.scheduled_for`."""
+    """The schedule that created it; the slot is in `info.scheduled_for`."""
     trace: str | None = None
-    """The id of the trace that it was made in, where one is kept."""
+    """The id of the trace in which it was enqueued, if one is stored."""
     restarts: int = 0
-    """How often it began anew with other arguments."""
+    """How often it restarted with new arguments."""
     steps: list[StepInfo] = msgspec.field(default_factory=list)
-    """What a durable function has on record, in order, since its last restart."""
+    """The checkpoints of a durable function since its last restart, in order."""
     waits: list[WaitInfo] = msgspec.field(default_factory=list)
-    """What it waits for."""
+    """Its pending waits."""
     children: list[ChildInfo] = msgspec.field(default_factory=list)
-    """Its first children, in the order in which they were made."""
+    """Its first children, in the order of creation."""
     more_children: bool = False
-    """Whether there are more than those."""
+    """Whether it has more children than those."""
     kind: Literal["task", "graph", "gate"] = "task"
     node: str | None = None
-    """Its name as a node of the graph that is its parent,"""
+    """Its name as a node of the parent graph."""
     node_of: str | None = None
-    """and the name of that."""
+    """The name of the parent graph."""
     needs: dict[str, str] = msgspec.field(default_factory=dict)
-    """What it needs as a node, and the states of those."""
+    """The nodes it depends on, and their states."""
     graph: GraphInfo | None = None
-    """The nodes of a graph."""
+    """The nodes of a graph run."""
     gate: GateInfo | None = None
     full_limit: str | None = None
-    """The limit, and its key, that is full while the run is parked."""
+    """The limit, with its key, that the run is parked on."""
 
 
 class RunControl:
-    """Every run of the database, whatever code made it; results are plain JSON values."""
+    """Operations on any run in the database, whichever code enqueued it. Results are plain JSON values."""
+
+    parse_id = staticmethod(run_id)
 
     def __init__(self, store: Store, registry: Registry | None = None) -> None:
         self._store = store
@@ -89,45 +93,47 @@ class RunControl:
         self._graphs = GraphControl(store)
 
     def page(self, **asked: Unpack[PageOptions]) -> Page:
-        """Runs, newest first, that fit all of the filters; give the page's `after` for the next ones. A page that had
-        to pass over very many others is `partial`: it may have few runs, or none, though more follow."""
+        """List runs that match all filters, newest first; pass the page's `after` to get the next page.
+
+        A page is `partial` if the scan stopped early because very many runs didn't match: it may be short or empty
+        although more follow.
+        """
         return self._reader.page(**asked)
 
     def find(self, given: UUID | str) -> UUID:
-        """The id of a run: whole, or as much of its beginning as no other run has, but for its own children and nodes,
-        which are often made in the same moment."""
+        """Find a run by its id or by a prefix that is unique, disregarding the run's own children and nodes, which are
+        often created in the same millisecond."""
         if isinstance(given, UUID):
             return given
         digits = given.strip().lower().replace("-", "")
         if len(digits) == 32 or not _PREFIX.fullmatch(digits):
             return run_id(given.strip())
-        if len(digits) < SHORTEST_PREFIX:
-            raise RunNotFound(f"{given!r} is too short: give at least {SHORTEST_PREFIX} characters of the run's id")
+        if len(digits) < MIN_PREFIX_CHARS:
+            raise RunNotFound(f"{given!r} is too short: give at least {MIN_PREFIX_CHARS} characters of the run id")
         low, high = (str(UUID(digits.ljust(32, filler))) for filler in "0f")
-        found = self._store.queries.find_in_range(low, high, SHOWN_CANDIDATES + 1)
+        found = self._store.queries.find_in_range(low, high, MAX_CANDIDATES + 1)
         if not found:
-            raise RunNotFound(f"no run's id begins with {given}; it may have been pruned")
+            raise RunNotFound(f"no run id starts with {given}; the run may have been pruned")
         if len(found) > 1:
             tops = self._store.queries.find_roots_in_range(low, high)
             if len(tops) == 1:
                 return UUID(tops[0])
-            candidates = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:SHOWN_CANDIDATES])
-            more = ", …" if len(found) > SHOWN_CANDIDATES else ""
-            raise RunNotFound(f"the ids of several runs begin with {given}, give more of it: {candidates}{more}")
+            candidates = ", ".join(f"{id} ({task}, {state})" for id, task, state in found[:MAX_CANDIDATES])
+            more = ", …" if len(found) > MAX_CANDIDATES else ""
+            raise RunNotFound(f"several run ids start with {given}; give more characters: {candidates}{more}")
         return UUID(str(found[0][0]))
 
     def info(self, id: UUID) -> RunInfo[Any]:
         return self._reader.info(id)
 
     def details(self, id: UUID) -> RunDetails:
-        """All there is to know of a run."""
         row = self._reader.row(id)
         more = self._store.queries.details(str(id))
         if more is None:
-            raise RunNotFound(f"run {id} was pruned just now")
-        children = [] if row.kind else self._store.queries.children(str(id), SHOWN_CHILDREN + 1)
+            raise RunNotFound.of(id)
+        children = [] if row.kind else self._store.queries.children(str(id), MAX_CHILDREN + 1)
         options = {} if more.options is None else decode(more.options, dict[str, Any])
-        options.pop("scheduled_for", None)  # which the info has
+        options.pop("scheduled_for", None)  # RunInfo has it
         return RunDetails(
             info=self._reader.info_of(row) if row.kind is None else self._reader.info(id),
             args=display_value(more.args),
@@ -144,14 +150,14 @@ class RunControl:
             restarts=more.generation,
             steps=self.steps(id),
             waits=self.waits(id),
-            children=children_of(children[:SHOWN_CHILDREN]),
-            more_children=len(children) > SHOWN_CHILDREN,
+            children=children_of(children[:MAX_CHILDREN]),
+            more_children=len(children) > MAX_CHILDREN,
             **self._in_graphs(id, row),
-            full_limit=shown_place(more.parked_on) if row.held == "full" and more.parked_on else None,
+            full_limit=format_counter(more.parked_on) if row.held == "full" and more.parked_on else None,
         )
 
     def _in_graphs(self, id: UUID, row: RunRow) -> dict[str, Any]:
-        """What there is to know of a run as a graph, and as a node of one."""
+        """Read the details of a run as a graph and as a node of a graph."""
         found: dict[str, Any] = {"kind": row.kind or "task", "node": row.node}
         if row.kind == "graph":
             found["graph"] = self._graphs.read(id)
@@ -164,27 +170,27 @@ class RunControl:
         return found
 
     def steps(self, id: UUID) -> list[StepInfo]:
-        """What a durable function has on record since its last restart, in order."""
+        """List the checkpoints of a durable function since its last restart, in order."""
         return steps_of(self._store.queries.steps(str(id)))
 
     def waits(self, id: UUID) -> list[WaitInfo]:
-        """What a run waits for."""
+        """List the pending waits of a run."""
         return waits_of(self._store.queries.waits(str(id)))
 
     def history(self, id: UUID) -> list[Entry]:
-        """The whole story of a run."""
+        """List the history of a run, oldest entry first."""
         return self._reader.history(id)
 
     def pulse(self, id: UUID) -> str:
-        """A short text that is another one as soon as something has happened to the run or its children."""
+        """Return a hash that changes whenever the run or its children change."""
         return hashlib.sha256(repr(self._store.queries.change_marker(str(id))).encode()).hexdigest()[:16]
 
     def cancel(self, id: UUID, reason: str | None = None, by: str | None = None) -> bool:
-        """End a run; False when it had ended before. `by` says who did it."""
+        """Cancel a run; False if it had already finished. `by` names the operator in its history."""
         return self._store.actions.cancel(str(id), cancellation_json(reason, check_actor(by)))
 
     def retry(self, id: UUID, by: str | None = None) -> bool:
-        """Send a failed or cancelled run back to ready; False when it is unfinished anyway. `by` says who did it."""
+        """Return a failed or cancelled run to ready; False if it is unfinished."""
         return self._store.actions.retry(str(id), check_actor(by))
 
     def fork(
@@ -194,9 +200,11 @@ class RunControl:
         args: Sequence[Any] | Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> UUID:
-        """A new run with the checkpoints that a run made before a step, which is given by name or key; without one it
-        begins at the beginning. `args`: all its arguments, by position or by name; the run's own if left out.
-        `by` says who did it."""
+        """Create a run with the checkpoints that another run recorded before a step.
+
+        `from_step` is a step's name, label or key; without it, the new run starts from the beginning. `args` replace
+        the run's own arguments, by position or by name.
+        """
         text = None if args is None else self._arguments(self._reader.row(id).task, args)
         if from_step is not None:
             check_name(from_step, "the step", MAX_KEY_CHARS)
@@ -205,67 +213,67 @@ class RunControl:
         return fork
 
     def _arguments(self, task: str, args: Sequence[Any] | Mapping[str, Any]) -> str:
-        """Checked against the task's code where that is known, else kept as they are."""
+        """Encode arguments; they are checked if the task's code is known."""
         signature: SignatureProtocol = UntypedSignature(task)
         if self._registry is not None:
             with suppress(UnknownTask):
                 signature = self._registry.get(task).signature
         if isinstance(args, str | bytes) or not isinstance(args, Sequence | Mapping):
-            raise ConfigError(f"the arguments of a fork must be a list or a mapping, not {type(args).__name__}")
+            raise ConfigError(f"args must be a list or a mapping, not {type(args).__name__}")
         return signature.encode((), args) if isinstance(args, Mapping) else signature.encode(tuple(args), {})
 
     def send(self, id: UUID, topic: str, payload: Any = None, by: str | None = None) -> None:
-        """Send an unfinished run a message, which it receives in order, once. `by` says who did it."""
+        """Send a message to an unfinished run, which receives messages in order, each once."""
         text = encode(payload, f"the message on topic {topic!r}")
         self._store.actions.send(str(id), check_name(topic, "a topic"), text, check_actor(by))
 
 
-def _trace_id(kept: Any) -> str | None:
-    """The trace's id in a kept W3C context."""
-    parts = str(kept.get("traceparent", "")).split("-") if isinstance(kept, dict) else []
+def _trace_id(context: Any) -> str | None:
+    """Return the trace id of a stored W3C trace context."""
+    parts = str(context.get("traceparent", "")).split("-") if isinstance(context, dict) else []
     return parts[1] if len(parts) > 1 else None
 
 
 class StepInfo(msgspec.Struct, frozen=True):
-    """Something on record: a step, what a wait came to, a recorded value, children made, a compensation run."""
+    """A checkpoint: a step, the outcome of a wait, a recorded value, spawned children or a compensation."""
 
     n: int
-    """Its number: the order in which it reached the code."""
+    """Its position in the order in which the code received the results."""
     name: str
-    """What the author called it; steps are named as they are, all else begins with a `$`."""
+    """The step's name in code; names of other checkpoints begin with `$`."""
     label: str
-    """What it is, in words."""
+    """The name to show to people."""
     kind: str
     key: str
-    """What it is known by. `fork` takes it, and the label or the name of its first occurrence too."""
+    """Its identity. `fork` accepts it, and also the label or name of the first occurrence."""
     at: datetime
     took: float | None
     """Seconds."""
     value: Any
-    """The result of a step, the payload of an event or message, the id of a run that was made, …"""
+    """The result of a step, the payload of an event or message, the id of a spawned run, …"""
     error: ErrorInfo | None
     undo: bool
     """Whether it has a compensation."""
     undone_at: datetime | None
-    """When that was run."""
+    """When its compensation ran."""
 
 
 class WaitInfo(msgspec.Struct, frozen=True):
-    """Something that a run waits for. `outcome`: it has come, but the run hasn't gone on yet."""
+    """A wait of a run. `outcome` is set once the wait is resolved and until the run resumes."""
 
     key: str
     kind: Literal["sleep", "event", "message", "children"]
     name: str | None
-    """The event, the topic, the sleep's own name, or the task of the children."""
+    """The event, the topic, the name of the sleep, or the task of the children."""
     pending: int | None
-    """How many children are unfinished."""
+    """The number of unfinished children."""
     since: datetime
     due_at: datetime | None
     outcome: str | None
 
 
 class ChildInfo(msgspec.Struct, frozen=True):
-    """A child of a run. `spawn` is the key of the call that made it."""
+    """A child of a run. `spawn` is the key of the call that created it."""
 
     id: UUID
     task: str
@@ -280,7 +288,6 @@ class ChildInfo(msgspec.Struct, frozen=True):
 
 
 def steps_of(rows: Sequence[StepRow]) -> list[StepInfo]:
-    """All that is on record, in order."""
     undone = {_number(row.value): row.at for row in rows if row.kind == "undone"}
     return [_step(row, undone.get(row.n)) for row in rows]
 
@@ -307,7 +314,7 @@ def _number(text: str | None) -> int:
 
 
 def _value(kind: str, text: str | None) -> Any:
-    """What is on record, as plain JSON; the text itself where that can't be read."""
+    """Decode a checkpoint's value as plain JSON; return unreadable text as it is."""
     if text is None:
         return None
     with suppress(PayloadError):
@@ -360,13 +367,68 @@ def _child(run: RunRow) -> ChildInfo:
 
 
 class EventControl:
-    """Facts that durable functions wait for by name."""
+    """Events that durable functions wait for by name."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def emit(self, name: str, payload: Any = None, tenant: str | None = None) -> bool:
-        """Emit an event; False when it had been emitted before, which changes nothing."""
+        """Emit an event; False if it had already been emitted, which changes nothing."""
         event = check_name(name, "the name of an event")
         text = encode(payload, f"the payload of event {name!r}")
         return self._store.events.emit(None if tenant is None else check_name(tenant, "tenant"), event, text)
+
+
+def entry_label(entry: Entry) -> str:
+    """Name the kind of a history entry for people."""
+    return ENTRY_LABELS.get(entry.kind, entry.kind.replace("_", " "))
+
+
+def describe_entry(entry: Entry, *, error: bool = True) -> list[str]:
+    """Describe the data of a history entry for people, with its error or without."""
+    return list(_entry_parts(entry, error))
+
+
+def _entry_parts(entry: Entry, with_error: bool) -> Iterator[str]:
+    data = entry.data
+    failure = data.get("error")
+    if with_error and isinstance(failure, dict) and failure.get("message"):
+        yield f"{failure.get('type', 'error')}: {failure['message']}"
+    if data.get("reason"):
+        yield str(data["reason"])
+    describe = _DESCRIPTIONS.get(entry.kind)
+    if describe is not None and (text := describe(data)):
+        yield text
+    if data.get("by"):
+        yield f"by {data['by']}"
+
+
+def _describe_wait(data: Mapping[str, Any]) -> str:
+    keys = data.get("waits_for")
+    return "for " + ", ".join(key_label(str(key)) for key in keys) if isinstance(keys, list) else ""
+
+
+def _describe_fork(data: Mapping[str, Any]) -> str:
+    step, count = str(data.get("from_step") or ""), data.get("steps", 0)
+    label = key_label(step) if "#" in step and " #" not in step else step
+    at = f" at {label}" if label else ""
+    return f"from run {data.get('from')}{at}, {count} {'checkpoint' if count == 1 else 'checkpoints'} kept"
+
+
+def _describe_drift(data: Mapping[str, Any]) -> str:
+    steps = data.get("steps")
+    return f"arguments differ from the recorded ones: {', '.join(map(str, steps))}" if isinstance(steps, dict) else ""
+
+
+_DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "enqueued": lambda data: f"schedule {data['schedule']}" if data.get("schedule") else "",
+    "waiting": _describe_wait,
+    "moved": lambda data: f"from {data.get('from')} to {data.get('to')}",
+    "forked": _describe_fork,
+    "appended": lambda data: (
+        f"{data.get('nodes')} {'node' if data.get('nodes') == 1 else 'nodes'}, key {data.get('key')}"
+    ),
+    "concluded_early": lambda data: "to be completed" if data.get("outcome") == "done" else "to fail",
+    "drift": _describe_drift,
+    "sent": lambda data: f"topic {data['topic']}" if data.get("topic") else "",
+}

@@ -1,4 +1,4 @@
-"""Schedules and triggers for operators: what they are, what they made, pause, resume, run now."""
+"""Schedules and triggers: list, inspect, pause, resume, run now."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from holdfast.policy.schedule_timing import Timing
 from holdfast.store import Store
 from holdfast.store.schedules import ScheduleKind, ScheduleRow, ScheduleRules, from_text
 
-COMING = 5
+NEXT_SLOTS = 5
 
 
 class LastRun(msgspec.Struct, frozen=True):
-    """A run that a slot made. `state` is None when it was pruned."""
+    """A run of a schedule. `state` is None if it has been pruned."""
 
     id: UUID
     slot: datetime
     state: str | None
     asked: bool = False
-    """An operator made it, not the clock."""
+    """Whether an operator requested it instead of the clock."""
 
 
 class PollInfo(msgspec.Struct, frozen=True):
-    """What came of a poll of a trigger."""
+    """The outcome of a poll of a trigger."""
 
     at: datetime
     found: int
     made: int
-    """How many of what was found was new."""
+    """How many of the found items were new."""
     error: ErrorInfo | None
     took: float | None = None
-    """Seconds."""
+    """The duration in seconds."""
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True):
-    """A schedule or a trigger as it was when it was read. Durations are seconds."""
+    """A schedule or trigger. Durations are seconds."""
 
     name: str
     kind: ScheduleKind
     state: str
-    """`on`, `paused`, `orphaned` (not in its app's code any more) or `over` (it has no further slot)."""
+    """`on`, `paused`, `orphaned` (removed from the app's code) or `over` (no further slots)."""
     app: str
     task: str | None
     when: str
-    """In words."""
+    """Its timing in words."""
     cron: str | None
     every: float | None
     tz: str | None
@@ -61,13 +61,13 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     jitter: float | None
     next_at: datetime | None
     passed_at: datetime | None
-    """The last slot that made no run because one was unfinished."""
+    """The last slot that was skipped because a run was unfinished."""
     last_run: LastRun | None
     last_poll: PollInfo | None
 
 
 class ScheduleDetails(msgspec.Struct, frozen=True):
-    """One of them, with what it made lately, newest first, and the slots that come next."""
+    """A schedule or trigger with its next slots and its recent runs or polls, newest first."""
 
     schedule: ScheduleInfo
     coming: list[datetime]
@@ -76,20 +76,20 @@ class ScheduleDetails(msgspec.Struct, frozen=True):
 
 
 class ScheduleControl:
-    """What makes runs by the clock and by polling. They are declared in code: here they are only steered."""
+    """Operations on schedules and triggers, which are declared in code."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def list(self) -> list[ScheduleInfo]:
-        """Every schedule and trigger, by name."""
+        """List all schedules and triggers by name."""
         return [_info(row) for row in self._store.schedules.list_all()]
 
     def names(self) -> Sequence[str]:
         return [row.name for row in self._store.schedules.list_all()]
 
     def show(self, name: str) -> ScheduleDetails:
-        """One of them, with what it made."""
+        """Show one with its recent runs or polls."""
         self._check([name])
         row = next(row for row in self._store.schedules.list_all() if row.name == name)
         runs = [
@@ -100,37 +100,37 @@ class ScheduleControl:
             PollInfo(to_datetime(it.at), it.found, it.made, _error(it.error), it.took / MICROS_PER_SECOND)
             for it in self._store.triggers.last_polls(name)
         ]
-        return ScheduleDetails(_info(row), _coming(row), runs, polls)
+        return ScheduleDetails(_info(row), _next_slots(row), runs, polls)
 
     def pause(self, names: Iterable[str]) -> set[str]:
-        """Let these make nothing; the names of those that weren't paused. Runs that they made go on."""
+        """Pause these, and return those that weren't paused. Their unfinished runs continue."""
         return set(self._store.schedules.pause(self._check(names)))
 
     def resume(self, names: Iterable[str]) -> set[str]:
-        """Let these go on with their next slots; the names of those that were paused."""
-        return set(self._store.schedules.resume(self._check(names, to_be_read=True)))
+        """Resume these with their next slots, and return those that were paused."""
+        return set(self._store.schedules.resume(self._check(names, readable=True)))
 
     def run(self, name: str) -> UUID | None:
-        """Make a run of a schedule now, beside its slots, whatever its state. A trigger is polled soon: None."""
-        self._check([name], to_be_read=True)
+        """Create a run of a schedule now, in any state; for a trigger, request a poll and return None."""
+        self._check([name], readable=True)
         row = next(row for row in self._store.schedules.list_all() if row.name == name)
         if row.kind == "trigger" and (state := _state(row)) != "on":
-            raise ConfigError(f"trigger {quoted(name)} is {state}, so that nobody polls it")
+            raise ConfigError(f"trigger {quoted(name)} is {state} and not polled")
         id = self._store.schedules.run_now(name)
         return None if id is None else UUID(id)
 
-    def _check(self, names: Iterable[str], *, to_be_read: bool = False) -> Sequence[str]:
-        """The names, if there are such; `to_be_read`: and this code understands what their code said."""
+    def _check(self, names: Iterable[str], *, readable: bool = False) -> Sequence[str]:
+        """Check that the names exist; `readable`: and that this release understands their declarations."""
         rows = {row.name: row for row in self._store.schedules.list_all()}
         known = list(rows)
         asked = [check_name(name, "a schedule") for name in names]
         for name in asked:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=3) or known[:5]
-                hint = f"there are {', '.join(close)}" if close else "none was ever declared"
-                raise ConfigError(f"there is no schedule {quoted(name)}: {hint}")
-            if to_be_read and (_timing(rows[name]) is None or _unreadable_rules(rows[name])):
-                raise ConfigError(f"schedule {quoted(name)} was declared by newer code: upgrade holdfast here")
+                hint = f"known schedules: {', '.join(close)}" if close else "no schedule is declared"
+                raise ConfigError(f"schedule {quoted(name)} does not exist; {hint}")
+            if readable and (_timing(rows[name]) is None or _unreadable_rules(rows[name])):
+                raise ConfigError(f"schedule {quoted(name)} was declared by a newer release: upgrade holdfast here")
         return asked
 
 
@@ -170,18 +170,18 @@ def _state(row: ScheduleRow) -> str:
     return "over" if row.next_at is None else "on"
 
 
-def _coming(row: ScheduleRow) -> list[datetime]:
+def _next_slots(row: ScheduleRow) -> list[datetime]:
     timing = _timing(row)
     slots: list[int] = []
     slot = row.next_at if _state(row) == "on" and row.kind == "schedule" else None
-    while timing is not None and slot is not None and len(slots) < COMING:
+    while timing is not None and slot is not None and len(slots) < NEXT_SLOTS:
         slots.append(slot)
         slot = timing.next_after(slot)
     return [to_datetime(each) for each in slots]
 
 
 def _timing(row: ScheduleRow) -> Timing | None:
-    """None for what newer code wrote."""
+    """Decode the timing; None if a newer release wrote it."""
     try:
         return from_text(Timing, row.timing)
     except TypeError:

@@ -1,4 +1,4 @@
-"""How things went: throughput, failure rate, waiting and running times, per task and queue, by minute or hour."""
+"""Counts of runs, and statistics: throughput, failure rate, wait and run times, by task or queue and interval."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from holdfast.policy.histogram import Histogram, merge_histograms, percentile
 from holdfast.store import Store
 from holdfast.store.stats import HOUR_US, MINUTE_US, StatsBucket, merge_buckets
 
-MOST_COUNTED = 10_000
-"""Runs that fit a filter are counted so far."""
-MOST_PAGES = 20
+MAX_COUNTED = 10_000
+"""Matching runs are counted up to this number."""
+MAX_PAGES = 20
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A count. Where it isn't exact, counting went only so far, or the database's own statistics were asked."""
+    """A count. An inexact one is a lower bound, or comes from the database's statistics."""
 
     value: int
     exact: bool = True
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many runs there are. Those that are done, and the total, are always estimates where there are many."""
+    """Counts of runs. Large totals and counts of done runs are estimates."""
 
     total: Estimate
     states: dict[str, Estimate] = msgspec.field(default_factory=dict)
-    """By state; unfinished ones as they are stored: a run that undoes counts by what it is doing."""
+    """Runs by stored state: a run that is undoing counts as ready, running or waiting."""
     queues: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
     """Unfinished runs by queue and state."""
     tasks: dict[str, dict[str, Estimate]] = msgspec.field(default_factory=dict)
@@ -41,13 +41,13 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class CountControl:
-    """Counts runs, without ever reading very many rows."""
+    """Counts runs while reading a bounded number of rows."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def overview(self) -> Counts:
-        """All runs by state, and the unfinished ones by queue and by task."""
+        """Count all runs by state, and the unfinished ones by queue and task."""
         lanes = self._store.lanes.refresh()
         total = self._store.counts.total()
         states: dict[str, Estimate] = {}
@@ -68,12 +68,12 @@ class CountControl:
         return Counts(Estimate(max(total.runs, known), total.exact), states, queues, tasks)
 
     def fitting(self, asked: RunFilter) -> Estimate:
-        """How many runs fit a filter: counted up to a bound, beyond which there are at least so many."""
+        """Count the runs that match a filter, up to a bound."""
         count, after = 0, None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = self._store.run_list.page(asked, 1000, after)
             count, after = count + len(page.rows), page.after
-            if after is None or count >= MOST_COUNTED:
+            if after is None or count >= MAX_COUNTED:
                 break
         return Estimate(count, after is None)
 
@@ -87,14 +87,14 @@ def _add(into: dict[str, dict[str, Estimate]], name: str, state: str, runs: int,
 GroupBy: TypeAlias = Literal["all", "task", "queue"]
 Interval: TypeAlias = Literal["minute", "hour"]
 
-SPANS: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
-MOST_SPANS = 1500
-LIVE = 10 * MINUTE_US
-"""How far back minutes that nobody has counted yet are counted when they are asked for."""
+INTERVALS_US: dict[Interval, int] = {"minute": MINUTE_US, "hour": HOUR_US}
+MAX_INTERVALS = 1500
+LIVE_WINDOW_US = 10 * MINUTE_US
+"""Minutes that no worker has aggregated yet are aggregated on request, this far back."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of durations, in seconds, right to about a tenth; None where nothing was measured."""
+    """Percentiles of durations in seconds, accurate to about 10%; None without measurements."""
 
     p50: float | None
     p95: float | None
@@ -102,7 +102,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Runs that ended within a time. `name`: the task or the queue; None for all together."""
+    """Runs that finished within a period. `name` is the task or queue; None for all."""
 
     name: str | None
     since: datetime
@@ -111,23 +111,23 @@ class Stats(msgspec.Struct, frozen=True):
     failed: int
     cancelled: int
     wait: Percentiles
-    """From when runs were made until they first began; a delay counts."""
+    """From enqueue to first start, including delays."""
     run: Percentiles
-    """From then until they ended; retries and waits count."""
+    """From first start to finish, including retries and waits."""
 
     @property
     def throughput(self) -> float:
-        """Runs a second."""
+        """Runs per second."""
         return self.runs / self.seconds if self.seconds else 0.0
 
     @property
     def failure_rate(self) -> float:
-        """The part of the runs that failed, from 0 to 1."""
+        """The share of failed runs, from 0 to 1."""
         return self.failed / self.runs if self.runs else 0.0
 
 
 class RecentStats(msgspec.Struct, frozen=True):
-    """The last while, seen from all sides."""
+    """Statistics of a recent period: as a whole, by minute, by queue and by task."""
 
     whole: Stats
     minutes: list[Stats]
@@ -135,8 +135,8 @@ class RecentStats(msgspec.Struct, frozen=True):
     tasks: list[Stats]
 
 
-class _Past(NamedTuple):
-    """What was counted of a while, as a whole by lane and state, and by minute: it doesn't change any more."""
+class _AggregatedPeriod(NamedTuple):
+    """Aggregated minutes of a period, which no longer change: by lane and state, and by minute."""
 
     since: int
     until: int
@@ -145,11 +145,11 @@ class _Past(NamedTuple):
 
 
 class StatsControl:
-    """What became of runs, as housekeeping has counted it; the last minutes are counted when they are asked for."""
+    """Statistics from aggregates that workers maintain; the latest minutes are aggregated on request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._past = _Past(0, 0, [], [])
+        self._past = _AggregatedPeriod(0, 0, [], [])
 
     def over_time(
         self,
@@ -159,26 +159,28 @@ class StatsControl:
         by: GroupBy = "all",
         name: str | None = None,
     ) -> list[Stats]:
-        """Each span of the last while, the oldest first, one entry for each task or queue that had ends in it; with a
-        `name` of that one only. With `by="all"` spans without any are there too."""
-        size = SPANS[span]
+        """Return one entry per interval and task or queue, oldest first; with `name`, only that task or queue.
+
+        With `by="all"`, intervals without finished runs are included.
+        """
+        size = INTERVALS_US[span]
         since, until = self._window(last, size)
         return self._spans(self._tallies(since, until, size), since, until, size, by, name)
 
     def summary(
         self, *, last: Duration = timedelta(hours=1), by: GroupBy = "all", name: str | None = None
     ) -> list[Stats]:
-        """The last while as a whole, by name."""
+        """Return the statistics of the whole period, by name."""
         size = MINUTE_US if to_micros(last, "last") <= 24 * HOUR_US else HOUR_US
         since, until = self._window(last, size)
         return self._sums(self._tallies(since, until, size), since, until, by, name)
 
     def lately(self, last: Duration = timedelta(hours=1)) -> RecentStats:
-        """The last while as a whole, by minute, by queue and by task, of what is read only once."""
+        """Return all views of a recent period with one read."""
         since, until = self._window(last, MINUTE_US)
         counted = min(max(self._store.stats.aggregated_until(MINUTE_US), since), until)
         past = self._counted(since, counted)
-        live = self._store.stats.live(max(counted, until - MINUTE_US - LIVE), until)
+        live = self._store.stats.live(max(counted, until - MINUTE_US - LIVE_WINDOW_US), until)
         whole = merge_buckets(since, [*past.whole, *live])
         return RecentStats(
             self._sums(whole, since, until)[0],
@@ -187,12 +189,12 @@ class StatsControl:
             self._sums(whole, since, until, "task"),
         )
 
-    def _counted(self, since: int, until: int) -> _Past:
-        """Minutes that are counted, worked out when another one is."""
+    def _counted(self, since: int, until: int) -> _AggregatedPeriod:
+        """Return the aggregated minutes; computed again only after a new minute."""
         past = self._past
         if (past.since, past.until) != (since, until):
             found = self._store.stats.read(MINUTE_US, since, until)
-            self._past = past = _Past(
+            self._past = past = _AggregatedPeriod(
                 since, until, merge_buckets(since, found), self._spans(found, since, until, MINUTE_US)
             )
         return past
@@ -224,20 +226,20 @@ class StatsControl:
         return [_stats(key, since, until - since, groups[key]) for key in names]
 
     def _window(self, last: Duration, size: int) -> tuple[int, int]:
-        """From when to when, in whole spans, the one under way included."""
+        """Return the start and end in whole intervals, including the current one."""
         length = to_micros(last, "last")
         spans = max(-(-length // size), 1)
-        if spans > MOST_SPANS:
-            raise ConfigError(f"{spans:,} spans are too many: ask for at most {MOST_SPANS:,}, or for hours")
+        if spans > MAX_INTERVALS:
+            raise ConfigError(f"{spans:,} intervals are too many: request at most {MAX_INTERVALS:,}, or use hours")
         until = (self._store.stats.now() // size + 1) * size
         return until - spans * size, until
 
     def _tallies(self, since: int, until: int, size: int) -> list[StatsBucket]:
-        """What was counted, and the rest: minutes that nobody has counted yet."""
+        """Read the aggregates, and aggregate the minutes that are missing."""
         tallies = self._store.stats
         hours_until = since if size == MINUTE_US else min(max(tallies.aggregated_until(HOUR_US), since), until)
         counted = min(max(tallies.aggregated_until(MINUTE_US), hours_until), until)
-        fresh = max(counted, until - size - LIVE)
+        fresh = max(counted, until - size - LIVE_WINDOW_US)
         return [
             *(tallies.read(HOUR_US, since, hours_until) if size == HOUR_US else ()),
             *tallies.read(MINUTE_US, hours_until, counted),
@@ -247,7 +249,7 @@ class StatsControl:
     def _named(
         self, found: Iterable[StatsBucket], by: GroupBy, name: str | None
     ) -> Sequence[tuple[str | None, StatsBucket]]:
-        """Tallies by the name of what they are of; without those of graphs and gates, which no worker runs."""
+        """Pair tallies with their task or queue, without those of graphs and gates."""
         lanes = self._store.lanes.refresh()
         named: list[tuple[str | None, StatsBucket]] = []
         for tally in found:

@@ -1,4 +1,4 @@
-"""The tasks of an app's code, for operators."""
+"""The tasks that an app declares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.task.task import Task
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """One task as its author declared it. Times are seconds."""
+    """A task as declared. Durations are seconds."""
 
     name: str
     aliases: Sequence[str]
@@ -25,37 +25,37 @@ class TaskInfo(msgspec.Struct, frozen=True):
     timeout: float | None
     deadline: float | None
     defined: str | None
-    """File and line."""
+    """The file and line of its function."""
 
 
 class TaskControl:
-    """What the code says."""
+    """Lists declared tasks."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def list(self) -> list[TaskInfo]:
-        """Every task, by name; imports the modules of the app's `include`."""
+        """List all tasks by name; imports the modules of the app's `include`."""
         self._registry.load()
         return sorted((_info(task) for task in self._registry), key=lambda info: info.name)
 
 
 def _info(task: Task[..., Any]) -> TaskInfo:
-    said = task.declaration
+    declared = task.declaration
     return TaskInfo(
-        name=said.name,
-        aliases=said.aliases,
-        queue=said.queue,
-        priority=said.priority,
-        run_in=said.run_in,
-        max_attempts=said.retry.max_attempts,
-        timeout=None if said.timeout is None else said.timeout / MICROS_PER_SECOND,
-        deadline=None if said.deadline is None else said.deadline / MICROS_PER_SECOND,
-        defined=_place(task),
+        name=declared.name,
+        aliases=declared.aliases,
+        queue=declared.queue,
+        priority=declared.priority,
+        run_in=declared.run_in,
+        max_attempts=declared.retry.max_attempts,
+        timeout=None if declared.timeout is None else declared.timeout / MICROS_PER_SECOND,
+        deadline=None if declared.deadline is None else declared.deadline / MICROS_PER_SECOND,
+        defined=_location(task),
     )
 
 
-def _place(task: Task[..., Any]) -> str | None:
+def _location(task: Task[..., Any]) -> str | None:
     code = getattr(task.origin, "__code__", None)
     if code is None:
         return None

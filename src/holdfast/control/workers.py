@@ -1,4 +1,4 @@
-"""Worker sessions for operators."""
+"""Worker sessions."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """One session of a worker process. A dead one stays until its runs were given back."""
+    """A session of a worker process. A dead session is listed until its runs are recovered."""
 
     session: str
     name: str
     state: Literal["working", "idle", "unhealthy", "dead"]
     lease_left: float
-    """Seconds; negative when the lease is over."""
+    """Seconds; negative after the lease has expired."""
     started_at: datetime
     queues: Sequence[str] | None
-    """None: all."""
+    """The queues it serves; None: all."""
     concurrency: int | None
     runs: int
     tasks: Sequence[str] | None = None
-    """The tasks that its code knows; None where it didn't say, because there are too many."""
+    """The tasks its code declares; None if there are too many to report."""
     problem: str | None = None
     """Why it is unhealthy."""
     loop_lag: float = 0.0
-    """Seconds for which its event loop has been blocked, at its last heartbeat."""
+    """Seconds for which its event loop was blocked at the last heartbeat."""
     lost_threads: int = 0
-    """Threads lost to code that didn't stop when its timeout expired or its run was cancelled."""
+    """Threads lost to code that ignored its timeout or cancellation."""
     process_slots: int | None = None
-    """How many runs of tasks with `run_in="process"` it runs at once; None for an older release."""
+    """Concurrent runs of tasks with `run_in="process"`; None for an older release."""
     process_tasks: Sequence[str] = ()
     """Its tasks with `run_in="process"`."""
 
 
 class WorkerControl:
-    """Who works on the database, or did until just now."""
+    """Lists worker sessions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def list(self) -> list[WorkerInfo]:
-        """All sessions, the oldest first."""
+        """List all sessions, oldest first."""
         return [_info(row) for row in self._store.sessions.list_all()]
 
 
 def _info(row: Row) -> WorkerInfo:
     session, name, started_at, left, idle, info, runs, status = row
-    said = _read(_Said, info)
-    health = _read(_Health, status)
+    report = _decode(_StartReport, info)
+    health = _decode(_HeartbeatReport, status)
     return WorkerInfo(
         session=session,
         name=name,
         state="dead" if left <= 0 else "unhealthy" if health.problem else "idle" if idle and not runs else "working",
         lease_left=left / MICROS_PER_SECOND,
         started_at=to_datetime(started_at),
-        queues=said.queues,
-        concurrency=said.concurrency,
+        queues=report.queues,
+        concurrency=report.concurrency,
         runs=runs,
-        tasks=said.tasks,
+        tasks=report.tasks,
         problem=health.problem,
         loop_lag=health.loop_lag,
         lost_threads=health.lost_threads,
-        process_slots=said.process_slots,
-        process_tasks=said.process_tasks or (),
+        process_slots=report.process_slots,
+        process_tasks=report.process_tasks or (),
     )
 
 
-class _Said(msgspec.Struct):
-    """What a worker said of itself when it started."""
+class _StartReport(msgspec.Struct):
+    """What a worker reported at its start."""
 
     queues: list[str] | None = None
     concurrency: int | None = None
@@ -85,16 +85,16 @@ class _Said(msgspec.Struct):
     process_tasks: list[str] | None = None
 
 
-class _Health(msgspec.Struct):
-    """What it said with its last heartbeat."""
+class _HeartbeatReport(msgspec.Struct):
+    """What a worker reported with its last heartbeat."""
 
     problem: str | None = None
     loop_lag: float = 0.0
     lost_threads: int = 0
 
 
-def _read(kind: type[S], text: str | None) -> S:
-    """What the worker said; nothing where it said nothing, another release said it in another way, or it is corrupt."""
+def _decode(kind: type[S], text: str | None) -> S:
+    """Decode a report; use the defaults if it is missing, corrupt or from another release."""
     try:
         return kind() if text is None else msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError:

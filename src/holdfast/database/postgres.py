@@ -125,8 +125,8 @@ class PostgresConnection(DatabaseConnection):
 
     _is_lent = False
 
-    def __init__(self, conninfo: str, shown: str) -> None:
-        self._what = shown
+    def __init__(self, conninfo: str, display_url: str) -> None:
+        self._what = display_url
         try:
             self._psycopg = psycopg.connect(
                 conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=PREPARE_AFTER
@@ -136,13 +136,13 @@ class PostgresConnection(DatabaseConnection):
             if _REJECTION.search(reason):
                 reason = reason.rpartition("FATAL:")[2].strip()
                 raise AccessDenied(
-                    f"{shown} rejected the connection: {reason}; check the URL's database, user and password"
+                    f"{display_url} rejected the connection: {reason}; check the URL's database, user and password"
                 ) from error
             if _OPTIONS_REJECTED in reason:
                 raise OptionsRejected(
-                    f"{shown} rejected the URL's options; set ignore_startup_parameters = options in pgbouncer"
+                    f"{display_url} rejected the URL's options; set ignore_startup_parameters = options in pgbouncer"
                 ) from error
-            raise StoreUnavailable(f"cannot connect to {shown}: {reason}; is the server running?") from error
+            raise StoreUnavailable(f"cannot connect to {display_url}: {reason}; is the server running?") from error
         self.pooled = self._is_pooled()
         if self.pooled:
             self._psycopg.prepare_threshold = None

@@ -168,7 +168,7 @@ class Attempt(msgspec.Struct, eq=False):
         """
         try:
             if isinstance(self.task, Machine):
-                return self._transitioned(self.task, self.signature.following(value))
+                return self._transitioned(self.task, self.signature.next_transition(value))
             result = self.signature.encode_result(value)
         except PayloadError as error:
             code = payload_error_code(error)

@@ -52,12 +52,12 @@ def error_from_json(text: str) -> ErrorInfo:
     """Parse a stored error. Malformed text becomes the message of an unknown error."""
     try:
         parts: Any = msgspec.json.decode(text)
-        kept = parts.get("traceback")
+        stored = parts.get("traceback")
         return ErrorInfo(
             str(parts.get("code", "error")),
             str(parts.get("type", "unknown")),
             str(parts.get("message", "")),
-            None if kept is None else str(kept),
+            None if stored is None else str(stored),
         )
     except Exception:
         return ErrorInfo("error", "unknown", truncate_end(str(text), MAX_MESSAGE_BYTES))

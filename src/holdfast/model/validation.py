@@ -29,7 +29,7 @@ _ATOMS = (str, int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class EncodingProblem:
     """A problem in a value, and its path."""
 
     path: str
@@ -62,7 +62,7 @@ class _Node:
         return path if len(path) <= _MAX_PATH_CHARS else path[:_MAX_PATH_CHARS] + "…"
 
 
-def find_problem(value: Any, replace: Callable[[Any], Any]) -> Problem | None:
+def find_problem(value: Any, replace: Callable[[Any], Any]) -> EncodingProblem | None:
     """Return the first problem of a value, or None. `replace` converts objects of types that msgspec doesn't know."""
     nodes = [_Node(value, None, "$")]
     while nodes:
@@ -70,15 +70,17 @@ def find_problem(value: Any, replace: Callable[[Any], Any]) -> Problem | None:
         inner: list[_Node] = []
         problem = _TOO_DEEP if node.depth > MAX_DEPTH + 1 else _check(node, inner, replace)
         if problem is not None:
-            return Problem(node.path(), problem)
+            return EncodingProblem(node.path(), problem)
         nodes.extend(reversed(inner))
     return None
 
 
-def find_pydantic_secret(value: Any, path: str = "$") -> Problem | None:
+def find_pydantic_secret(value: Any, path: str = "$") -> EncodingProblem | None:
     """Return the first pydantic secret in a value, which would be stored masked, or None."""
     if hasattr(type(value), "get_secret_value"):
-        return Problem(path, "a pydantic secret, which would be stored as asterisks (pass a reference to it instead),")
+        return EncodingProblem(
+            path, "a pydantic secret, which would be stored as asterisks (pass a reference to it instead),"
+        )
     if isinstance(value, dict) or hasattr(type(value), "model_fields"):
         named = value if isinstance(value, dict) else vars(value)
         inner = [(f".{name}", item) for name, item in named.items()]

@@ -1,1 +1,1 @@
-"""How authors write: tasks, their options, signatures and registration."""
+"""How authors write tasks: decorators, signatures, options, contexts, graphs and state machines."""

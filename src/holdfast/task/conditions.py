@@ -130,8 +130,8 @@ class Output(Generic[R_co]):
 
 def reference(output: Output[Any]) -> Reference:
     """Return an output as it is stored."""
-    kept: Reference = {"node": output._node.name, "path": list(output._path)}
-    return kept if output._default is MISSING else {**kept, "default": output._default}
+    stored: Reference = {"node": output._node.name, "path": list(output._path)}
+    return stored if output._default is MISSING else {**stored, "default": output._default}
 
 
 def node_of(output: Output[Any]) -> Node[Any]:

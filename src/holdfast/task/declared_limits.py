@@ -47,10 +47,10 @@ class DeclaredLimits:
             )
         if by is not None and not callable(by):
             check_name(by, f"{where}: by")
-        made = DeclaredLimit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
-        if self.by_name.get(name, made) != made:
+        limit = DeclaredLimit(name, concurrency, None if rate is None else parse_rate(rate, f"{where}: rate"), by)
+        if self.by_name.get(name, limit) != limit:
             raise ConfigError(f"{where} is declared twice, with different settings")
-        self.by_name[name] = made
+        self.by_name[name] = limit
 
     def __iter__(self) -> Iterator[DeclaredLimit]:
         return iter(list(self.by_name.values()))

@@ -264,20 +264,20 @@ class Graph:
         bind_call(added, task, args, kwargs)
         return added
 
-    def _new_name(self, name: str | None, otherwise: str = "") -> str:
+    def _new_name(self, name: str | None, default: str = "") -> str:
         if name is not None:
             try:
                 check_name(name, "the name of a node")
             except ConfigError as error:
                 raise GraphError(f"graph {self.name}: {error}") from error
             if name in self.added:
-                raise GraphError(f"graph {self.name} has two nodes named {name!r}: give each its own name=")
+                raise GraphError(f"graph {self.name} has two nodes named {name!r}: set name= for one of them")
             return name
-        number = self._numbers.get(otherwise, 1)
-        while (made := otherwise if number == 1 else f"{otherwise}-{number}") in self.added:
+        number = self._numbers.get(default, 1)
+        while (unused := default if number == 1 else f"{default}-{number}") in self.added:
             number += 1
-        self._numbers[otherwise] = number
-        return made
+        self._numbers[default] = number
+        return unused
 
     def _conditions(self, name: str, after: Any) -> list[Condition]:
         if isinstance(after, str | bytes | Mapping) or not isinstance(after, Iterable):

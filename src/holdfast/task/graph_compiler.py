@@ -29,21 +29,21 @@ class CompiledNode(msgspec.Struct):
 
     def stored(self) -> dict[str, Any] | None:
         """Return what is stored to decide and start the node, or None if counting dependencies suffices."""
-        kept: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
         if self.rule is not None:
-            kept["rule"] = self.rule
+            stored["rule"] = self.rule
         if self.spec.fills:
             assert self.spec.request is not None
-            kept["args"] = decode(self.spec.request.args)
-            kept["fills"] = [_fill(fill) for fill in self.spec.fills]
+            stored["args"] = decode(self.spec.request.args)
+            stored["fills"] = [_fill(fill) for fill in self.spec.fills]
         asked = None if self.spec.request is None else self.spec.request.options
         for option in ("delay", "run_at"):
             if (value := getattr(asked, option, None)) is not None:
-                kept[option] = value
+                stored[option] = value
         if self.spec.gate is not None:
-            kept["on_timeout"] = self.spec.gate.on_timeout
-            kept["schema"] = self.spec.gate.schema
-        return kept or None
+            stored["on_timeout"] = self.spec.gate.on_timeout
+            stored["schema"] = self.spec.gate.schema
+        return stored or None
 
 
 class CompiledGraph(msgspec.Struct):
@@ -57,7 +57,7 @@ class CompiledGraph(msgspec.Struct):
 
 def compile_graph(graph: Graph, *, appended: bool = False) -> CompiledGraph:
     """Check and compile a graph for submit, or to be appended to a run."""
-    return _Planner(appended=appended).plan(graph, ())
+    return _GraphCompiler(appended=appended).compile(graph, ())
 
 
 def result_name(plan: CompiledGraph, result: Any) -> str | None:
@@ -71,11 +71,11 @@ def result_name(plan: CompiledGraph, result: Any) -> str | None:
     return result.name
 
 
-class _Planner:
+class _GraphCompiler:
     def __init__(self, *, appended: bool) -> None:
         self._appended = appended
 
-    def plan(self, graph: Graph, above: tuple[Graph, ...]) -> CompiledGraph:
+    def compile(self, graph: Graph, above: tuple[Graph, ...]) -> CompiledGraph:
         if not isinstance(graph, Graph):
             raise GraphError(f"submit takes a Graph, not {type(graph).__name__}")
         if graph in above:
@@ -84,26 +84,26 @@ class _Planner:
         if not graph.added:
             raise GraphError(f"graph {graph.name} is empty: add nodes")
         outside = self._outside(graph, nested=bool(above))
-        plans = {name: _node_plan(graph, added) for name, added in graph.added.items()}
-        _refuse_missing_outputs(graph, [plans[name] for name in _ordered(graph, plans, outside)])
-        for plan in plans.values():
-            if plan.spec.graph is not None:
-                _refuse_own(plan.spec)
-                plan.graph = self.plan(plan.spec.graph, (*above, graph))
-        return CompiledGraph(graph, list(plans.values()), outside)
+        nodes = {name: _compile_node(graph, spec) for name, spec in graph.added.items()}
+        _refuse_missing_outputs(graph, [nodes[name] for name in _ordered(graph, nodes, outside)])
+        for node in nodes.values():
+            if node.spec.graph is not None:
+                _refuse_own(node.spec)
+                node.graph = self.compile(node.spec.graph, (*above, graph))
+        return CompiledGraph(graph, list(nodes.values()), outside)
 
     def _outside(self, graph: Graph, *, nested: bool) -> frozenset[str]:
         """Return the referenced nodes of an existing run. Only an appended graph may have them."""
         outside = set()
-        for added in graph.added.values():
-            for node in added.nodes():
+        for spec in graph.added.values():
+            for node in spec.nodes():
                 own = node.graph is graph
                 if own and node.name in graph.added:
                     continue
                 if not self._appended or nested:
                     whose = "" if own else f" but of graph {node.graph.name}"
                     raise GraphError(
-                        f"node {added.name} depends on {node.name}, which is not a node of graph {graph.name}{whose}"
+                        f"node {spec.name} depends on {node.name}, which is not a node of graph {graph.name}{whose}"
                     )
                 if node.name in graph.added:
                     raise GraphError(f"node {node.name} exists in the run and is also appended to it: rename one")
@@ -111,39 +111,39 @@ class _Planner:
         return frozenset(outside)
 
 
-def _refuse_own(added: NodeSpec) -> None:
-    nested = added.graph
+def _refuse_own(spec: NodeSpec) -> None:
+    nested = spec.graph
     assert nested is not None
     for what, value in (("key", nested.key), ("tenant", nested.tenant)):
         if value is not None:
-            raise GraphError(f"node {added.name}: graph {nested.name} has a {what}: remove it, the outer graph decides")
+            raise GraphError(f"node {spec.name}: graph {nested.name} has a {what}: remove it, the outer graph decides")
 
 
-def _node_plan(graph: Graph, added: NodeSpec) -> CompiledNode:
-    given = [condition.rule for condition in added.after]
+def _compile_node(graph: Graph, spec: NodeSpec) -> CompiledNode:
+    given = [condition.rule for condition in spec.after]
     named = {node for rule in given for node in rule_nodes(rule)}
     ensured = set(_ensured(given))
     rules = list(given)
-    for fill in added.fills:
+    for fill in spec.fills:
         name = fill.reference["node"]
         if has_default(fill) or name in ensured:
             continue
         if name in named:
             raise GraphError(
-                f"node {added.name} of graph {graph.name} takes the output of {name} but may run without it: "
+                f"node {spec.name} of graph {graph.name} takes the output of {name} but may run without it: "
                 f"use {name}.output.default(…)"
             )
         ensured.add(name)
         rules.append(done_rule(name))
-    if added.when is not None:
-        rules += [done_rule(name) for name in _compared(added.when.rule) if name not in named | ensured]
-        rules.append(added.when.rule)
+    if spec.when is not None:
+        rules += [done_rule(name) for name in _compared(spec.when.rule) if name not in named | ensured]
+        rules.append(spec.when.rule)
     needs = dict.fromkeys(node for rule in rules for node in rule_nodes(rule))
-    needs |= dict.fromkeys(fill.reference["node"] for fill in added.fills)
-    if added.name in needs:
-        raise GraphError(f"node {added.name} of graph {graph.name} depends on itself")
+    needs |= dict.fromkeys(fill.reference["node"] for fill in spec.fills)
+    if spec.name in needs:
+        raise GraphError(f"node {spec.name} of graph {graph.name} depends on itself")
     plain = set(needs) == set(_ensured(rules)) and all(map(_is_plain, rules))
-    return CompiledNode(added, tuple(needs), None if plain else ["all", rules])
+    return CompiledNode(spec, tuple(needs), None if plain else ["all", rules])
 
 
 def _is_plain(rule: Rule) -> bool:
@@ -168,8 +168,8 @@ def _compared(rule: Rule) -> Iterator[str]:
         yield from (part["node"] for part in rule[1:] if "node" in part and "default" not in part)
 
 
-def _ordered(graph: Graph, plans: Mapping[str, CompiledNode], outside: frozenset[str]) -> list[str]:
-    sorter = graphlib.TopologicalSorter({name: set(plan.needs) - outside for name, plan in plans.items()})
+def _ordered(graph: Graph, nodes: Mapping[str, CompiledNode], outside: frozenset[str]) -> list[str]:
+    sorter = graphlib.TopologicalSorter({name: set(node.needs) - outside for name, node in nodes.items()})
     try:
         return list(sorter.static_order())
     except graphlib.CycleError as error:
@@ -182,17 +182,17 @@ def _refuse_missing_outputs(graph: Graph, ordered: list[CompiledNode]) -> None:
     """Reject nodes that take the output of a node that may be skipped, without a default."""
     skippable: set[str] = set()
     for plan in ordered:
-        added = plan.spec
-        explicit = set(_ensured(condition.rule for condition in added.after))
-        for fill in added.fills:
+        spec = plan.spec
+        explicit = set(_ensured(condition.rule for condition in spec.after))
+        for fill in spec.fills:
             name = fill.reference["node"]
             if name in skippable and name not in explicit and not has_default(fill):
                 raise GraphError(
-                    f"node {added.name} of graph {graph.name} takes the output of {name}, which may be skipped: use "
-                    f"{name}.output.default(…), or after=[{name}] to skip {added.name} with it"
+                    f"node {spec.name} of graph {graph.name} takes the output of {name}, which may be skipped: use "
+                    f"{name}.output.default(…), or after=[{name}] to skip {spec.name} with it"
                 )
         if _may_be_skipped(plan, skippable):
-            skippable.add(added.name)
+            skippable.add(spec.name)
 
 
 def _may_be_skipped(plan: CompiledNode, skippable: set[str]) -> bool:
@@ -245,24 +245,24 @@ def _hashed(plan: CompiledGraph, result: str | None, with_options: bool) -> str:
     whole = hashlib.sha256(canonical([plan.graph.name, result]).encode())
     for node in sorted(plan.nodes, key=lambda each: each.spec.name):
         whole.update(b"\n")
-        whole.update(canonical(_described(node, with_options), f"node {node.spec.name}").encode())
+        whole.update(canonical(_describe(node, with_options), f"node {node.spec.name}").encode())
     return whole.hexdigest()
 
 
-def _described(node: CompiledNode, with_options: bool) -> dict[str, Any]:
-    added = node.spec
-    told: dict[str, Any] = {"name": added.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
-    if added.request is not None:
-        args = added.request.signature.with_defaults(added.request.args)
-        told |= {"task": added.request.task, "args": decode(canonical_text(args))}
-        options = added.request.options
-        told["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
-        told["fills"] = sorted((_fill(fill) for fill in added.fills), key=lambda fill: canonical(fill["at"]))
-    if added.gate is not None:
-        told |= {"timeout": added.gate.timeout, "on_timeout": added.gate.on_timeout, "schema": added.gate.schema}
+def _describe(node: CompiledNode, with_options: bool) -> dict[str, Any]:
+    spec = node.spec
+    description: dict[str, Any] = {"name": spec.name, "needs": sorted(node.needs), "rule": _in_order(node.rule)}
+    if spec.request is not None:
+        args = spec.request.signature.with_defaults(spec.request.args)
+        description |= {"task": spec.request.task, "args": decode(canonical_text(args))}
+        options = spec.request.options
+        description["options"] = (options.canonical() if with_options else {}) | {"tenant": options.tenant}
+        description["fills"] = sorted((_fill(fill) for fill in spec.fills), key=lambda fill: canonical(fill["at"]))
+    if spec.gate is not None:
+        description |= {"timeout": spec.gate.timeout, "on_timeout": spec.gate.on_timeout, "schema": spec.gate.schema}
     if node.graph is not None:
-        told["graph"] = _hashed(node.graph, None, with_options)
-    return told
+        description["graph"] = _hashed(node.graph, None, with_options)
+    return description
 
 
 def _in_order(rule: Rule | None) -> Any:

@@ -34,7 +34,7 @@ from holdfast.task.annotations import Unresolved, has_secrets, named, resolve
 from holdfast.task.context import Context
 from holdfast.task.options import Declaration, RunIn, check_retry, positive_micros
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Enqueuer, ExecutionSpec, Task
+from holdfast.task.task import EnqueuerProtocol, ExecutionSpec, Task
 
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S", bound="State")
@@ -45,17 +45,17 @@ _SETTINGS = ("retry", "timeout", "run")
 @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
 class _StateMeta(type):
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _StateMeta:
-        made: Any = super().__new__(cls, name, bases, body)
+        state_class: Any = super().__new__(cls, name, bases, body)
         if not bases:
-            return cast(_StateMeta, made)
+            return cast(_StateMeta, state_class)
         for setting in _SETTINGS:
             if setting in body.get("__annotations__", {}) and "ClassVar" not in str(body["__annotations__"][setting]):
                 raise TaskError(
                     f"state {name}: {setting} is a setting of states and can't be a field: remove its annotation, or "
                     "rename the field"
                 )
-        dataclasses.dataclass(kw_only=True)(made)  # Modifies the class in place.
-        return cast(_StateMeta, made)
+        dataclasses.dataclass(kw_only=True)(state_class)  # Modifies the class in place.
+        return cast(_StateMeta, state_class)
 
 
 class State(metaclass=_StateMeta):
@@ -307,7 +307,7 @@ class Machine(Task[[S], Any], Generic[S]):
     signature: MachineSignature
 
     def __init__(
-        self, declaration: Declaration, states: Collection[type[S]], enqueuer: Enqueuer, history: int | None
+        self, declaration: Declaration, states: Collection[type[S]], enqueuer: EnqueuerProtocol, history: int | None
     ) -> None:
         definitions = _definitions_of(declaration.name, states)
         super().__init__(declaration, MachineSignature(declaration.name, definitions), enqueuer)

@@ -128,16 +128,16 @@ def step(fn: Any, args: tuple[Any, ...], given: dict[str, Any], *, blocking: boo
     if not given:
         return step_with(NO_SETTINGS, fn, args, NOTHING, blocking=blocking)
     if len(given) == 1 and type(name := given.get("name")) is str:
-        made = step_with(_named(name), fn, args, NOTHING, blocking=blocking)
+        operation = step_with(_named(name), fn, args, NOTHING, blocking=blocking)
     elif STEP_OPTIONS.isdisjoint(given):
         return step_with(NO_SETTINGS, fn, args, given, blocking=blocking)
     else:
         options = {name: value for name, value in given.items() if name in STEP_OPTIONS}
         kwargs = {name: value for name, value in given.items() if name not in STEP_OPTIONS}
-        made = step_with(step_settings(**options), fn, args, kwargs, blocking=blocking)
-    if made.function_info.option_like_names:
-        _refuse_unfilled(made, made.function_info.option_like_names.intersection(given))
-    return made
+        operation = step_with(step_settings(**options), fn, args, kwargs, blocking=blocking)
+    if operation.function_info.option_like_names:
+        _refuse_unfilled(operation, operation.function_info.option_like_names.intersection(given))
+    return operation
 
 
 @lru_cache(maxsize=1024)
@@ -155,30 +155,34 @@ def step_with(
     if info is None or name is None:
         name, fn, info = _called("step", fn, settings.name)
     digest = arguments_digest(name, args, kwargs) if args or kwargs else NO_ARGUMENTS
-    made = operations.Step(
+    operation = operations.Step(
         name, f"{name}-{digest}", fn, info, args, kwargs,
         settings.retry, settings.timeout, settings.undo, settings.raises,
     )  # fmt: skip
     if blocking:
-        refuse_async("step", made.fn, _USE_CONTEXT)
-        if made.undo is not None:
-            refuse_async("step: undo", made.undo, _USE_CONTEXT)
-    return made
+        refuse_async("step", operation.fn, _USE_CONTEXT)
+        if operation.undo is not None:
+            refuse_async("step: undo", operation.undo, _USE_CONTEXT)
+    return operation
 
 
 def undo(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, blocking: bool) -> operations.Undo:
     name, function, info = _called("undo", fn)
-    made = operations.Undo(name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
+    operation = operations.Undo(
+        name, f"$undo:{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs
+    )
     if blocking:
-        refuse_async("undo", made.fn, _USE_CONTEXT)
-    return made
+        refuse_async("undo", operation.fn, _USE_CONTEXT)
+    return operation
 
 
 def transaction(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> operations.Transaction:
     name, function, info = _called("transaction", fn)
-    made = operations.Transaction(name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs)
-    refuse_async("transaction", made.fn, "transactions run in a thread: write it as a plain def")
-    return made
+    operation = operations.Transaction(
+        name, f"{name}-{arguments_digest(name, args, kwargs)}", function, info, args, kwargs
+    )
+    refuse_async("transaction", operation.fn, "transactions run in a thread: write it as a plain def")
+    return operation
 
 
 # Waiting
@@ -270,7 +274,7 @@ RANDOM = operations.Value("random")
 NEW_UUID = operations.Value("uuid")
 
 
-def progress(done: float, total: float | None, note: str | None) -> operations.Progress:
+def progress(done: float, total: float | None, note: str | None) -> operations.ProgressReport:
     for what, number in (("done", done), ("total", total)):
         if what == "total" and number is None:
             continue
@@ -278,7 +282,7 @@ def progress(done: float, total: float | None, note: str | None) -> operations.P
             raise ConfigError(f"ctx.progress: {what} must be a finite number, not {number!r}")
     if note is not None and not isinstance(note, str):
         raise ConfigError(f"ctx.progress: note must be a str, not {type(note).__name__}")
-    return operations.Progress(encode({"done": done, "total": total, "note": note}, "the progress"))
+    return operations.ProgressReport(encode({"done": done, "total": total, "note": note}, "the progress"))
 
 
 def write(chunk: Any) -> operations.Write:

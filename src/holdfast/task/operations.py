@@ -165,7 +165,7 @@ class Value(msgspec.Struct):
         return f"${self.kind}"
 
 
-class Progress(msgspec.Struct):
+class ProgressReport(msgspec.Struct):
     """A progress report as JSON text. Not part of the history."""
 
     text: str
@@ -188,7 +188,7 @@ class Restart(msgspec.Struct):
 
 Operation: TypeAlias = (
     Step | Transaction | Undo | Sleep | WaitFor | Receive | Emit | Spawn | Submit | Join | Map | Enqueue | Value
-    | Progress | Write | Restart
+    | ProgressReport | Write | Restart
 )  # fmt: skip
 
 

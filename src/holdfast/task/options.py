@@ -60,10 +60,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def canonical(self) -> dict[str, Any]:
         """Return the options as plain data for digests, without key, tenant and connection."""
-        asked = {name: value for name in _COMPARED if (value := getattr(self, name)) is not None}
+        options = {name: value for name in _COMPARED if (value := getattr(self, name)) is not None}
         if self.retry is not None:
-            asked["retry"] = self.retry.to_json()
-        return asked
+            options["retry"] = self.retry.to_json()
+        return options
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from holdfast.task.machine import Machine, State
 from holdfast.task.options import Declaration, TaskSettings, check_declaration
 from holdfast.task.signature import Signature
 from holdfast.task.sync_context import SyncContext
-from holdfast.task.task import Enqueuer, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
+from holdfast.task.task import EnqueuerProtocol, RemoteTask, Task, _AsyncDurable, _AsyncTask, _SyncDurable, _SyncTask
 
 MAX_WEIGHT = 1000
 
@@ -181,7 +181,7 @@ class TaskDecorator(Protocol):
 def register_task(
     fn: Callable[..., Any],
     *,
-    enqueuer: Enqueuer,
+    enqueuer: EnqueuerProtocol,
     registry: Registry,
     name: str | None = None,
     **settings: Unpack[TaskSettings],
@@ -217,7 +217,7 @@ def register_machine(
     name: str,
     states: tuple[type[S], ...],
     *,
-    enqueuer: Enqueuer,
+    enqueuer: EnqueuerProtocol,
     registry: Registry,
     history: int | None,
     **settings: Unpack[TaskSettings],
@@ -231,24 +231,24 @@ def register_machine(
     return machine
 
 
-def remote_task(name: str, *, enqueuer: Enqueuer, queue: str = "default") -> RemoteTask:
+def remote_task(name: str, *, enqueuer: EnqueuerProtocol, queue: str = "default") -> RemoteTask:
     """Return a task whose code is in another application. It isn't registered: this app can't run it."""
     checked = check_declaration(name, is_async=False, queue=queue)
     return RemoteTask(Declaration(name=checked.name, queue=checked.queue), enqueuer)
 
 
 def _check_function(fn: Any) -> None:
-    shown = getattr(fn, "__qualname__", None) or repr(fn)
+    name = getattr(fn, "__qualname__", None) or repr(fn)
     if isinstance(fn, Task):
         raise TaskError(f"{fn.name} is already a task; to register it twice, register its function: task.fn")
     if inspect.ismethod(fn):
-        raise TaskError(f"{shown} is a bound method, and its object can't be stored; use a plain function")
+        raise TaskError(f"{name} is a bound method, and its object can't be stored; use a plain function")
     if not inspect.isfunction(fn):
         hint = "; wrap it in a def" if isinstance(fn, functools.partial) or callable(fn) else ""
-        raise TaskError(f"a task must be a function, but {shown} is a {type(fn).__name__}{hint}")
+        raise TaskError(f"a task must be a function, but {name} is a {type(fn).__name__}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TaskError(f"{shown} is a generator function: return a list instead")
-    _check_is_no_method(fn, shown)
+        raise TaskError(f"{name} is a generator function: return a list instead")
+    _check_is_no_method(fn, name)
 
 
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
@@ -262,26 +262,26 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     return durable
 
 
-def _check_context(shown: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
+def _check_context(name: str, at: int, parameter: inspect.Parameter, kind: type, is_async: bool) -> None:
     if at > 0 or parameter.kind not in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD):
         raise TaskError(
-            f"{shown}: the {kind.__name__} must be the first parameter, not {parameter}: move it to the front"
+            f"{name}: the {kind.__name__} must be the first parameter, not {parameter}: move it to the front"
         )
     if kind is Context and not is_async:
         raise TaskError(
-            f"{shown} is a plain def and can't await: use async def, or annotate {parameter.name} as SyncContext"
+            f"{name} is a plain def and can't await: use async def, or annotate {parameter.name} as SyncContext"
         )
     if kind is SyncContext and is_async:
         raise TaskError(
-            f"{shown} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
+            f"{name} is an async def, and a SyncContext would block its loop: annotate {parameter.name} as Context"
         )
 
 
-def _check_is_no_method(fn: Any, shown: str) -> None:
+def _check_is_no_method(fn: Any, name: str) -> None:
     owner = fn.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(fn).parameters), None)
     if owner and not owner.endswith("<locals>") and first in ("self", "cls"):
         raise TaskError(
-            f"{shown} is a method, and a task has no object to pass as {first}: move it out of the class, or remove "
+            f"{name} is a method, and a task has no object to pass as {first}: move it out of the class, or remove "
             f"{first} and put @staticmethod above @app.task"
         )

@@ -1,6 +1,6 @@
 """`Task`, a registered function, and `Request`, a call of it to be enqueued later.
 
-A task knows its app only as an `Enqueuer`. `registry.py` turns functions into tasks.
+A task knows its app only as an `EnqueuerProtocol`. `registry.py` turns functions into tasks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ExecutionSpec(NamedTuple):
     run_in: RunIn | None
 
 
-class Enqueuer(Protocol):
+class EnqueuerProtocol(Protocol):
     """Creates runs of requests. The app's client implements it."""
 
     def enqueue(self, requests: Sequence[Request[Any]], /, verb: str = "enqueue") -> list[Run[Any]]: ...
@@ -112,7 +112,7 @@ class Task(Generic[P, R_co]):
         self,
         declaration: Declaration,
         signature: SignatureProtocol,
-        enqueuer: Enqueuer,
+        enqueuer: EnqueuerProtocol,
         fn: Callable[..., Any] | None = None,
     ) -> None:
         if fn is not None:
@@ -286,7 +286,7 @@ class _SyncDurable(_Durable[P, R_co]):
 class RemoteTask(Task[..., Any]):
     """A task whose code is in another application. It can be enqueued, not called."""
 
-    def __init__(self, declaration: Declaration, enqueuer: Enqueuer) -> None:
+    def __init__(self, declaration: Declaration, enqueuer: EnqueuerProtocol) -> None:
         super().__init__(declaration, UntypedSignature(declaration.name), enqueuer)
 
 

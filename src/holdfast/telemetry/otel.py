@@ -96,17 +96,17 @@ class Tracing:
     def enqueue(self, task: str, runs: int) -> AbstractContextManager[Any]:
         """Open a span for creating runs, which become its children."""
         attributes = {"holdfast.task": task, "holdfast.runs": runs}
-        made: AbstractContextManager[Any] = self._tracer.start_as_current_span(
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"enqueue {task}", kind=SpanKind.PRODUCER, attributes=attributes
         )
-        return made
+        return span
 
     def emit(self, event: str) -> AbstractContextManager[Any]:
         """Open a span for an emit from outside a run; runs that waited for the event link to it."""
-        made: AbstractContextManager[Any] = self._tracer.start_as_current_span(
+        span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"emit {event}", kind=SpanKind.PRODUCER, attributes={"holdfast.event": event}
         )
-        return made
+        return span
 
     def attempt(
         self, run: str, task: str, stored: Mapping[str, str] | None, claim: Any, attributes: Mapping[str, Any]

@@ -158,8 +158,8 @@ def writes_of_ends(ends: Sequence[End]) -> list[ObservedWrite]:
 class CrashingJournal(Journal):
     """A journal with crash points."""
 
-    def __init__(self, ground: StoreContext, lanes: LaneStore, crashes: CrashInjector, clock: VirtualClock) -> None:
-        super().__init__(ground, lanes)
+    def __init__(self, context: StoreContext, lanes: LaneStore, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(context, lanes)
         self._crashes = crashes
         self._clock = clock
 
@@ -186,8 +186,8 @@ class CrashingJournal(Journal):
 class CrashingAttempts(AttemptStore):
     """Ends of attempts with crash points."""
 
-    def __init__(self, ground: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
-        super().__init__(ground)
+    def __init__(self, context: StoreContext, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(context)
         self._crashes = crashes
         self._clock = clock
 
@@ -199,8 +199,8 @@ class CrashingAttempts(AttemptStore):
 class CrashingTransactions(StepTransactions):
     """User transactions with a crash point after the commit; before it, everything rolls back."""
 
-    def __init__(self, ground: StoreContext, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
-        super().__init__(ground, journal)
+    def __init__(self, context: StoreContext, journal: Journal, crashes: CrashInjector, clock: VirtualClock) -> None:
+        super().__init__(context, journal)
         self._crashes = crashes
         self._clock = clock
 
@@ -221,10 +221,10 @@ class CrashingStore(Store):
 
     def __init__(self, database: Database, clock: VirtualClock, payloads: Payloads, crashes: CrashInjector) -> None:
         super().__init__(database, clock=clock, payloads=payloads)
-        ground, plain = self._context, self.journal
-        self.journal = CrashingJournal(ground, self.lanes, crashes, clock)
-        self.attempts = CrashingAttempts(ground, crashes, clock)
-        self.step_transactions = CrashingTransactions(ground, plain, crashes, clock)
+        context, plain = self._context, self.journal
+        self.journal = CrashingJournal(context, self.lanes, crashes, clock)
+        self.attempts = CrashingAttempts(context, crashes, clock)
+        self.step_transactions = CrashingTransactions(context, plain, crashes, clock)
 
 
 # The current line of user code
@@ -236,10 +236,10 @@ def line_of(attempt: Any) -> str:
     if code is None:
         return "an unknown line"
     frames = _in_threads(code) if attempt.loop_task is None else _awaiting(attempt.loop_task.get_coro())
-    beside = dropwhile(lambda frame: frame.f_code is not code, frames)
-    stands = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), beside))
-    if stands:
-        return f"{_shown(stands[-1].f_code.co_filename)}:{stands[-1].f_lineno}"
+    from_task = dropwhile(lambda frame: frame.f_code is not code, frames)
+    user_frames = list(takewhile(lambda frame: not frame.f_code.co_filename.startswith(PACKAGE_PREFIX), from_task))
+    if user_frames:
+        return f"{_shown(user_frames[-1].f_code.co_filename)}:{user_frames[-1].f_lineno}"
     return f"{_shown(code.co_filename)}:{code.co_firstlineno}"
 
 

@@ -30,9 +30,9 @@ class CrashTestRunner:
         try:
             reports = self._all()
         finally:
-            after = pytest.CallInfo.from_call(lambda: self._leave(nextitem), when="teardown", reraise=INTERRUPTS)
-        others = time.perf_counter() - started - sum(report.duration for report in reports)
-        _main(reports).duration += max(others, 0.0)
+            after = pytest.CallInfo.from_call(lambda: self._tear_down(nextitem), when="teardown", reraise=INTERRUPTS)
+        rest = time.perf_counter() - started - sum(report.duration for report in reports)
+        _main(reports).duration += max(rest, 0.0)
         return [*reports, self._report(after)] if after.excinfo is not None else reports
 
     def _all(self) -> list[pytest.TestReport]:
@@ -43,16 +43,16 @@ class CrashTestRunner:
         points = [point for point in plain.points if point.recorded or self._unrecorded]
         if not points:
             return [reports[0], self._no_crash_points(), reports[-1]]
-        survived: list[CrashInjector] = []
+        passed: list[CrashInjector] = []
         for point in points:
             crashes = CrashInjector(point)
-            tried = self._once(crashes)
-            if not _passed(tried):
-                return _explained(tried, crashes, survived)
+            repeated = self._once(crashes)
+            if not _passed(repeated):
+                return _explained(repeated, crashes, passed)
             if crashes.where is not None:
-                survived.append(crashes)
-        said = f"{len(survived)} crashes, at {len(points)} points where a worker wrote"
-        _main(reports).sections.append((TITLE, said))
+                passed.append(crashes)
+        message = f"{len(passed)} crashes, at {len(points)} points where a worker wrote"
+        _main(reports).sections.append((TITLE, message))
         return reports
 
     def _once(self, crashes: CrashInjector) -> list[pytest.TestReport]:
@@ -65,7 +65,7 @@ class CrashTestRunner:
         finally:
             active_injectors.remove(crashes)
 
-    def _leave(self, nextitem: pytest.Item | None) -> None:
+    def _tear_down(self, nextitem: pytest.Item | None) -> None:
         self._item.session._setupstate.teardown_exact(nextitem)
 
     def _report(self, call: pytest.CallInfo[Any]) -> pytest.TestReport:
@@ -78,15 +78,15 @@ class CrashTestRunner:
 
 
 def _explained(
-    reports: list[pytest.TestReport], crashes: CrashInjector, survived: list[CrashInjector]
+    reports: list[pytest.TestReport], crashes: CrashInjector, passed: list[CrashInjector]
 ) -> list[pytest.TestReport]:
     """Add to the reports of a failed run where its worker crashed."""
-    said = f"The test passes without a crash. It fails with {_shown(crashes)}."
-    if survived:
-        said += f"\nIt passed with {_shown(survived[-1])}."
+    message = f"The test passes without a crash. It fails with {_shown(crashes)}."
+    if passed:
+        message += f"\nIt passed with {_shown(passed[-1])}."
     for report in reports:
         if report.failed:
-            report.sections.insert(0, (TITLE, f"{said}\n\n{HINT}"))
+            report.sections.insert(0, (TITLE, f"{message}\n\n{HINT}"))
             crash = getattr(report.longrepr, "reprcrash", None)
             if crash is not None:  # The summary shows this message.
                 crash.message = f"with {_shown(crashes)}: {crash.message}"

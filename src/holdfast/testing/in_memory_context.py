@@ -131,7 +131,7 @@ class InMemoryExecutor:
         self.shared = shared
         self._messages = {topic: [encode(each) for each in payloads] for topic, payloads in (messages or {}).items()}
         self._runs = InMemoryRunFactory()
-        self._ends: dict[str, list[Any]] = {}  # by spawn key: what was made, and how it ended
+        self._ends: dict[str, list[Any]] = {}  # By spawn key: the id of each child, then its result.
         claim = Claim(str(self.run_id), 0, 0, 0, 0, 1, 1, 0, None, "{}", None)
         self._plans = OperationPlans(
             claim, RecordedHistory(LoadedHistory(), RunToken(claim.id, 0, 1, 0)), self._runs, self
@@ -148,7 +148,7 @@ class InMemoryExecutor:
     def child_results(self, parent: str, spawn_key: str) -> list[Any]:  # noqa: ARG002
         return self._ends[spawn_key]
 
-    # What plans await
+    # Implements `PlanExecutor`
 
     async def invoke(self, call: Callable[[], Any]) -> Any:
         """Call user code."""
@@ -234,27 +234,27 @@ class InMemoryExecutor:
             failed = [row[0] for row in self._ends[wait.target or ""] if row[2] == "failed"]
             outcome = WaitOutcome("failed", failed[0]) if failed and wait.eager else WaitOutcome("children", None)
             return WaitResult(wait.n, outcome, None if read is None else read())
-        return WaitResult(wait.n, self._come(wait))
+        return WaitResult(wait.n, self._outcome(wait))
 
-    def _come(self, wait: commands.WaitCommand) -> WaitOutcome:
-        """What a wait comes to, now: what is there already, else its time passes."""
+    def _outcome(self, wait: commands.WaitCommand) -> WaitOutcome:
+        """Return the outcome of a wait: what is already there, or else its timeout."""
         if wait.kind == "event" and wait.name in self.shared.events:
             return WaitOutcome("event", self.shared.events[wait.name])
         if wait.kind == "message" and self._messages.get(wait.target or ""):
             return WaitOutcome("message", self._messages[wait.target or ""].pop(0))
         if wait.due_at is None and wait.delay is None:
-            raise TaskError(_never_comes(wait))
+            raise TaskError(_missing_input(wait))
         now = self.shared.now
         self.shared.now = max(now, wait.due_at if wait.due_at is not None else now + (wait.delay or 0))
         return WaitOutcome("due", None)
 
     async def _run_children(self, spawn: str) -> None:
-        """Call the functions of children that are waited for, one after the other, each once."""
-        for place, made in enumerate(self._ends[spawn]):
-            if isinstance(made, str):
-                self._ends[spawn][place] = await self._run_child(made, place)
+        """Call the functions of awaited children, one after the other, each once."""
+        for index, child in enumerate(self._ends[spawn]):
+            if isinstance(child, str):
+                self._ends[spawn][index] = await self._run_child(child, index)
 
-    async def _run_child(self, id: str, place: int) -> tuple[Any, ...]:
+    async def _run_child(self, id: str, index: int) -> tuple[Any, ...]:
         request = self._runs.requests[id]
         signature = request.signature
         if not isinstance(signature, Signature):
@@ -266,11 +266,11 @@ class InMemoryExecutor:
         try:
             result = signature.encode_result(await self.invoke(partial(fn, *args, **kwargs)))
         except Exception as error:
-            return (id, place, "failed", None, error_to_json(describe_exception(error)))
-        return (id, place, "done", result, None)
+            return (id, index, "failed", None, error_to_json(describe_exception(error)))
+        return (id, index, "done", result, None)
 
 
-def _never_comes(wait: commands.WaitCommand) -> str:
+def _missing_input(wait: commands.WaitCommand) -> str:
     if wait.kind == "event":
         return f"event {wait.name!r} never occurs: pass it with context(events={{{wait.name!r}: …}})"
     return f"no message arrives on topic {wait.target!r}: pass it with context(messages={{{wait.target!r}: […]}})"
@@ -325,10 +325,10 @@ class InMemorySyncExecutor(InMemoryExecutor):
         return complete(self._plans.start(self, operation))
 
     async def invoke(self, call: Callable[[], Any]) -> Any:
-        return _awaited_elsewhere(call) if is_async(call) else copy_context().run(call)
+        return _run_on_new_loop(call) if is_async(call) else copy_context().run(call)
 
 
-def _awaited_elsewhere(call: Callable[[], Any]) -> Any:
+def _run_on_new_loop(call: Callable[[], Any]) -> Any:
     """Run an async child on a new event loop in another thread, because this thread may have a running one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(copy_context().run, lambda: asyncio.run(call())).result()

@@ -256,9 +256,9 @@ class PostgresServer:
                 if len(lines) >= 8 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
                     return
             time.sleep(0.02)
-        said = self.log()[-2000:]
+        log_tail = self.log()[-2000:]
         self.stop()
-        raise RuntimeError(f"PostgreSQL did not start on {self.data}; the end of its log:\n{said}")
+        raise RuntimeError(f"PostgreSQL did not start on {self.data}; the end of its log:\n{log_tail}")
 
     def _start_watchdog(self, pid: int) -> subprocess.Popen[bytes]:
         """Start the watchdog, which stops the server if this process dies."""

@@ -1,7 +1,8 @@
-"""Who asks: from a bearer token or the cookie of a login to a `Visitor`, who may read or operate, all or one tenant's.
+"""Authentication: from a bearer token or login cookie to a `Principal`, which may read or operate, on all runs or on
+one tenant's.
 
-Nothing that a request says about itself widens that: the tenant is the credential's. Where nobody has made a token and
-the dashboard listens to its own machine only, it is open, and everybody there may operate.
+The tenant and the permission come from the credential; nothing in a request widens them. If no token exists and the
+dashboard listens on loopback only, it is open: every local user may operate.
 """
 
 from __future__ import annotations
@@ -16,119 +17,126 @@ from starlette.requests import Request
 
 from holdfast.app import Holdfast
 from holdfast.control import Control
-from holdfast.control.tokens import Permission, id_of, kept_hash, pass_of
+from holdfast.control.tokens import Permission, hash_credential, parse_token_id, to_credential
 from holdfast.errors import RunNotFound
 from holdfast.model.names import actor_or_user
 from holdfast.model.run import RunInfo
 from holdfast.web.responses import RequestError
 
 COOKIE = "holdfast_login"
-MASTER = "env"
-"""Stands for the id of the token that the process was started with."""
-LOGIN_SECONDS = 12 * 3600
+ENV_TOKEN_ID = "env"  # stands for the id of $HOLDFAST_TOKEN, which isn't in the database
+LOGIN_DURATION_S = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who may come in. `by` is what history says of them."""
+    """An authenticated client. `by` is its name in the history of runs."""
 
     by: str
-    may: Permission
+    permission: Permission
     tenant: str | None
-    came: Literal["bearer", "cookie", "open"]
+    method: Literal["bearer", "cookie", "open"]
     csrf_token: str
-    """What forms must bring along to be obeyed: nobody else's page can know it."""
 
     @property
     def can_operate(self) -> bool:
-        return self.may == "operate"
+        return self.permission == "operate"
 
     def can_see(self, run: RunInfo[Any]) -> bool:
         return self.tenant is None or run.tenant == self.tenant
 
     def run(self, control: Control, id: UUID) -> RunInfo[Any]:
-        """A run that this visitor may see; for those of other tenants the answer is the same as for none."""
+        """Read a run; another tenant's run raises the same error as one that doesn't exist."""
         info = control.runs.info(id)
         if not self.can_see(info):
             raise RunNotFound.of(id)
         return info
 
-    def find(self, control: Control, given: str) -> UUID:
-        """The run that this visitor may see whose id begins so."""
+    def find(self, control: Control, prefix: str) -> UUID:
+        """Find a visible run by the beginning of its id."""
         try:
-            return self.run(control, control.runs.find(given)).id
+            return self.run(control, control.runs.find(prefix)).id
         except RunNotFound as error:
             if self.tenant is None:
                 raise
-            raise RunNotFound(f"you have no run {given[:60]!r}") from error  # the error may name the runs of others
+            # The original message may name other tenants' runs.
+            raise RunNotFound(f"tenant {self.tenant} has no run {prefix[:60]!r}") from error
 
 
 class Authenticator:
-    """Recognises who asks."""
+    """Turns the credentials of a request into a `Principal`."""
 
     def __init__(self, control: Control, token: str | None, *, unlocked: bool) -> None:
         self._control = control
-        self._master = None if token is None else kept_hash(pass_of(token))
+        self._env_hash = None if token is None else hash_credential(to_credential(token))
         self._unlocked = unlocked
 
-    def of(self, request: Request) -> Principal:
-        """Who asks; a refusal with status 401 when it can't be told. Reads the database."""
-        bearer = _bearer(request)
+    def authenticate(self, request: Request) -> Principal:
+        """Identify the client or raise a 401. Reads the database."""
+        bearer = _bearer_token(request)
         if bearer is not None:
-            found = self._known(id_of(bearer), pass_of(bearer), "bearer")
+            found = self._principal(parse_token_id(bearer), to_credential(bearer), "bearer")
         elif (cookie := request.cookies.get(COOKIE)) is not None:
-            id, _, given = cookie.partition(".")
-            found = self._known(id, given, "cookie")
+            id, _, credential = cookie.partition(".")
+            found = self._principal(id, credential, "cookie")
         else:
             found = None
         if found is None and bearer is None and self.is_open():
-            found = Principal(actor_or_user(None), "operate", None, "open", _form_key(self._control.identity))
+            found = Principal(actor_or_user(None), "operate", None, "open", _csrf_token(self._control.identity))
         if found is None:
             raise RequestError(
                 401,
-                "give a token as `Authorization: Bearer …`, or log in; `holdfast token create` makes one",
+                "send a token as `Authorization: Bearer …`, or log in; create one with `holdfast token create`",
                 "no_token",
                 {"www-authenticate": 'Bearer realm="holdfast"'},
             )
         return found
 
     def is_open(self) -> bool:
-        """Whether everybody may come in: it was started so, and nobody has made a token since."""
-        return self._unlocked and self._master is None and not self._control.tokens.exist()
+        """Tell whether no login is needed: started unlocked, and no token has been created since."""
+        return self._unlocked and self._env_hash is None and not self._control.tokens.exist()
 
-    def cookie_for(self, token: str) -> str | None:
-        """What a browser is to show from now on; None when the token isn't a good one."""
-        given = pass_of(token)
-        id = id_of(token) or MASTER
-        return f"{id}.{given}" if self._known(id, given, "cookie") else None
+    def login_cookie(self, token: str) -> str | None:
+        """Return the cookie value for a valid token, otherwise None."""
+        credential = to_credential(token)
+        id = parse_token_id(token) or ENV_TOKEN_ID
+        return f"{id}.{credential}" if self._principal(id, credential, "cookie") else None
 
-    def _known(self, id: str | None, given: str, came: Literal["bearer", "cookie"]) -> Principal | None:
-        if self._master is not None and hmac.compare_digest(kept_hash(given), self._master):
-            return Principal("$HOLDFAST_TOKEN", "operate", None, came, _form_key(given))
-        found = None if id is None else self._control.tokens.check(id, given)
+    def _principal(self, id: str | None, credential: str, method: Literal["bearer", "cookie"]) -> Principal | None:
+        if self._env_hash is not None and hmac.compare_digest(hash_credential(credential), self._env_hash):
+            return Principal("$HOLDFAST_TOKEN", "operate", None, method, _csrf_token(credential))
+        found = None if id is None else self._control.tokens.check(id, credential)
         if found is None:
             return None
-        return Principal(found.name, found.may, found.tenant, came, _form_key(given))
-
-
-def _bearer(request: Request) -> str | None:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else None
-
-
-def _form_key(secret: str) -> str:
-    return hmac.new(secret.encode("utf-8", "surrogateescape"), b"holdfast forms", hashlib.sha256).hexdigest()
-
-
-def same_secret(given: str, ours: str) -> bool:
-    """Whether two secrets are the same, in a time that tells nothing about them."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), ours.encode())
+        return Principal(found.name, found.may, found.tenant, method, _csrf_token(credential))
 
 
 @dataclass(frozen=True, slots=True)
 class SiteContext:
-    """One app's database, seen from the web."""
+    """Everything request handlers share."""
 
     app: Holdfast
     control: Control
     authenticator: Authenticator
+
+
+def authorize(principal: Principal, permission: Permission, *, all_tenants: bool) -> None:
+    """Raise a 403 unless the principal has the permission; `all_tenants` excludes tokens of one tenant."""
+    if permission == "operate" and not principal.can_operate:
+        raise RequestError(403, "this token is read-only", "read_only")
+    if all_tenants and principal.tenant is not None:
+        raise RequestError(403, f"this token is limited to tenant {principal.tenant}", "one_tenant")
+
+
+def same_secret(given: str, expected: str) -> bool:
+    """Compare two secrets in constant time."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
+
+
+def _bearer_token(request: Request) -> str | None:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
+def _csrf_token(secret: str) -> str:
+    return hmac.new(secret.encode("utf-8", "surrogateescape"), b"holdfast forms", hashlib.sha256).hexdigest()

@@ -1,7 +1,8 @@
-"""What every request must pass, whatever its route, and what every answer says to browsers.
+"""Checks that every request must pass, and security headers that every response carries.
 
-The Host must be one of ours: else a page elsewhere could give its own name our address, and read us as itself. What
-changes something must come from our own pages: its Origin is our Host. (A program has no Origin; it has a token.)
+The Host header must name this site: otherwise a foreign page could resolve its own name to our address and read
+responses as same-origin (DNS rebinding). A request that changes something must come from our own pages: its Origin must
+equal the Host. Programs send no Origin; they send a token.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.web.responses import TITLES, Problem, problem_response
+from holdfast.web.responses import Problem, new_problem, problem_response
 
-SAFE = ("GET", "HEAD", "OPTIONS")
-POLICY = (
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -32,14 +33,14 @@ HEADERS = {
 
 
 class SecurityMiddleware:
-    """Stands before the whole site."""
+    """Wraps the whole site: checks Host and Origin, adds security headers."""
 
     def __init__(
         self, site: ASGIApp, hosts: Iterable[str], *, loopback_only: bool, close: Callable[[], None] = lambda: None
     ) -> None:
         self._site = site
         self.close = close
-        """Close its connections to the database; who serves it by itself needn't."""
+        """Close the database connections. The ASGI lifespan does it too, where the server supports it."""
         self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
         self._loopback_only = loopback_only
 
@@ -48,7 +49,7 @@ class SecurityMiddleware:
             if scope["type"] == "lifespan":
                 await self._site(scope, receive, send)
             return
-        error_response = self._refused(scope["method"], Headers(scope=scope))
+        problem = self._check(scope["method"], Headers(scope=scope))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,29 +59,24 @@ class SecurityMiddleware:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await (self._site if error_response is None else problem_response(error_response))(
-            scope, receive, send_with_headers
-        )
+        await (self._site if problem is None else problem_response(problem))(scope, receive, send_with_headers)
 
-    def _refused(self, method: str, headers: Headers) -> Problem | None:
+    def _check(self, method: str, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self.knows(host):
-            return _problem(
-                421,
-                f"this isn't the dashboard of {host[:100]!r}: allow it with --allow-host, or hosts=[…]",
-                "foreign_host",
-            )
-        if method in SAFE:
+        if len(headers.getlist("host")) != 1 or not self.allows_host(host):
+            detail = f"host {host[:100]!r} is not allowed: add it with --allow-host, or hosts=[…]"
+            return new_problem(421, detail, "foreign_host")
+        if method in SAFE_METHODS:
             return None
         origin = headers.get("origin")
-        if origin is not None and not _same(origin, host):
-            return _problem(403, "what changes something must come from this very site", "foreign_origin")
+        if origin is not None and not _same_origin(origin, host):
+            return new_problem(403, "cross-origin requests may not change anything", "foreign_origin")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _problem(403, "what changes something must come from this very site", "cross_site")
+            return new_problem(403, "cross-site requests may not change anything", "cross_site")
         return None
 
-    def knows(self, host: str) -> bool:
-        """Whether a Host header names us. An address written as numbers can't be anybody else's name."""
+    def allows_host(self, host: str) -> bool:
+        """Tell whether a Host header names this site. An IP address can't be another site's name."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:
@@ -94,14 +90,10 @@ class SecurityMiddleware:
         return address.is_loopback or not self._loopback_only
 
 
-def _same(origin: str, host: str) -> bool:
-    """Whether an Origin is that of our Host. The scheme may differ: a proxy in front of us may speak TLS."""
+def _same_origin(origin: str, host: str) -> bool:
+    """Compare the Origin with the Host. The scheme may differ: a proxy in front of us may terminate TLS."""
     try:
         parts = urlsplit(origin)
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
-
-
-def _problem(status: int, detail: str, code: str) -> Problem:
-    return Problem(title=TITLES[status], status=status, detail=detail, code=code)

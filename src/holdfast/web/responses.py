@@ -1,4 +1,4 @@
-"""Errors as answers: status, title and detail, as problem+json (RFC 9457). No traceback ever leaves the process."""
+"""JSON responses and errors as problem+json (RFC 9457). A traceback never leaves the process."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import errors
-from holdfast.database.faults import DataFault
+from holdfast.control import DataFault
 from holdfast.model.codec import MAX_PAYLOAD_BYTES
 from holdfast.telemetry import log
 
+MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
+JSON = "application/json"
 TITLES = {
     400: "Bad request",
-    401: "Who are you?",
-    403: "Not allowed",
+    401: "Authentication required",
+    403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
-    413: "Too large",
+    413: "Content too large",
     421: "Misdirected request",
-    422: "Can't be done like this",
-    429: "Too many",
-    500: "Something went wrong here",
-    503: "Not available just now",
+    422: "Unprocessable request",
+    429: "Too many requests",
+    500: "Internal server error",
+    503: "Service unavailable",
 }
 
 _STATUS: tuple[tuple[type[errors.HoldfastError], int], ...] = (
@@ -40,11 +42,12 @@ _STATUS: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.TooLarge, 413),
 )
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 @dataclass
 class RequestError(Exception):
-    """A request that is answered with no more than this."""
+    """A request that is answered with this status and detail."""
 
     status: int
     detail: str
@@ -53,78 +56,76 @@ class RequestError(Exception):
 
 
 class Problem(msgspec.Struct, kw_only=True):
-    """What went wrong, for programs and people."""
+    """An error response, for programs and people."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
     code: str
-    """The error's kind, like `run_not_found`."""
+    """A stable identifier of the error, such as `run_not_found`."""
 
 
-def problem_from(error: Exception, where: str) -> Problem:
-    """What may be told of an error. Those that nobody foresaw are logged, and told without their words."""
-    if isinstance(error, RequestError):
-        return _problem(error.status, error.detail, error.code)
-    if isinstance(error, DataFault):
-        return _problem(422, "a value is of a kind or a size that can't be kept", "data_fault")
-    if isinstance(error, errors.StoreError):
-        if isinstance(error, errors.StoreUnavailable):
-            log.request_unavailable(where, str(error))
-        else:
-            log.request_failed(where, error)
-        return _problem(503, _of_store(error), _code(error))
-    if isinstance(error, errors.HoldfastError):
-        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
-        return _problem(status, str(error), _code(error))
-    if isinstance(error, msgspec.ValidationError):
-        return _problem(422, str(error), "invalid")
-    if isinstance(error, msgspec.DecodeError):
-        return _problem(400, f"the body is no JSON: {error}", "no_json")
-    log.request_failed(where, error)
-    return _problem(500, "the log of the server says more", "unexpected")
-
-
-def _problem(status: int, detail: str, code: str) -> Problem:
-    return Problem(title=TITLES.get(status, "Refused"), status=status, detail=detail, code=code)
-
-
-def _of_store(error: errors.StoreError) -> str:
-    """Without the words of the database, which may say how it is reached."""
-    if isinstance(error, errors.SchemaBehind | errors.SchemaAhead):
-        return "the tables don't fit this code: `holdfast migrate`, or upgrade holdfast here"
-    return "the database can't answer this just now, or not quickly enough; the log of the server says more"
-
-
-def _code(error: Exception) -> str:
-    return _CAPITAL.sub("_", type(error).__name__).lower()
-
-
-LARGEST_BODY = 2 * MAX_PAYLOAD_BYTES
-JSON = "application/json"
-
-_encode = msgspec.json.Encoder(enc_hook=str).encode
-
-
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encode(value), status, headers, JSON)
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(_encode(value), status, media_type=JSON)
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
     return Response(_encode(problem), problem.status, headers, "application/problem+json")
 
 
-async def read_body(request: Request, kind: str) -> bytes:
-    """The body, if it is of that kind and not too large."""
+def error_response(error: Exception, request: Request) -> Response:
+    problem = problem_from(error, f"{request.method} {request.url.path}")
+    return problem_response(problem, error.headers if isinstance(error, RequestError) else None)
+
+
+def new_problem(status: int, detail: str, code: str) -> Problem:
+    return Problem(title=TITLES.get(status, "Request failed"), status=status, detail=detail, code=code)
+
+
+def problem_from(error: Exception, where: str) -> Problem:
+    """Describe an error to the client. Unexpected errors are logged and described without their message."""
+    if isinstance(error, RequestError):
+        return new_problem(error.status, error.detail, error.code)
+    if isinstance(error, DataFault):
+        return new_problem(422, "the database rejected the type or size of a value", "data_fault")
+    if isinstance(error, errors.StoreError):
+        if isinstance(error, errors.StoreUnavailable):
+            log.request_unavailable(where, str(error))
+        else:
+            log.request_failed(where, error)
+        return new_problem(503, _store_detail(error), _code(error))
+    if isinstance(error, errors.HoldfastError):
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+        return new_problem(status, str(error), _code(error))
+    if isinstance(error, msgspec.ValidationError):
+        return new_problem(422, str(error), "invalid")
+    if isinstance(error, msgspec.DecodeError):
+        return new_problem(400, f"the body is not valid JSON: {error}", "no_json")
+    log.request_failed(where, error)
+    return new_problem(500, "unexpected error; see the server log", "unexpected")
+
+
+def _store_detail(error: errors.StoreError) -> str:
+    """Leave out the database's own message: it may contain connection details."""
+    if isinstance(error, errors.SchemaBehind | errors.SchemaAhead):
+        return "the schema version does not match this release: run `holdfast migrate`, or upgrade holdfast here"
+    return "the database is unavailable or too slow; see the server log"
+
+
+def _code(error: Exception) -> str:
+    return _CAPITAL.sub("_", type(error).__name__).lower()
+
+
+async def read_body(request: Request, media_type: str) -> bytes:
+    """Read the body, if it has the expected media type and isn't too large."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != kind:
-        raise RequestError(
-            422, f"the body must be {kind}, not {given or 'without a content-type'}", "wrong_content_type"
-        )
+    if given != media_type:
+        detail = f"the content type must be {media_type}, not {given or 'missing'}"
+        raise RequestError(422, detail, "wrong_content_type")
     body = bytearray()
-    async for some in request.stream():
-        body += some
-        if len(body) > LARGEST_BODY:
-            raise RequestError(413, f"the body may have {LARGEST_BODY:,} bytes", "too_large")
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(413, f"the body exceeds {MAX_BODY_BYTES:,} bytes", "too_large")
     return bytes(body)

@@ -1,4 +1,4 @@
-"""`holdfast demo`: real workers on real work, one of them killed before your eyes."""
+"""The `demo` command: real workers process jobs, and one of them is killed."""
 
 from __future__ import annotations
 
@@ -22,51 +22,49 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at the first signal, or after what must not be broken off."""
+    """Raises KeyboardInterrupt at the first of SIGINT, SIGTERM and SIGHUP, or at the end of a protected block."""
 
     def __init__(self) -> None:
-        self._held = False
-        self._came = False
+        self._is_deferred = False
+        self._received = False
         for number in SIGNALS:
-            signal.signal(number, self._note)
+            signal.signal(number, self._handle)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.ignore()
-        self._came = True
-        if not self._held:
+        self._received = True
+        if not self._is_deferred:
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """From now on nothing interrupts us: we are about to end."""
+        """Ignore all further signals, during cleanup."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let a signal wait until the end of the block."""
-        self._held = True
+    def deferred(self) -> Iterator[None]:
+        """Defer a signal until the end of the block."""
+        self._is_deferred = True
         try:
             yield
         finally:
-            self._held = False
-        if self._came:
+            self._is_deferred = False
+        if self._received:
             raise KeyboardInterrupt
 
 
-FEWEST_JOBS = 20
-MOST_JOBS = 5000
+MIN_JOBS = 20
+MAX_JOBS = 5000
 
 
 @holdfast.command(takes=("debug",))
-@click.option("--postgres", metavar="URL", help="On this PostgreSQL, in a schema of its own, instead of a SQLite file.")
-@click.option(
-    "--jobs", type=click.IntRange(FEWEST_JOBS, MOST_JOBS), default=500, show_default=True, help="How many jobs."
-)
-@click.option("--keep", is_flag=True, help="Keep the folder, and the schema, to look into them.")
+@click.option("--postgres", metavar="URL", help="Use this PostgreSQL, in a separate schema, instead of a SQLite file.")
+@click.option("--jobs", type=click.IntRange(MIN_JOBS, MAX_JOBS), default=500, show_default=True, help="Number of jobs.")
+@click.option("--keep", is_flag=True, help="Keep the folder and the schema for inspection.")
 def demo(postgres: str | None, jobs: int, keep: bool) -> int:
-    """See workers at work, and what happens when one of them is killed.
+    """Run a demo: workers process jobs, and one of them is killed.
 
-    Takes about ten seconds, works in a temporary folder, and leaves nothing behind.
+    Takes about ten seconds in a temporary folder, and leaves nothing behind.
 
     \b
     Examples:
@@ -75,7 +73,7 @@ def demo(postgres: str | None, jobs: int, keep: bool) -> int:
       holdfast demo --keep
     """
     if postgres is not None and not postgres.startswith(("postgresql:", "postgres:")):
-        raise click.BadParameter("write it as postgresql://user@host/database", param_hint="'--postgres'")
+        raise click.BadParameter("use postgresql://user@host/database", param_hint="'--postgres'")
     interrupt = Interrupt()
     schema = f"holdfast_demo_{secrets.token_hex(4)}"
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
@@ -83,10 +81,10 @@ def demo(postgres: str | None, jobs: int, keep: bool) -> int:
         (folder / "invoices").mkdir()
         os.environ |= {"HOLDFAST_DEMO_FOLDER": str(folder), "HOLDFAST_DEMO_SCHEMA": schema}
         os.environ["HOLDFAST_URL"] = postgres or f"sqlite:///{folder / 'holdfast.db'}"
-        return _play(folder, jobs, schema if postgres else None, keep, interrupt)
+        return _run_demo(folder, jobs, schema if postgres else None, keep, interrupt)
     except KeyboardInterrupt:
-        what = f"kept: {folder}" if keep else "the folder is removed"
-        click.echo(f"holdfast demo: stopped; nothing is left running, {what}", err=True)
+        what = f"{folder} is kept" if keep else "the folder is removed"
+        click.echo(f"holdfast demo: stopped; no process is left running, {what}", err=True)
         raise
     finally:
         interrupt.ignore()
@@ -94,7 +92,7 @@ def demo(postgres: str | None, jobs: int, keep: bool) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: Interrupt) -> int:
+def _run_demo(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: Interrupt) -> int:
     from holdfast.cli.demo import display
     from holdfast.cli.demo.app import app
     from holdfast.cli.demo.scenario import Scenario
@@ -102,19 +100,19 @@ def _play(folder: Path, jobs: int, schema: str | None, keep: bool, interrupt: In
 
     console = display.make_console()
     database = app.store.database.display_url
-    scene = DemoState(jobs, database)
+    state = DemoState(jobs, database)
     try:
-        with display.shown(console, scene) as draw:
-            verdict = Scenario(folder, scene, draw, interrupt).perform()
-        display.tell_verdict(console, verdict)
+        with display.show_live(console, state) as draw:
+            result = Scenario(folder, state, draw, interrupt).run()
+        display.print_result(console, result)
         if keep:
             look = f"holdfast runs --url {database}" + (f" --schema {schema}" if schema else "")
-            display.tell_kept(console, str(folder), look)
-        display.tell_next(console)
-        return 0 if verdict.good else 1
+            display.print_kept(console, str(folder), look)
+        display.print_next_steps(console)
+        return 0 if result.passed else 1
     finally:
         interrupt.ignore()
-        if schema and not keep and scene.events:
+        if schema and not keep and state.events:
             _drop(app, schema)
         app.close()
 
@@ -125,4 +123,4 @@ def _drop(app: Holdfast, schema: str) -> None:
             lambda line: line.execute_script(f'drop schema if exists "{schema}" cascade')
         )
     except HoldfastError as error:
-        click.echo(f"holdfast demo: the schema {schema} couldn't be dropped: {error}", err=True)
+        click.echo(f"holdfast demo: the schema {schema} could not be dropped: {error}", err=True)

@@ -1,6 +1,6 @@
-"""The app whose tasks the demo's workers run: invoices, each written to a file, with a ledger of all that was done.
+"""The demo's app: a task that writes an invoice to a file, and a ledger of its work.
 
-The ledger is the demo's own proof, apart from the database: a line when an invoice is begun, a line when it is done.
+The ledger proves the result independently of the database: one line when an invoice starts, one when it is done.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from holdfast.app import Holdfast
 
-app = Holdfast(schema=os.environ.get("HOLDFAST_DEMO_SCHEMA", "holdfast"))  # $HOLDFAST_URL says where
+app = Holdfast(schema=os.environ.get("HOLDFAST_DEMO_SCHEMA", "holdfast"))  # the URL comes from $HOLDFAST_URL
 
 
 @app.task(name="demo.invoice")
 def invoice(number: int) -> str:
-    """Write one invoice. Takes 20 to 100 ms, as if a printer or a mail server had to be waited for."""
+    """Write one invoice. Takes 20 to 100 ms, like a call to a printer or mail server."""
     folder = Path(os.environ["HOLDFAST_DEMO_FOLDER"])
     note(folder, "begun", number)
     time.sleep(0.02 + number * 37 % 81 / 1000)
@@ -27,7 +27,7 @@ def invoice(number: int) -> str:
 
 
 def note(folder: Path, what: str, number: int) -> None:
-    """Append a line to the ledger, in one write: any number of processes may do so."""
+    """Append a line to the ledger with one write, which is atomic between processes."""
     file = os.open(folder / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(file, f"{what} {number} {os.getpid()}\n".encode())

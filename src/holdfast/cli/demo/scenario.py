@@ -1,4 +1,4 @@
-"""The demo itself: enqueue, start workers, kill one with -9 when its hands are full, see what becomes of its work."""
+"""The demo's scenario: enqueue jobs, start workers, kill one with -9 while it is busy, watch the recovery."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from holdfast.model.run import RunInfo
 
 WORKERS = 3
 CONCURRENCY = 3
-LEASE = 2.0
-GRACE = 3.0
-KILL_AFTER = 0.35  # of the jobs are done
-FRAME = 0.08
-LONGEST = 90.0
-STOP_SECONDS = 10.0
+LEASE_S = 2.0
+GRACE_S = 3.0
+KILL_AFTER_SHARE = 0.35  # of the jobs are done
+FRAME_S = 0.08
+TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 10.0
 
 Draw = Callable[[], None]
 
 
 class DemoFailed(click.ClickException):
-    """The demo couldn't be played to its end."""
+    """The demo couldn't finish."""
 
 
 class Scenario:
-    """One performance. `draw` is called after each change of the scene."""
+    """One run of the demo. `draw` is called after each change of the state."""
 
-    def __init__(self, folder: Path, scene: DemoState, draw: Draw, interrupt: Interrupt) -> None:
+    def __init__(self, folder: Path, state: DemoState, draw: Draw, interrupt: Interrupt) -> None:
         from holdfast.cli.demo.app import app, invoice
 
         self._app = app
         self._task = invoice
         self._folder = folder
-        self._scene = scene
+        self._state = state
         self._draw = draw
         self._interrupt = interrupt
         self._ledger = Ledger(folder / "ledger")
@@ -52,17 +52,16 @@ class Scenario:
         self._numbers: dict[Any, int] = {}
         self._infos: list[RunInfo[Any]] = []
 
-    def perform(self) -> DemoResult:
-        """From the first job to the last; what it came to."""
-        self._enqueue(self._scene.jobs)
-        with self._working():
-            self._wait_for(lambda: all(figure.state == "working" for figure in self._scene.figures))
-            self._scene.tell(f"{WORKERS} workers at work, {CONCURRENCY} invoices at a time")
+    def run(self) -> DemoResult:
+        self._enqueue(self._state.jobs)
+        with self._running_workers():
+            self._wait_for(lambda: all(view.state == "working" for view in self._state.workers))
+            self._state.add_event(f"{WORKERS} workers running, {CONCURRENCY} invoices at a time")
             kill = self._kill(self._victim())
-            takeover = self._watch_takeover(kill)
+            recovery_s = self._watch_recovery(kill)
             self._wait_for(self._all_ended)
-            self._scene.tell("all invoices done; the workers are told to stop")
-        return self._count(kill, takeover)
+            self._state.add_event("all invoices done; stopping the workers")
+        return self._count(kill, recovery_s)
 
     def _enqueue(self, jobs: int) -> None:
         began = time.monotonic()
@@ -70,23 +69,23 @@ class Scenario:
         handles = self._task.enqueue_many([(number,) for number in range(first, first + jobs)])
         took = (time.monotonic() - began) * 1000
         self._numbers |= {handle.id: number for number, handle in enumerate(handles, first)}
-        self._scene.jobs = len(self._numbers)
-        self._scene.tell(f"{jobs} invoices enqueued in {took:.0f} ms")
-        self._look()
+        self._state.jobs = len(self._numbers)
+        self._state.add_event(f"{jobs} invoices enqueued in {took:.0f} ms")
+        self._refresh()
 
     # Workers
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        """Real workers, `holdfast worker …`, for the length of the block; they end with us, however we end."""
-        settings = [f"--concurrency={CONCURRENCY}", f"--lease={LEASE}", f"--grace={GRACE}", "--verbose"]
+    def _running_workers(self) -> Iterator[None]:
+        """Run `holdfast worker` processes for the duration of the block; they never outlive it."""
+        settings = [f"--concurrency={CONCURRENCY}", f"--lease={LEASE_S}", f"--grace={GRACE_S}", "--verbose"]
         command = [sys.executable, "-m", "holdfast.cli", "--app=holdfast.cli.demo.app:app", "worker", *settings]
         try:
             for number in range(1, WORKERS + 1):
-                with self._interrupt.held():  # so that none is started that we don't know of
+                with self._interrupt.deferred():  # a signal must not leave an unknown child
                     child = WorkerProcess(number, command, self._write_log)
                     self._children.append(child)
-                self._scene.figures.append(WorkerView(number, child.pid))
+                self._state.workers.append(WorkerView(number, child.pid))
             yield
             self._stop()
         finally:
@@ -97,19 +96,19 @@ class Scenario:
             file.writelines(line + b"\n" for line in lines)
 
     def _stop(self) -> None:
-        alive = [child for child in self._children if self._figure(child).state != "killed"]
+        alive = [child for child in self._children if self._view(child).state != "killed"]
         for child in alive:
             child.request_stop()
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in alive:
             while child.exit_code() is None and time.monotonic() < deadline:
                 self._read_output()
                 time.sleep(0.01)
-            self._figure(child).state = "stopped"
+            self._view(child).state = "stopped"
         self._draw()
 
     def kill_all(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kill all remaining workers."""
         for child in self._children:
             if child.exit_code() is None:
                 child.signal_group(signal.SIGKILL)
@@ -119,49 +118,49 @@ class Scenario:
             child.output.close()
         self._children = []
 
-    def _figure(self, child: WorkerProcess) -> WorkerView:
-        return self._scene.figures[child.number - 1]
+    def _view(self, child: WorkerProcess) -> WorkerView:
+        return self._state.workers[child.number - 1]
 
     def _read_output(self) -> None:
         for child in self._children:
             child.output.read_all()
 
-    # Watching
+    # State
 
     def _wait_for(self, reached: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + LONGEST
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
-            self._look()
+            self._refresh()
             if reached():
                 return
-            self._refuse_surprises(deadline)
-            time.sleep(FRAME)
+            self._check_workers(deadline)
+            time.sleep(FRAME_S)
 
-    def _refuse_surprises(self, deadline: float) -> None:
+    def _check_workers(self, deadline: float) -> None:
         for child in self._children:
-            if self._figure(child).state != "killed" and child.exit_code() is not None:
+            if self._view(child).state != "killed" and child.exit_code() is not None:
                 child.output.read_all()
-                raise DemoFailed(f"worker {child.number} ended by itself: {self._last_words(child.number)}")
+                raise DemoFailed(f"worker {child.number} exited unexpectedly: {self._last_log_line(child.number)}")
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the demo got stuck; worker 1 said last: {self._last_words(1)}")
+            raise DemoFailed(f"the demo timed out; last log line of worker 1: {self._last_log_line(1)}")
 
-    def _last_words(self, number: int) -> str:
+    def _last_log_line(self, number: int) -> str:
         log = self._folder / f"worker-{number}.log"
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         return next((line for line in reversed(lines) if line.strip()), "nothing")
 
-    def _look(self) -> None:
-        """Bring the scene up to date, from the ledger and from the database, and draw it."""
+    def _refresh(self) -> None:
+        """Update the state from the ledger and the database, and draw it."""
         self._ledger.read()
         self._read_output()
         self._infos = [info for info in self._all_runs() if info.id in self._numbers]
-        self._scene.states = Counter(info.state for info in self._infos)
+        self._state.states = Counter(info.state for info in self._infos)
         for child in self._children:
-            figure = self._figure(child)
-            figure.done = self._ledger.done_by[figure.pid]
-            if figure.state in ("starting", "working"):
-                figure.state = "working" if child.ready else "starting"
-                figure.in_hand = sorted(self._ledger.in_hand.get(figure.pid, []))
+            view = self._view(child)
+            view.done = self._ledger.done_by[view.pid]
+            if view.state in ("starting", "working"):
+                view.state = "working" if child.ready else "starting"
+                view.claimed = sorted(self._ledger.claimed.get(view.pid, []))
         self._draw()
 
     def _all_runs(self) -> Iterator[RunInfo[Any]]:
@@ -172,19 +171,18 @@ class Scenario:
             yield from page
 
     def _all_ended(self) -> bool:
-        return sum(self._scene.states.values()) == self._scene.jobs and all(info.final for info in self._infos)
+        return sum(self._state.states.values()) == self._state.jobs and all(info.final for info in self._infos)
 
     # The kill
 
-    def _held_by(self, child: WorkerProcess) -> frozenset[int]:
-        """What the database says is in the hands of a worker."""
+    def _claimed_by(self, child: WorkerProcess) -> frozenset[int]:
+        """Return the invoices that a worker has claimed, according to the database."""
         mark = f":{child.pid}:"
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "running" and mark in (i.worker or ""))
 
     def _victim(self) -> WorkerProcess:
-        """A worker whose hands are full in the middle of the work. Where all is done before one is seen, on a machine
-        that has much else to do, there is more work."""
-        jobs = self._scene.jobs
+        """Choose a busy worker once the work is under way. If all jobs finish before one is seen busy, enqueue more."""
+        jobs = self._state.jobs
         while True:
             self._wait_for(lambda: self._all_ended() or (self._is_under_way() and self._busiest()))
             if (busiest := self._busiest()) is not None:
@@ -192,58 +190,60 @@ class Scenario:
             self._enqueue(jobs)
 
     def _is_under_way(self) -> bool:
-        return self._scene.states["done"] >= self._scene.jobs * KILL_AFTER
+        return self._state.states["done"] >= self._state.jobs * KILL_AFTER_SHARE
 
     def _busiest(self) -> WorkerProcess | None:
-        """The worker with the most in hand, if any has something."""
-        held = {child.number: len(self._held_by(child)) for child in self._children}
+        """Return the worker with the most claimed invoices, if any."""
+        held = {child.number: len(self._claimed_by(child)) for child in self._children}
         best = max(self._children, key=lambda child: held[child.number])
         return best if held[best.number] else None
 
     def _kill(self, child: WorkerProcess) -> WorkerKill:
         os.kill(child.pid, signal.SIGKILL)
         at = time.monotonic()
-        figure = self._figure(child)
-        figure.state = "killed"
+        view = self._view(child)
+        view.state = "killed"
         while child.exit_code() is None:
             time.sleep(0.005)
-        self._look()
-        held = self._held_by(child)
-        figure.in_hand = sorted(held)
-        self._scene.taken_from_the_dead = held
+        self._refresh()
+        held = self._claimed_by(child)
+        view.claimed = sorted(held)
+        self._state.recovered = held
         finished = frozenset(self._numbers[info.id] for info in self._infos if info.state == "done")
-        self._scene.tell(f"worker {child.number} killed (kill -9) holding {listed(held)}")
+        self._state.add_event(f"worker {child.number} killed (kill -9) while running {listed(held)}")
         self._draw()
         return WorkerKill(child.number, at, held, finished)
 
-    def _watch_takeover(self, kill: WorkerKill) -> float | None:
-        """Until nothing is in the hands of the dead, and others have done it; how long the first took. What the dead
-        had sent off before it died isn't theirs to do: the database may take it in after the kill."""
+    def _watch_recovery(self, kill: WorkerKill) -> float | None:
+        """Wait until other workers have recovered and finished the killed worker's invoices; return the recovery time.
+
+        A result that the worker sent right before its death may still be committed; that invoice isn't recovered.
+        """
         dead = self._children[kill.worker - 1]
-        self._wait_for(lambda: not self._held_by(dead))
+        self._wait_for(lambda: not self._claimed_by(dead))
         took = time.monotonic() - kill.at
-        self._figure(dead).in_hand = []
+        self._view(dead).claimed = []
         if not (taken := kill.held - self._done_at_once()):
             return None
-        self._scene.tell(f"its lease is over: {listed(taken)} ready again")
+        self._state.add_event(f"its lease expired: {listed(taken)} ready again")
         self._wait_for(lambda: taken <= self._done_by_others(dead))
-        self._scene.tell(f"{listed(taken)} done by others")
+        self._state.add_event(f"{listed(taken)} done by other workers")
         return took
 
     def _done_at_once(self) -> frozenset[int]:
-        """What the database says was done by the first who had it."""
+        """Return the invoices that were done in their first attempt."""
         return frozenset(self._numbers[i.id] for i in self._infos if i.state == "done" and i.attempt == 1)
 
     def _done_by_others(self, dead: WorkerProcess) -> set[int]:
         return {number for number, pid in self._ledger.done_last_by.items() if pid != dead.pid}
 
-    def _count(self, kill: WorkerKill, takeover: float | None) -> DemoResult:
-        self._look()
+    def _count(self, kill: WorkerKill, recovery_s: float | None) -> DemoResult:
+        self._refresh()
         return DemoResult(
-            jobs=self._scene.jobs,
+            jobs=self._state.jobs,
             kill=kill,
-            lease=LEASE,
-            takeover=takeover,
+            lease=LEASE_S,
+            recovery_s=recovery_s,
             done_by_database=frozenset(self._numbers[info.id] for info in self._infos if info.state == "done"),
             done_by_ledger=frozenset(self._ledger.done),
             begun_again=frozenset(number for number, times in self._ledger.begun.items() if times > 1),
@@ -251,6 +251,5 @@ class Scenario:
 
 
 def listed(numbers: Any) -> str:
-    """Some invoices by number."""
     known = sorted(numbers)
     return ", ".join(map(str, known)) or "nothing"

@@ -1,4 +1,4 @@
-"""What there is to see of the demo at a moment, and what it came to. Plain data; the display draws it."""
+"""The state and the result of the demo, as plain data; the display draws it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ State = Literal["starting", "working", "killed", "stopped"]
 
 @dataclass(slots=True)
 class WorkerView:
-    """A worker as it is seen."""
+    """A worker as displayed."""
 
     number: int
     pid: int
     state: State = "starting"
-    in_hand: list[int] = field(default_factory=list)
+    claimed: list[int] = field(default_factory=list)
     done: int = 0
 
 
 @dataclass(slots=True)
 class DemoState:
-    """Everything that is seen. Times are seconds since the curtain rose."""
+    """Everything that is displayed. Times are seconds since the start."""
 
     jobs: int
     database: str
-    figures: list[WorkerView] = field(default_factory=list)
+    workers: list[WorkerView] = field(default_factory=list)
     states: Counter[str] = field(default_factory=Counter)
     events: list[tuple[float, str]] = field(default_factory=list)
-    taken_from_the_dead: frozenset[int] = frozenset()
-    began: float = field(default_factory=time.monotonic)
+    recovered: frozenset[int] = frozenset()
+    started_at: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
-        return time.monotonic() - self.began
+        return time.monotonic() - self.started_at
 
-    def tell(self, event: str) -> None:
+    def add_event(self, event: str) -> None:
         self.events.append((self.now(), event))
 
 
@@ -51,10 +51,10 @@ class Ledger:
         self.done: Counter[int] = Counter()
         self.done_by: Counter[int] = Counter()
         self.done_last_by: dict[int, int] = {}
-        self.in_hand: dict[int, list[int]] = {}
+        self.claimed: dict[int, list[int]] = {}
 
     def read(self) -> None:
-        """Take in the lines that are new."""
+        """Read new lines."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -64,24 +64,24 @@ class Ledger:
         self._offset += len(whole)
         for line in whole.decode().splitlines():
             what, number, pid = line.split()
-            self._take(what, int(number), int(pid))
+            self._apply(what, int(number), int(pid))
 
-    def _take(self, what: str, number: int, pid: int) -> None:
-        hand = self.in_hand.setdefault(pid, [])
+    def _apply(self, what: str, number: int, pid: int) -> None:
+        claimed = self.claimed.setdefault(pid, [])
         if what == "begun":
             self.begun[number] += 1
-            hand.append(number)
+            claimed.append(number)
             return
         self.done[number] += 1
         self.done_by[pid] += 1
         self.done_last_by[number] = pid
-        if number in hand:
-            hand.remove(number)
+        if number in claimed:
+            claimed.remove(number)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKill:
-    """The one that was killed: when, what it had in hand, and what was finished by then."""
+    """The killed worker: when it died, its claimed invoices, and those finished by then."""
 
     worker: int
     at: float
@@ -91,19 +91,19 @@ class WorkerKill:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo came to, counted from the ledger and from the database."""
+    """The result, counted from the ledger and from the database."""
 
     jobs: int
     kill: WorkerKill
     lease: float
-    takeover: float | None
+    recovery_s: float | None
     done_by_database: frozenset[int]
     done_by_ledger: frozenset[int]
     begun_again: frozenset[int]
 
     @property
     def lost(self) -> list[int]:
-        """Jobs that one of the two accounts doesn't know as done."""
+        """Jobs that aren't done according to both the database and the ledger."""
         return sorted(set(range(1, self.jobs + 1)) - (self.done_by_database & self.done_by_ledger))
 
     @property
@@ -113,14 +113,14 @@ class DemoResult:
 
     @property
     def others_again(self) -> list[int]:
-        """Jobs that ran again for another reason than the kill: a slow machine can cost a living worker its lease."""
+        """Jobs that ran again for another reason: on a slow machine a running worker can lose its lease."""
         return sorted(self.begun_again - self.kill.held - self.kill.finished)
 
     @property
     def again(self) -> list[int]:
-        """Jobs that the dead worker had begun, and that ran again."""
+        """Jobs that the killed worker had started and that ran again."""
         return sorted(self.begun_again & self.kill.held)
 
     @property
-    def good(self) -> bool:
+    def passed(self) -> bool:
         return not self.lost and not self.finished_again

@@ -140,7 +140,7 @@ class OperationPlans:
     def start(self, executor: PlanExecutor, operation: op.Operation) -> Plan:
         """Return the plan of an operation."""
         current = current_scope.get()
-        if current is not None and current.step is not None and not isinstance(operation, op.Write | op.Progress):
+        if current is not None and current.step is not None and not isinstance(operation, op.Write | op.ProgressReport):
             raise TaskError(
                 f"the context was used inside step {current.step}: steps can't contain steps or waits; use it in the "
                 "body of the durable function (only write and progress work inside a step)"
@@ -443,7 +443,7 @@ class OperationPlans:
             return to_datetime(value)
         return UUID(value) if operation.kind == "uuid" else value
 
-    async def progress(self, executor: PlanExecutor, operation: op.Progress) -> Any:
+    async def progress(self, executor: PlanExecutor, operation: op.ProgressReport) -> Any:
         if not self.history.unconsumed and not self.replay_only:
             await executor.write(commands.ProgressCommand(self.run_token, operation.text))
 
@@ -482,7 +482,7 @@ _PLANS: dict[type[Any], Callable[[OperationPlans, PlanExecutor, Any], Plan]] = {
     op.Map: OperationPlans.map,
     op.Enqueue: OperationPlans.enqueue,
     op.Value: OperationPlans.value,
-    op.Progress: OperationPlans.progress,
+    op.ProgressReport: OperationPlans.progress,
     op.Write: OperationPlans.write,
     op.Restart: OperationPlans.restart,
 }

@@ -34,7 +34,7 @@ from holdfast.model.retry import Retry
 from holdfast.store import Claim, End
 from holdfast.task.options import Declaration
 from holdfast.task.signature import Signature
-from holdfast.task.task import Enqueuer, Task
+from holdfast.task.task import EnqueuerProtocol, Task
 from holdfast.telemetry import Telemetry
 from holdfast.telemetry.log_format import configure_console_log
 
@@ -116,9 +116,9 @@ def _attempt(request: dict[str, Any]) -> End:
         function = find(request["module"], request["file"], request["qualname"])
         signature = Signature(function, request["name"])
     except Exception as error:
-        plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(Enqueuer, None)), "")
+        plain = Attempt(claim, Task(declaration, Signature(main, ""), cast(EnqueuerProtocol, None)), "")
         return plain.failed(error)
-    attempt = Attempt(claim, Task(declaration, signature, cast(Enqueuer, None), function), request["worker"])
+    attempt = Attempt(claim, Task(declaration, signature, cast(EnqueuerProtocol, None), function), request["worker"])
     _set_up_telemetry(attempt, request)
     try:
         try:

@@ -1,1 +1,1 @@
-"""The REST API: a table of operations, from which the routes and the OpenAPI document are made."""
+"""The REST API: a table of operations, from which the routes and the OpenAPI document are built."""

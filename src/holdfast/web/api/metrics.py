@@ -1,4 +1,4 @@
-"""Counts for Prometheus, in its text format, read from the store: what workers count themselves isn't here."""
+"""Gauges for Prometheus in its text format, read from the database. Workers expose their own metrics themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Gauge(NamedTuple):
-    """A name, what it means, and its values by labels."""
+    """A metric with its samples by labels."""
 
     name: str
     help: str
@@ -21,7 +21,7 @@ class Gauge(NamedTuple):
 
 
 def exposition(control: Control) -> str:
-    """All metrics as Prometheus reads them."""
+    """Return all metrics in the Prometheus text format."""
     return "".join(line + "\n" for metric in _metrics(control) for line in _lines(metric))
 
 
@@ -29,7 +29,7 @@ def _metrics(control: Control) -> Iterator[Gauge]:
     counts = control.counts.overview()
     yield Gauge(
         "holdfast_runs",
-        "Unfinished runs, by queue and state; counted up to 100,000 ready ones, 20,000 in other states.",
+        "Unfinished runs by queue and state; counts stop at 100,000 ready runs and 20,000 in other states.",
         [
             ({"queue": queue, "state": state}, count.value)
             for queue, states in sorted(counts.queues.items())
@@ -38,36 +38,36 @@ def _metrics(control: Control) -> Iterator[Gauge]:
     )
     yield Gauge(
         "holdfast_kept_runs",
-        "All runs that are kept, by state; where there are many, an estimate.",
+        "All stored runs by state; an estimate for large counts.",
         [({"state": state}, count.value) for state, count in counts.states.items()],
     )
     yield Gauge(
         "holdfast_queue_paused",
-        "1 for queues that are paused.",
+        "1 if the queue is paused, otherwise 0.",
         [({"queue": queue}, int(paused)) for queue, paused in control.queues.paused().items()],
     )
     states = Counter(worker.state for worker in control.workers.list())
     yield Gauge(
         "holdfast_workers",
-        "Worker sessions, by what they do.",
+        "Worker sessions by state.",
         [({"state": state}, states[state]) for state in ("working", "idle", "unhealthy", "dead")],
     )
     limits = control.limits.list()
     counters = [(limit.name, counter) for limit in limits for counter in limit.counters]
-    yield Gauge("holdfast_permits_used", "Permits of a limit in use.", _summed(counters, "used"))
-    yield Gauge("holdfast_parked", "Runs that wait for a permit of a limit.", _summed(counters, "parked"))
+    yield Gauge("holdfast_permits_used", "Permits in use, by limit.", _sum(counters, "used"))
+    yield Gauge("holdfast_parked", "Runs waiting for a permit, by limit.", _sum(counters, "parked"))
     schedules = Counter(each.state for each in control.schedules.list())
     yield Gauge(
         "holdfast_schedules",
-        "Schedules and triggers, by state.",
+        "Schedules and triggers by state.",
         [({"state": s}, n) for s, n in sorted(schedules.items())],
     )
 
 
-def _summed(counters: Iterable[tuple[str, object]], what: str) -> list[tuple[dict[str, str], float]]:
+def _sum(counters: Iterable[tuple[str, object]], attribute: str) -> list[tuple[dict[str, str], float]]:
     sums: Counter[str] = Counter()
     for name, counter in counters:
-        sums[name] += getattr(counter, what)
+        sums[name] += getattr(counter, attribute)
     return [({"limit": name}, count) for name, count in sorted(sums.items())]
 
 
@@ -75,5 +75,5 @@ def _lines(metric: Gauge) -> Iterator[str]:
     yield f"# HELP {metric.name} {metric.help}"
     yield f"# TYPE {metric.name} gauge"
     for labels, value in metric.samples:
-        told = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
-        yield f"{metric.name}{{{told}}} {value if isinstance(value, int) else float(value)}"
+        shown = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
+        yield f"{metric.name}{{{shown}}} {value if isinstance(value, int) else float(value)}"

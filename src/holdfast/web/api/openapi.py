@@ -1,9 +1,9 @@
-"""The OpenAPI document, made from the table of operations and the types that they name: it can't tell otherwise."""
+"""The OpenAPI document, generated from the table of operations and their types."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -12,24 +12,24 @@ import msgspec
 from holdfast.web.api.operation import PREFIX, Operation
 from holdfast.web.responses import Problem
 
-_NAMED = re.compile(r"\{(\w+)(?::\w+)?\}")
-_IN_PATH = {"id": {"type": "string", "format": "uuid"}}
+_PATH_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_PATH_SCHEMAS = {"id": {"type": "string", "format": "uuid"}}
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
-    """The whole document; `root` is where the site is mounted."""
-    kinds = [each.answer for each in operations] + [each.body for each in operations if each.body is not None]
-    _, components = msgspec.json.schema_components([*kinds, Problem], ref_template="#/components/schemas/{name}")
+    """Build the document; `root` is where the site is mounted."""
+    types = [kind for each in operations for kind in _types(each)]
+    _, components = msgspec.json.schema_components([*types, Problem], ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for each in operations:
-        paths.setdefault(_NAMED.sub(r"{\1}", each.path), {})[each.method.lower()] = _operation(each)
+        paths.setdefault(_PATH_PARAMETER.sub(r"{\1}", each.path), {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
             "version": version("holdfast"),
-            "description": "Runs, and all that makes, holds and ends them. Times are RFC 3339, durations are seconds.",
+            "description": "Inspect and operate Holdfast runs. Times are RFC 3339, durations are seconds.",
         },
         "servers": [{"url": f"{root}{PREFIX}"}],
         "security": [{"token": []}],
@@ -40,7 +40,7 @@ def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "`holdfast token create --read|--operate [--tenant T]` makes one.",
+                    "description": "Create one with `holdfast token create --read|--operate [--tenant T]`.",
                 }
             },
         },
@@ -48,29 +48,38 @@ def document(operations: Sequence[Operation], root: str = "") -> dict[str, Any]:
 
 
 def _operation(each: Operation) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    scope = " Not available to tokens of one tenant." if each.all_tenants else ""
+    result: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.summary,
-        "description": _who_may(each),
+        "description": f"Requires a token with the `{each.permission}` permission.{scope}",
         "parameters": [*_path_parameters(each), *_query_parameters(each)],
         "responses": {
-            str(each.status): {"description": "So it is.", "content": _content(each)},
-            "default": {"description": "It was refused, or failed.", "content": _PROBLEM},
+            str(each.status): {"description": "Success.", "content": _json_content(_answer_schema(each))},
+            "default": {"description": "Error.", "content": _PROBLEM},
         },
     }
     if each.body is not None:
-        needed = any(field.required for field in msgspec.structs.fields(each.body))
-        told["requestBody"] = {"required": needed, "content": {"application/json": {"schema": _schema(each.body)}}}
-    return told
+        required = any(field.required for field in msgspec.structs.fields(each.body))
+        result["requestBody"] = {"required": required, "content": _json_content(_schema(each.body))}
+    return result
 
 
-def _content(each: Operation) -> dict[str, Any]:
-    return {"application/json": {"schema": _schema(each.answer)}}
+def _types(each: Operation) -> Iterator[Any]:
+    yield from each.answer.values() if isinstance(each.answer, dict) else (each.answer,)
+    if each.body is not None:
+        yield each.body
 
 
-def _who_may(each: Operation) -> str:
-    scope = "; it must not be for one tenant only" if each.all_tenants else ""
-    return f"Needs a token for {each.may}{scope}."
+def _answer_schema(each: Operation) -> dict[str, Any]:
+    if not isinstance(each.answer, dict):
+        return _schema(each.answer)
+    properties = {name: _schema(kind) for name, kind in each.answer.items()}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _json_content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
 
 
 def _schema(kind: Any) -> dict[str, Any]:
@@ -80,8 +89,8 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 def _path_parameters(each: Operation) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _IN_PATH.get(name, {"type": "string"})}
-        for name in _NAMED.findall(each.path)
+        {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS.get(name, {"type": "string"})}
+        for name in _PATH_PARAMETER.findall(each.path)
     ]
 
 

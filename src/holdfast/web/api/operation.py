@@ -1,4 +1,4 @@
-"""One operation of the API as data, and the way from a request to it and back. The operations stand beside it."""
+"""API operations as data, and the route that serves one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
-from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
@@ -16,10 +15,9 @@ from starlette.routing import Route
 from holdfast.control import Control
 from holdfast.control.tokens import Permission
 from holdfast.model.run import RunInfo
-from holdfast.store.run_reader import run_id
 from holdfast.telemetry import log
-from holdfast.web.auth import Principal, SiteContext
-from holdfast.web.responses import JSON, RequestError, json_response, problem_from, problem_response, read_body
+from holdfast.web.auth import Principal, SiteContext, authorize
+from holdfast.web.responses import JSON, RequestError, error_response, json_response, read_body
 
 PREFIX = "/api/v1"
 
@@ -27,17 +25,16 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing may stand behind the question mark."""
+    """An operation without query parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request that has passed every check: who asks, and for what."""
+    """An authorized request with its decoded parameters."""
 
     context: SiteContext
     principal: Principal
-    names: dict[str, str]
-    """What stands in the path."""
+    path: dict[str, str]
     query: Any
     body: Any
 
@@ -45,18 +42,14 @@ class ApiRequest:
     def control(self) -> Control:
         return self.context.control
 
-    @property
-    def id(self) -> UUID:
-        return run_id(self.names["id"])
-
     def run(self) -> RunInfo[Any]:
-        """The run in the path, if the visitor may see it."""
-        return self.principal.run(self.control, self.id)
+        """Read the run that the path names, if the principal may see it."""
+        return self.principal.run(self.control, self.control.runs.parse_id(self.path["id"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What can be asked. `whole`: it is about more than one tenant's runs, so tokens of one tenant can't."""
+    """One operation of the API. `all_tenants`: not available to tokens of one tenant."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -64,72 +57,49 @@ class Operation:
     summary: str
     do: Callable[[ApiRequest], Any]
     answer: Any
+    """The type of the response, or the types of its members by name."""
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     status: int = 200
     all_tenants: bool = False
 
     @property
-    def may(self) -> Permission:
+    def permission(self) -> Permission:
         return "read" if self.method == "GET" else "operate"
 
 
 def route(context: SiteContext, operation: Operation) -> Route:
-    """The route of an operation."""
-
     async def handle(request: Request) -> Response:
         try:
-            principal = await asyncio.to_thread(context.authenticator.of, request)
-            authorize(principal, operation.may, all_tenants=operation.all_tenants)
-            call = ApiRequest(context, principal, dict(request.path_params), _query(request, operation), None)
+            principal = await asyncio.to_thread(context.authenticator.authenticate, request)
+            authorize(principal, operation.permission, all_tenants=operation.all_tenants)
+            query, body = _query(request, operation), None
             if operation.method == "POST":
-                _refuse_cookie(principal)
-                call = ApiRequest(context, principal, call.names, call.query, await _body(request, operation))
+                if principal.method == "cookie":  # the dashboard's own forms post to its pages, not to the API
+                    raise RequestError(403, "the API requires a bearer token for changes, not a login", "no_bearer")
+                body = await _body(request, operation)
+            call = ApiRequest(context, principal, dict(request.path_params), query, body)
             result = await asyncio.to_thread(operation.do, call)
             if operation.method == "POST":
                 log.operator_action(f"{operation.name} {request.url.path}", principal.by)
-            return result if isinstance(result, Response) else json_response(result, operation.status)
+            return json_response(result, operation.status)
         except Exception as error:
             return error_response(error, request)
 
     return Route(PREFIX + operation.path, handle, methods=[operation.method], name=operation.name)
 
 
-def authorize(principal: Principal, may: Permission, *, all_tenants: bool) -> None:
-    """Refuse what the visitor's token isn't for."""
-    if may == "operate" and not principal.can_operate:
-        raise RequestError(403, "this token is for reading only", "read_only")
-    if all_tenants and principal.tenant is not None:
-        raise RequestError(403, f"this token is for the runs of tenant {principal.tenant} only", "one_tenant")
-
-
-def error_response(error: Exception, request: Request) -> Response:
-    """The answer to a request that failed."""
-    problem = problem_from(error, f"{request.method} {request.url.path}")
-    return problem_response(problem, error.headers if isinstance(error, RequestError) else None)
-
-
-def _refuse_cookie(principal: Principal) -> None:
-    """The dashboard's own forms go elsewhere: a browser that is logged in has no business here."""
-    if principal.came == "cookie":
-        raise RequestError(403, "the API takes changes with a bearer token only, not with a login", "no_bearer")
-
-
 def _query(request: Request, operation: Operation) -> Any:
     given: dict[str, Any] = {}
-    kinds = {field.encode_name: field.type for field in msgspec.structs.fields(operation.query)}
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(operation.query)}
     for name, value in request.query_params.multi_items():
-        if _takes_many(kinds.get(name)):
+        if getattr(types.get(name), "__origin__", None) is list:
             given.setdefault(name, []).append(value)
         elif name in given:
-            raise RequestError(422, f"{name} is given twice", "invalid")
+            raise RequestError(422, f"{name} was given more than once", "invalid")
         else:
             given[name] = value
     return msgspec.convert(given, operation.query, strict=False)
-
-
-def _takes_many(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is list
 
 
 async def _body(request: Request, operation: Operation) -> Any:

@@ -1,4 +1,4 @@
-"""Gates, events, queues, schedules, limits, workers and tasks by the API."""
+"""API operations on gates, events, queues, schedules, limits, workers, tasks, counts and statistics."""
 
 from __future__ import annotations
 
@@ -11,249 +11,229 @@ from holdfast.control.graphs import GateInfo, OpenGate
 from holdfast.control.limits import LimitInfo
 from holdfast.control.queues import QueueInfo
 from holdfast.control.schedules import ScheduleDetails, ScheduleInfo
+from holdfast.control.stats import Counts, GroupBy, Interval, Stats
 from holdfast.control.tasks import TaskInfo
 from holdfast.control.workers import WorkerInfo
 from holdfast.errors import GraphError
 from holdfast.web.api.operation import ApiRequest, Operation
-from holdfast.web.api.runs import Changed, page_size, tenant_of
+from holdfast.web.api.runs import CHANGED, effective_tenant, page_size
 from holdfast.web.responses import RequestError
-
-# Gates
 
 
 class GatesQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How many at most."""
+    """The maximum number of gates."""
 
     limit: int = 50
 
 
-class OpenGates(msgspec.Struct):
-    """Gates that wait for somebody, the oldest first."""
-
-    gates: list[OpenGate]
-
-
-class Gates(msgspec.Struct):
-    """The gates of one graph, and of graphs within it."""
-
-    gates: list[GateInfo]
-
-
 class GateCompletion(msgspec.Struct, forbid_unknown_fields=True):
-    """The gate's output, which must fit its type."""
+    """The gate's output, which must match its type."""
 
     output: Any = None
 
 
 class GateRejection(msgspec.Struct, forbid_unknown_fields=True):
-    """Why the gate fails."""
+    """The error that the gate fails with."""
 
     error: str
 
 
-def _open_gates(call: ApiRequest) -> OpenGates:
-    return OpenGates(call.control.gates.open(call.principal.tenant, page_size(call.query.limit)))
-
-
-def _gates(call: ApiRequest) -> Gates:
-    return Gates(call.control.graphs.gates(call.run().id))
-
-
-def _gate(call: ApiRequest) -> UUID:
-    """The graph whose gate it is, if there is such a gate."""
-    graph = call.run().id
-    try:
-        call.control.graphs.node(graph, call.names["gate"])
-    except GraphError as error:
-        raise RequestError(404, str(error), "gate_not_found") from None
-    return graph
-
-
-def _complete(call: ApiRequest) -> Changed:
-    return Changed(call.control.graphs.complete(_gate(call), call.names["gate"], call.body.output, call.principal.by))
-
-
-def _fail(call: ApiRequest) -> Changed:
-    return Changed(call.control.graphs.fail(_gate(call), call.names["gate"], call.body.error, call.principal.by))
-
-
-# Events
-
-
 class EventRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A fact that durable functions wait for by name."""
+    """An event that durable functions wait for by name."""
 
     name: str
     payload: Any = None
     tenant: str | None = None
 
 
-def _emit(call: ApiRequest) -> Changed:
+class StatsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The time window in seconds, the interval, and the grouping."""
+
+    last: float = 3600
+    span: Interval | None = None
+    by: GroupBy = "all"
+    name: str | None = None
+
+
+# Gates and events
+
+
+def _open_gates(call: ApiRequest) -> dict[str, Any]:
+    return {"gates": call.control.gates.open(call.principal.tenant, page_size(call.query.limit))}
+
+
+def _graph_gates(call: ApiRequest) -> dict[str, Any]:
+    return {"gates": call.control.graphs.gates(call.run().id)}
+
+
+def _gate_graph(call: ApiRequest) -> UUID:
+    """Return the id of the graph in the path, if it has the gate in the path."""
+    graph = call.run().id
+    try:
+        call.control.graphs.node(graph, call.path["gate"])
+    except GraphError as error:
+        raise RequestError(404, str(error), "gate_not_found") from None
+    return graph
+
+
+def _complete_gate(call: ApiRequest) -> dict[str, bool]:
+    graph = _gate_graph(call)
+    return {"changed": call.control.graphs.complete(graph, call.path["gate"], call.body.output, call.principal.by)}
+
+
+def _fail_gate(call: ApiRequest) -> dict[str, bool]:
+    graph = _gate_graph(call)
+    return {"changed": call.control.graphs.fail(graph, call.path["gate"], call.body.error, call.principal.by)}
+
+
+def _emit(call: ApiRequest) -> dict[str, bool]:
     event: EventRequest = call.body
-    return Changed(call.control.events.emit(event.name, event.payload, tenant_of(call, event.tenant)))
+    return {"changed": call.control.events.emit(event.name, event.payload, effective_tenant(call, event.tenant))}
 
 
-# Queues
+# Queues and schedules
 
 
-class Queues(msgspec.Struct):
-    """Every queue, by name."""
-
-    queues: list[QueueInfo]
+def _queues(call: ApiRequest) -> dict[str, Any]:
+    return {"queues": call.control.queues.list()}
 
 
-def _queues(call: ApiRequest) -> Queues:
-    return Queues(call.control.queues.list())
+def _pause_queue(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": bool(call.control.queues.pause([call.path["queue"]]))}
 
 
-def _pause_queue(call: ApiRequest) -> Changed:
-    return Changed(bool(call.control.queues.pause([call.names["queue"]])))
+def _resume_queue(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": bool(call.control.queues.resume([call.path["queue"]]))}
 
 
-def _resume_queue(call: ApiRequest) -> Changed:
-    return Changed(bool(call.control.queues.resume([call.names["queue"]])))
+def _schedules(call: ApiRequest) -> dict[str, Any]:
+    return {"schedules": call.control.schedules.list()}
 
 
-# Schedules
-
-
-class Schedules(msgspec.Struct):
-    """Every schedule and trigger, by name."""
-
-    schedules: list[ScheduleInfo]
-
-
-class Asked(msgspec.Struct):
-    """The run that was made; none of a trigger, which is polled soon."""
-
-    id: UUID | None
-
-
-def _schedules(call: ApiRequest) -> Schedules:
-    return Schedules(call.control.schedules.list())
-
-
-def _schedule(call: ApiRequest) -> str:
-    name = call.names["schedule"]
+def _schedule_name(call: ApiRequest) -> str:
+    name = call.path["schedule"]
     if name not in call.control.schedules.names():
-        raise RequestError(404, f"there is no schedule {name[:100]!r}", "schedule_not_found")
+        raise RequestError(404, f"schedule {name[:100]!r} does not exist", "schedule_not_found")
     return name
 
 
 def _show_schedule(call: ApiRequest) -> ScheduleDetails:
-    return call.control.schedules.show(_schedule(call))
+    return call.control.schedules.show(_schedule_name(call))
 
 
-def _pause_schedule(call: ApiRequest) -> Changed:
-    return Changed(bool(call.control.schedules.pause([_schedule(call)])))
+def _pause_schedule(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": bool(call.control.schedules.pause([_schedule_name(call)]))}
 
 
-def _resume_schedule(call: ApiRequest) -> Changed:
-    return Changed(bool(call.control.schedules.resume([_schedule(call)])))
+def _resume_schedule(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": bool(call.control.schedules.resume([_schedule_name(call)]))}
 
 
-def _run_schedule(call: ApiRequest) -> Asked:
-    return Asked(call.control.schedules.run(_schedule(call)))
+def _run_schedule(call: ApiRequest) -> dict[str, UUID | None]:
+    return {"id": call.control.schedules.run(_schedule_name(call))}
 
 
-# Limits, workers, tasks
+# Limits, workers, tasks, counts and statistics
 
 
-class Limits(msgspec.Struct):
-    """Every limit, with its counters in use."""
-
-    limits: list[LimitInfo]
+def _limits(call: ApiRequest) -> dict[str, Any]:
+    return {"limits": call.control.limits.list()}
 
 
-class Workers(msgspec.Struct):
-    """Who works on the database, or did until just now."""
-
-    workers: list[WorkerInfo]
+def _workers(call: ApiRequest) -> dict[str, Any]:
+    return {"workers": call.control.workers.list()}
 
 
-class Tasks(msgspec.Struct):
-    """The tasks whose code is known here."""
-
-    tasks: list[TaskInfo]
+def _tasks(call: ApiRequest) -> dict[str, Any]:
+    return {"tasks": call.control.tasks.list()}
 
 
-def _limits(call: ApiRequest) -> Limits:
-    return Limits(call.control.limits.list())
+def _counts(call: ApiRequest) -> Counts:
+    return call.control.counts.overview()
 
 
-def _workers(call: ApiRequest) -> Workers:
-    return Workers(call.control.workers.list())
-
-
-def _tasks(call: ApiRequest) -> Tasks:
-    return Tasks(call.control.tasks.list())
+def _stats(call: ApiRequest) -> dict[str, Any]:
+    query: StatsQuery = call.query
+    stats = call.control.stats
+    if query.span is None:
+        return {"stats": stats.summary(last=query.last, by=query.by, name=query.name)}
+    return {"stats": stats.over_time(last=query.last, span=query.span, by=query.by, name=query.name)}
 
 
 OPERATIONS = (
     Operation(
-        method="GET", path="/gates", name="list_gates", summary="Gates that wait for somebody, the oldest first.",
-        do=_open_gates, query=GatesQuery, answer=OpenGates,
+        method="GET", path="/gates", name="list_gates", summary="List open gates, oldest first.",
+        do=_open_gates, query=GatesQuery, answer={"gates": list[OpenGate]},
     ),
     Operation(
-        method="GET", path="/runs/{id}/gates", name="graph_gates", summary="The gates of a graph.",
-        do=_gates, answer=Gates,
+        method="GET", path="/runs/{id}/gates", name="graph_gates", summary="List the gates of a graph.",
+        do=_graph_gates, answer={"gates": list[GateInfo]},
     ),
     Operation(
         method="POST", path="/runs/{id}/gates/{gate:path}/complete", name="complete_gate",
-        summary="Complete a gate with an output.", do=_complete, body=GateCompletion, answer=Changed,
+        summary="Complete a gate with an output.", do=_complete_gate, body=GateCompletion, answer=CHANGED,
     ),
     Operation(
-        method="POST", path="/runs/{id}/gates/{gate:path}/fail", name="fail_gate", summary="Let a gate fail.",
-        do=_fail, body=GateRejection, answer=Changed,
+        method="POST", path="/runs/{id}/gates/{gate:path}/fail", name="fail_gate", summary="Fail a gate.",
+        do=_fail_gate, body=GateRejection, answer=CHANGED,
     ),
     Operation(
-        method="POST", path="/events", name="emit", summary="Emit an event; the first of a name counts.",
-        do=_emit, body=EventRequest, answer=Changed,
+        method="POST", path="/events", name="emit", summary="Emit an event; only the first of a name takes effect.",
+        do=_emit, body=EventRequest, answer=CHANGED,
     ),
     Operation(
-        method="GET", path="/queues", name="list_queues", summary="Queues, and what waits in them.",
-        do=_queues, answer=Queues, all_tenants=True,
+        method="GET", path="/queues", name="list_queues", summary="List queues with their backlog.",
+        do=_queues, answer={"queues": list[QueueInfo]}, all_tenants=True,
     ),
     Operation(
         method="POST", path="/queues/{queue:path}/pause", name="pause_queue",
-        summary="Let no worker take runs of a queue.", do=_pause_queue, answer=Changed, all_tenants=True,
+        summary="Pause a queue: workers stop claiming from it.", do=_pause_queue, answer=CHANGED, all_tenants=True,
     ),
     Operation(
         method="POST", path="/queues/{queue:path}/resume", name="resume_queue",
-        summary="Let workers take runs of a queue again.", do=_resume_queue, answer=Changed, all_tenants=True,
+        summary="Resume a paused queue.", do=_resume_queue, answer=CHANGED, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/schedules", name="list_schedules", summary="Schedules and triggers.",
-        do=_schedules, answer=Schedules, all_tenants=True,
+        method="GET", path="/schedules", name="list_schedules", summary="List schedules and triggers.",
+        do=_schedules, answer={"schedules": list[ScheduleInfo]}, all_tenants=True,
     ),
     Operation(
         method="GET", path="/schedules/{schedule:path}", name="show_schedule",
-        summary="A schedule, what it made lately, and its next slots.",
+        summary="Show a schedule with its recent runs and next slots.",
         do=_show_schedule, answer=ScheduleDetails, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/pause", name="pause_schedule",
-        summary="Let a schedule make nothing.", do=_pause_schedule, answer=Changed, all_tenants=True,
+        summary="Pause a schedule.", do=_pause_schedule, answer=CHANGED, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/resume", name="resume_schedule",
-        summary="Let a schedule go on with its next slots.", do=_resume_schedule, answer=Changed, all_tenants=True,
+        summary="Resume a schedule with its next slot.", do=_resume_schedule, answer=CHANGED, all_tenants=True,
     ),
     Operation(
         method="POST", path="/schedules/{schedule:path}/run", name="run_schedule",
-        summary="Make a run of a schedule now, beside its slots.", do=_run_schedule, answer=Asked, all_tenants=True,
+        summary="Create a run of a schedule now; a trigger is polled soon, and `id` is null.",
+        do=_run_schedule, answer={"id": UUID | None}, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/limits", name="list_limits", summary="Limits, and what is in use of them.",
-        do=_limits, answer=Limits, all_tenants=True,
+        method="GET", path="/limits", name="list_limits", summary="List limits with their usage.",
+        do=_limits, answer={"limits": list[LimitInfo]}, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/workers", name="list_workers", summary="Worker sessions.",
-        do=_workers, answer=Workers, all_tenants=True,
+        method="GET", path="/workers", name="list_workers", summary="List worker sessions.",
+        do=_workers, answer={"workers": list[WorkerInfo]}, all_tenants=True,
     ),
     Operation(
-        method="GET", path="/tasks", name="list_tasks", summary="The tasks whose code is known here.",
-        do=_tasks, answer=Tasks, all_tenants=True,
+        method="GET", path="/tasks", name="list_tasks", summary="List the tasks that this server's code declares.",
+        do=_tasks, answer={"tasks": list[TaskInfo]}, all_tenants=True,
+    ),
+    Operation(
+        method="GET", path="/counts", name="count_runs", summary="Count runs by state, queue and task.",
+        do=_counts, answer=Counts, all_tenants=True,
+    ),
+    Operation(
+        method="GET", path="/stats", name="read_stats",
+        summary="Report throughput, failures, wait and run times, as a whole or by interval.",
+        do=_stats, query=StatsQuery, answer={"stats": list[Stats]}, all_tenants=True,
     ),
 )  # fmt: skip
-"""What can be asked about all else, and done to it."""

@@ -1,30 +1,36 @@
-"""Runs by the API: lists, one and all that belongs to it, and what can be done to it."""
+"""API operations on runs: list, inspect, enqueue and change them, one by one or in bulk."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from holdfast.control.bulk import BulkAction, BulkPreview, BulkProgress
 from holdfast.control.explainer import Reason
 from holdfast.control.graphs import GraphInfo
 from holdfast.control.runs import RunDetails, StepInfo, WaitInfo
 from holdfast.errors import UnknownTask
-from holdfast.model.clock import Duration
+from holdfast.model.filters import RunFilter
 from holdfast.model.history import Entry
 from holdfast.model.run import RunInfo, RunState
 from holdfast.task.task import Task
 from holdfast.web.api.operation import ApiRequest, Operation
 from holdfast.web.responses import RequestError
 
-LARGEST_PAGE = 200
+MAX_PAGE = 200
+BULK_RESPONSE_S = 5.0
+"""A bulk action responds with its progress after this time."""
+CHANGED = {"changed": bool}
 T = TypeVar("T")
 
 
 class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Runs that fit all that is given; `error` is a part of the error's text."""
+    """Runs that match all given conditions; `error` matches a part of the error."""
 
     state: list[RunState] = []
     task: str | None = None
@@ -42,15 +48,15 @@ class RunFilterBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunsQuery(RunFilterBody, forbid_unknown_fields=True, kw_only=True):
-    """Which runs, and how many at most. `state` may be given several times."""
+    """A filter, the page size and the cursor. `state` may be repeated."""
 
     limit: int = 50
     after: str | None = None
 
 
 class RunsPage(msgspec.Struct):
-    """Some runs, newest first; `after` asks for the next ones. `partial`: there may be few, or none, though more
-    follow, because very many others were passed over."""
+    """A page of runs, newest first; pass `after` to get the next one. `partial`: the scan stopped early because very
+    many runs didn't match, so the page may be short or empty although more follow."""
 
     runs: list[RunInfo[Any]]
     after: str | None
@@ -58,8 +64,8 @@ class RunsPage(msgspec.Struct):
 
 
 class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A call of a task. `args`: by position; `kwargs`: by name. `remote`: its code isn't known here; any name will do.
-    Durations are seconds."""
+    """A call of a task. `args` are positional, `kwargs` named arguments. `remote`: accept any task name, for code that
+    the server doesn't have. Durations are seconds."""
 
     task: str
     args: list[Any] = []
@@ -77,54 +83,48 @@ class EnqueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunCreated(msgspec.Struct):
-    """A run that there is now; with a key that was used before, the one that there was."""
+    """The new run; for a key that was used before, the existing one."""
 
     id: UUID
     task: str
 
 
 class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Why something is done, in words."""
+    """An optional reason, kept with the run."""
 
     reason: str | None = None
 
 
-class Changed(msgspec.Struct):
-    """Whether it was this request that did it."""
-
-    changed: bool
-
-
 class ForkRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """From which step on, and with which arguments instead of the run's own."""
+    """The step to fork from, and arguments to replace the run's own."""
 
     from_step: str | None = None
     args: list[Any] | dict[str, Any] | None = None
 
 
 class MessageRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Something for `ctx.receive(topic)`."""
+    """A message for `ctx.receive(topic)`."""
 
     topic: str
     payload: Any = None
 
 
 class PartQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many at most, and behind how many: what an answer says in `after` asks for the next ones."""
+    """The page size, and the `after` of the previous page."""
 
-    limit: int = LARGEST_PAGE
+    limit: int = MAX_PAGE
     after: int = 0
 
 
 class HistoryPage(msgspec.Struct):
-    """The story of a run, from its beginning."""
+    """A page of a run's history, oldest entry first."""
 
     entries: list[Entry]
     after: int | None
 
 
 class StepsPage(msgspec.Struct):
-    """What a durable function has on record, in order, and what it waits for."""
+    """A page of a durable function's checkpoints, in order, and its pending waits."""
 
     steps: list[StepInfo]
     waits: list[WaitInfo]
@@ -132,162 +132,209 @@ class StepsPage(msgspec.Struct):
 
 
 class GraphPage(GraphInfo, frozen=True, kw_only=True):
-    """Some nodes of a graph, in the order in which they were added, and its gates."""
+    """A page of a graph's nodes, in the order in which they were added, and its gates."""
 
     after: int | None
 
 
-class Reasons(msgspec.Struct):
-    """Why a run isn't running, or who runs it."""
+class BulkRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which runs to change. Pass the `after` of the previous response's `progress` to continue."""
 
-    reasons: list[Reason]
+    filter: RunFilterBody
+    reason: str | None = None
+    after: str | None = None
+
+
+class PreviewRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A bulk action, and the runs to apply it to."""
+
+    verb: BulkAction
+    filter: RunFilterBody
 
 
 def page_size(limit: int) -> int:
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise RequestError(422, f"limit must be between 1 and {LARGEST_PAGE}; use after for more", "invalid")
+    if not 1 <= limit <= MAX_PAGE:
+        raise RequestError(422, f"limit must be between 1 and {MAX_PAGE}; use after for more", "invalid")
     return limit
 
 
-def part(all_tenants: list[T], asked: PartQuery) -> tuple[list[T], int | None]:
-    """What was asked for of something that only grows at its end; and where the next part begins, if there is one."""
-    if asked.after < 0:
-        raise RequestError(422, "after must be what an answer said", "invalid")
-    end = asked.after + page_size(asked.limit)
-    return all_tenants[asked.after : end], end if end < len(all_tenants) else None
+def _part(items: list[T], query: PartQuery) -> tuple[list[T], int | None]:
+    """Cut a page out of a list that only grows at its end, and return the offset of the next page."""
+    if query.after < 0:
+        raise RequestError(422, "after must be the value from the previous response", "invalid")
+    end = query.after + page_size(query.limit)
+    return items[query.after : end], end if end < len(items) else None
 
 
-def tenant_of(call: ApiRequest, asked: str | None) -> str | None:
-    """The tenant that a request is about: the visitor's own, if they have one."""
+def effective_tenant(call: ApiRequest, asked: str | None) -> str | None:
+    """Return the tenant that a request is about: the token's own, if it has one."""
     own = call.principal.tenant
     if own is not None and asked not in (None, own):
-        raise RequestError(403, f"this token is for the runs of tenant {own} only", "one_tenant")
+        raise RequestError(403, f"this token is limited to tenant {own}", "one_tenant")
     return own or asked
 
 
 def _list(call: ApiRequest) -> RunsPage:
-    asked: RunsQuery = call.query
+    query: RunsQuery = call.query
     own = call.principal.tenant
-    if own is not None and asked.tenant not in (None, own):
+    if own is not None and query.tenant not in (None, own):
         return RunsPage([], None, False)
-    given: Any = {**msgspec.structs.asdict(asked), "tenant": own or asked.tenant, "limit": page_size(asked.limit)}
+    given: Any = {**msgspec.structs.asdict(query), "tenant": own or query.tenant, "limit": page_size(query.limit)}
     page = call.control.runs.page(**given)
     return RunsPage(list(page), page.after, page.partial)
 
 
 def _enqueue(call: ApiRequest) -> RunCreated:
-    asked: EnqueueRequest = call.body
-    given = {name: getattr(asked, name) for name in ("queue", "priority", "key", "unique", "tags")}
-    times: dict[str, Duration | None] = {"delay": asked.delay, "timeout": asked.timeout, "deadline": asked.deadline}
-    options = {name: value for name, value in {**given, **times}.items() if value is not None}
-    tenant = tenant_of(call, asked.tenant)
-    if tenant is not None:
-        options["tenant"] = tenant
-    task = _task(call, asked).options(**options)
-    run = call.context.app.enqueue_many([task.request(*asked.args, **asked.kwargs)])[0]
+    body: EnqueueRequest = call.body
+    names = ("queue", "priority", "key", "unique", "tags", "delay", "timeout", "deadline")
+    options: dict[str, Any] = {name: getattr(body, name) for name in names}
+    options["tenant"] = effective_tenant(call, body.tenant)
+    task = _task(call, body).options(**{name: value for name, value in options.items() if value is not None})
+    run = call.context.app.enqueue_many([task.request(*body.args, **body.kwargs)])[0]
     return RunCreated(run.id, run.task)
 
 
-def _task(call: ApiRequest, asked: EnqueueRequest) -> Task[..., Any]:
+def _task(call: ApiRequest, body: EnqueueRequest) -> Task[..., Any]:
     app = call.context.app
-    if asked.remote:
-        return app.remote(asked.task)
+    if body.remote:
+        return app.remote(body.task)
     try:
-        return app.registry.get(asked.task)
+        return app.registry.get(body.task)
     except UnknownTask as error:
-        raise UnknownTask(f"{error}; with remote=true any name is taken") from None
+        raise UnknownTask(f"{error}; pass remote=true to enqueue a task that this server does not have") from None
 
 
-def _one(call: ApiRequest) -> RunDetails:
+def _details(call: ApiRequest) -> RunDetails:
     return call.control.runs.details(call.run().id)
 
 
-def _cancel(call: ApiRequest) -> Changed:
-    return Changed(call.control.runs.cancel(call.run().id, call.body.reason, by=call.principal.by))
+def _cancel(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": call.control.runs.cancel(call.run().id, call.body.reason, by=call.principal.by)}
 
 
-def _retry(call: ApiRequest) -> Changed:
-    return Changed(call.control.runs.retry(call.run().id, by=call.principal.by))
+def _retry(call: ApiRequest) -> dict[str, bool]:
+    return {"changed": call.control.runs.retry(call.run().id, by=call.principal.by)}
 
 
 def _fork(call: ApiRequest) -> RunCreated:
     info = call.run()
-    return RunCreated(
-        call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by), info.task
-    )
+    fork = call.control.runs.fork(info.id, call.body.from_step, call.body.args, by=call.principal.by)
+    return RunCreated(fork, info.task)
 
 
-def _send(call: ApiRequest) -> Changed:
+def _send(call: ApiRequest) -> dict[str, bool]:
     call.control.runs.send(call.run().id, call.body.topic, call.body.payload, by=call.principal.by)
-    return Changed(True)
+    return {"changed": True}
 
 
 def _history(call: ApiRequest) -> HistoryPage:
-    return HistoryPage(*part(call.control.runs.history(call.run().id), call.query))
+    return HistoryPage(*_part(call.control.runs.history(call.run().id), call.query))
 
 
 def _steps(call: ApiRequest) -> StepsPage:
     id = call.run().id
-    steps, after = part(call.control.runs.steps(id), call.query)
+    steps, after = _part(call.control.runs.steps(id), call.query)
     return StepsPage(steps, call.control.runs.waits(id), after)
 
 
-def _why(call: ApiRequest) -> Reasons:
-    return Reasons(call.control.whys.why(call.run().id, call.principal.tenant).reasons)
+def _why(call: ApiRequest) -> dict[str, list[Reason]]:
+    return {"reasons": call.control.whys.why(call.run().id, call.principal.tenant).reasons}
 
 
 def _graph(call: ApiRequest) -> GraphPage:
     graph = call.control.graphs.read(call.run().id)
-    nodes, after = part(graph.nodes, call.query)
+    nodes, after = _part(graph.nodes, call.query)
     return GraphPage(graph.id, graph.counts, nodes, graph.gates, after=after)
+
+
+def _bulk_filter(call: ApiRequest) -> RunFilter:
+    given: Any = msgspec.structs.asdict(call.body.filter)
+    return RunFilter.of({**given, "tenant": effective_tenant(call, call.body.filter.tenant)})  # type: ignore[typeddict-item]
+
+
+def _bulk_preview(call: ApiRequest) -> BulkPreview:
+    return call.control.bulk.preview(call.body.verb, _bulk_filter(call))
+
+
+def _bulk_cancel(call: ApiRequest) -> dict[str, BulkProgress]:
+    body: BulkRequest = call.body
+    batches = call.control.bulk.cancel(_bulk_filter(call), reason=body.reason, by=call.principal.by, after=body.after)
+    return {"progress": run_batches(batches)}
+
+
+def _bulk_retry(call: ApiRequest) -> dict[str, BulkProgress]:
+    batches = call.control.bulk.retry(_bulk_filter(call), by=call.principal.by, after=call.body.after)
+    return {"progress": run_batches(batches)}
+
+
+def run_batches(batches: Iterator[BulkProgress]) -> BulkProgress:
+    """Run batches until it is time to respond."""
+    deadline = time.monotonic() + BULK_RESPONSE_S
+    latest = BulkProgress(0, 0, None)
+    for progress in batches:
+        latest = progress
+        if time.monotonic() > deadline:
+            break
+    return latest
 
 
 OPERATIONS = (
     Operation(
-        method="GET", path="/runs", name="list_runs", summary="Runs, newest first, a page at a time.",
+        method="GET", path="/runs", name="list_runs", summary="List runs, newest first.",
         do=_list, query=RunsQuery, answer=RunsPage,
     ),
     Operation(
-        method="POST", path="/runs", name="enqueue", summary="Make a run of a task.",
+        method="POST", path="/runs", name="enqueue", summary="Enqueue a run of a task.",
         do=_enqueue, body=EnqueueRequest, answer=RunCreated, status=201,
     ),
     Operation(
-        method="GET", path="/runs/{id}", name="show_run", summary="All there is to know of a run.",
-        do=_one, answer=RunDetails,
+        method="GET", path="/runs/{id}", name="show_run", summary="Show all details of a run.",
+        do=_details, answer=RunDetails,
     ),
     Operation(
-        method="GET", path="/runs/{id}/history", name="run_history", summary="What happened to a run, in order.",
+        method="GET", path="/runs/{id}/history", name="run_history", summary="List a run's history, oldest first.",
         do=_history, query=PartQuery, answer=HistoryPage,
     ),
     Operation(
         method="GET", path="/runs/{id}/steps", name="run_steps",
-        summary="What a durable function has on record, and what it waits for.",
+        summary="List a durable function's checkpoints and pending waits.",
         do=_steps, query=PartQuery, answer=StepsPage,
     ),
     Operation(
-        method="GET", path="/runs/{id}/why", name="why_run", summary="Why a run isn't running.",
-        do=_why, answer=Reasons,
+        method="GET", path="/runs/{id}/why", name="why_run", summary="Explain why a run isn't running.",
+        do=_why, answer={"reasons": list[Reason]},
     ),
     Operation(
-        method="GET", path="/runs/{id}/graph", name="run_graph", summary="The nodes and gates of a graph.",
+        method="GET", path="/runs/{id}/graph", name="run_graph", summary="List the nodes and gates of a graph.",
         do=_graph, query=PartQuery, answer=GraphPage,
     ),
     Operation(
-        method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="End a run, and its children with it.",
-        do=_cancel, body=CancelRequest, answer=Changed,
+        method="POST", path="/runs/{id}/cancel", name="cancel_run", summary="Cancel a run and its children.",
+        do=_cancel, body=CancelRequest, answer=CHANGED,
     ),
     Operation(
         method="POST", path="/runs/{id}/retry", name="retry_run",
-        summary="Send a failed or cancelled run back to ready, what it has recorded kept.", do=_retry, answer=Changed,
+        summary="Return a failed or cancelled run to ready; it keeps its checkpoints.", do=_retry, answer=CHANGED,
     ),
     Operation(
         method="POST", path="/runs/{id}/fork", name="fork_run",
-        summary="Make a new run with what another one recorded before a step.",
+        summary="Create a run with the checkpoints that another run recorded before a step.",
         do=_fork, body=ForkRequest, answer=RunCreated, status=201,
     ),
     Operation(
-        method="POST", path="/runs/{id}/messages", name="send_message", summary="Send an unfinished run a message.",
-        do=_send, body=MessageRequest, answer=Changed,
+        method="POST", path="/runs/{id}/messages", name="send_message", summary="Send a message to an unfinished run.",
+        do=_send, body=MessageRequest, answer=CHANGED,
+    ),
+    Operation(
+        method="POST", path="/bulk/preview", name="preview_bulk", summary="Preview which runs a bulk action changes.",
+        do=_bulk_preview, body=PreviewRequest, answer=BulkPreview,
+    ),
+    Operation(
+        method="POST", path="/bulk/cancel", name="cancel_many", summary="Cancel all unfinished runs that match.",
+        do=_bulk_cancel, body=BulkRequest, answer={"progress": BulkProgress},
+    ),
+    Operation(
+        method="POST", path="/bulk/retry", name="retry_many", summary="Retry all failed and cancelled runs that match.",
+        do=_bulk_retry, body=BulkRequest, answer={"progress": BulkProgress},
     ),
 )  # fmt: skip
-"""What can be asked about runs, and done to them."""

@@ -1,1 +1,1 @@
-"""The dashboard's pages: server-rendered, readable without JavaScript, which only keeps them up to date."""
+"""The dashboard's pages: rendered on the server and usable without JavaScript, which only keeps them up to date."""

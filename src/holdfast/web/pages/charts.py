@@ -1,4 +1,4 @@
-"""Small charts of how things went: bars of what ended, lines of how long it took. Only where things are, as numbers."""
+"""Compute the overview's charts: columns of finished runs, lines of p95 durations. Coordinates only; no markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.control.stats import Stats
-from holdfast.web.pages.formats import exact, many, span
+from holdfast.web.pages.formats import duration, number, utc
 
 WIDTH = 600.0
 HEIGHT = 120.0
@@ -15,7 +15,7 @@ HEIGHT = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ChartColumn:
-    """What ended within one span: from the bottom what went well, on top of it what failed."""
+    """Runs that finished within one interval: successful ones at the bottom, failed ones on top."""
 
     x: float
     width: float
@@ -26,51 +26,53 @@ class ChartColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A line through the spans that have a value."""
+    """A line through the intervals that have a value."""
 
     kind: str
     points: str
 
     @property
-    def alone(self) -> bool:
-        """Whether it is a single point, which is drawn larger to be seen."""
+    def is_point(self) -> bool:
+        """Tell whether the line is a single point, which is drawn larger."""
         return len(set(self.points.split())) == 1
 
 
 @dataclass(frozen=True, slots=True)
-class Charts:
-    """Both charts of a while, and what their tops stand for."""
+class OverviewCharts:
+    """Both charts, with the labels of their upper bounds."""
 
     columns: list[ChartColumn]
-    most: str
+    max_runs: str
     lines: list[ChartLine]
-    longest: str
+    max_duration: str
     empty: bool
 
 
-def build_charts(stats: Sequence[Stats]) -> Charts:
-    """The charts of spans, the oldest first."""
-    top = _round_up(max((each.runs for each in stats), default=0))
+def build_charts(stats: Sequence[Stats]) -> OverviewCharts:
+    """Build the charts of consecutive intervals, oldest first."""
+    max_runs = _round_up(max((each.runs for each in stats), default=0))
     times = [time for each in stats for time in (each.wait.p95, each.run.p95) if time is not None]
-    longest = _round_up(max(times, default=0.0) * 1000) / 1000
+    max_duration = _round_up(max(times, default=0.0) * 1000) / 1000
     width = WIDTH / max(len(stats), 1)
     columns = []
     for at, each in enumerate(stats):
-        good, bad = (HEIGHT * part / top for part in (each.runs - each.failed, each.failed))
-        title = f"{many(each.runs)} ended, {many(each.failed)} failed, from {exact(each.since)}"
+        good, bad = (HEIGHT * part / max_runs for part in (each.runs - each.failed, each.failed))
+        title = f"{number(each.runs)} finished, {number(each.failed)} failed, from {utc(each.since)}"
         columns.append(
             ChartColumn(round(at * width, 1), round(max(width - 1.5, 1), 1), round(good, 1), round(bad, 1), title)
         )
     lines = [
-        ChartLine("wait", _points([each.wait.p95 for each in stats], width, longest)),
-        ChartLine("run", _points([each.run.p95 for each in stats], width, longest)),
+        ChartLine("wait", _points([each.wait.p95 for each in stats], width, max_duration)),
+        ChartLine("run", _points([each.run.p95 for each in stats], width, max_duration)),
     ]
-    return Charts(columns, many(top), lines, span(longest), not any(each.runs for each in stats))
+    return OverviewCharts(
+        columns, number(max_runs), lines, duration(max_duration), not any(each.runs for each in stats)
+    )
 
 
-def _points(values: Sequence[float | None], width: float, longest: float) -> str:
+def _points(values: Sequence[float | None], width: float, max_value: float) -> str:
     points = [
-        f"{(at + 0.5) * width:.1f},{HEIGHT - HEIGHT * value / longest:.1f}"
+        f"{(at + 0.5) * width:.1f},{HEIGHT - HEIGHT * value / max_value:.1f}"
         for at, value in enumerate(values)
         if value is not None
     ]
@@ -78,7 +80,7 @@ def _points(values: Sequence[float | None], width: float, longest: float) -> str
 
 
 def _round_up(value: float) -> float:
-    """The next number above that begins with 1, 2 or 5."""
+    """Round up to the next 1, 2 or 5 times a power of ten."""
     if value <= 1:
         return 1
     size = 10 ** math.floor(math.log10(value))

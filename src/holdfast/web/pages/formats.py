@@ -1,4 +1,4 @@
-"""Values as people read them: times, spans, sizes, JSON. Everything here gives plain text, which templates escape."""
+"""Format values as plain text: times, durations, numbers, JSON. Templates escape the results."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any, NamedTuple
 import msgspec
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
-LONG_VALUE = 400
-"""A value whose text is longer is folded."""
-LONGEST_VALUE = 200_000
-"""Of a text that is longer only the beginning is shown."""
+FOLD_CHARS = 400
+"""Longer values are folded."""
+MAX_CHARS = 200_000
+"""Longer values are truncated."""
 
 
 class JsonText(NamedTuple):
-    """A value as text, and whether it is to be folded."""
+    """A value as indented JSON."""
 
     text: str
-    long: bool
+    is_long: bool
     size: int
-    cut: bool
+    is_truncated: bool
 
 
 def ago(at: datetime | None, now: datetime | None = None) -> str:
-    """How long ago, or how soon, something is."""
+    """Format a time relative to now."""
     if at is None:
         return "–"
     seconds = ((now or datetime.now(UTC)) - at).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
+    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
 
 
-def span(seconds: float | None) -> str:
-    """A duration in its largest unit, or two of them."""
+def duration(seconds: float | None) -> str:
+    """Format a duration in one unit or two."""
     if seconds is None:
         return "–"
     seconds = max(float(seconds), 0.0)
@@ -43,32 +43,31 @@ def span(seconds: float | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    for at, (size, unit) in enumerate(UNITS):
-        if seconds >= size:
-            whole, rest = divmod(int(seconds), size)
-            if at + 1 < len(UNITS) and rest >= UNITS[at + 1][0]:
-                return f"{whole} {unit} {rest // UNITS[at + 1][0]} {UNITS[at + 1][1]}"
-            return f"{whole} {unit}"
-    raise AssertionError(seconds)
+    at = next(at for at, (size, _) in enumerate(UNITS) if seconds >= size)
+    (size, unit), smaller = UNITS[at], UNITS[at + 1 : at + 2]
+    whole, rest = divmod(int(seconds), size)
+    if smaller and rest >= smaller[0][0]:
+        return f"{whole} {unit} {rest // smaller[0][0]} {smaller[0][1]}"
+    return f"{whole} {unit}"
 
 
-def exact(at: datetime) -> str:
-    """A time to the millisecond, in UTC."""
+def utc(at: datetime) -> str:
+    """Format a time in UTC to the millisecond."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"
 
 
-def shown(value: Any) -> JsonText:
-    """A value as indented JSON."""
+def json_text(value: Any) -> JsonText:
+    """Format a value as indented JSON."""
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, ensure_ascii=False)
-    return JsonText(text[:LONGEST_VALUE], len(text) > LONG_VALUE, len(text), len(text) > LONGEST_VALUE)
+    return JsonText(text[:MAX_CHARS], len(text) > FOLD_CHARS, len(text), len(text) > MAX_CHARS)
 
 
-def brief(value: Any, longest: int = 80) -> str:
-    """A value in one short line."""
+def short_json(value: Any, longest: int = 80) -> str:
+    """Format a value as JSON on one short line."""
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def many(number: float) -> str:
-    """A number with its thousands apart."""
-    return f"{number:,.0f}"
+def number(value: float) -> str:
+    """Format a number with thousands separators."""
+    return f"{value:,.0f}"

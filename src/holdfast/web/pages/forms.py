@@ -1,6 +1,7 @@
-"""A form made from a JSON Schema, and what was typed into it as JSON again. What a form can't show is typed as JSON.
+"""Build a form from a JSON Schema, and turn its submitted fields back into a value. Types that a form can't show are
+entered as JSON.
 
-Whether the outcome fits the schema is decided by those who take it; here it only gets its shape.
+The value gets its shape here; whoever receives it validates it against the schema.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from holdfast.errors import BadArguments
 
 Kind: TypeAlias = Literal["boolean", "integer", "number", "string", "long", "choice", "json"]
 
-WHOLE = "output"
-"""The name of the one field of a form that isn't about an object's parts."""
-_FORMATS = {"date-time": "2026-11-16T08:00:00Z", "date": "2026-11-16", "uuid": "an id", "duration": "PT5M"}
+WHOLE_VALUE = "output"
+"""The name of the only field where the value isn't an object."""
+_FORMATS = {"date-time": "2026-11-16T08:00:00Z", "date": "2026-11-16", "uuid": "UUID", "duration": "PT5M"}
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One part of an answer."""
+    """One input of a form."""
 
     name: str
     kind: Kind
@@ -30,28 +31,28 @@ class FormField:
     required: bool
     nullable: bool = False
     choices: tuple[str, ...] = ()
-    """As JSON."""
+    """Choices as JSON."""
     default: str = ""
     hint: str = ""
 
 
-def fields_of(schema: Mapping[str, Any] | None) -> list[FormField]:
-    """The fields of a form for a schema. Without a schema: one, for any JSON."""
+def form_fields(schema: Mapping[str, Any] | None) -> list[FormField]:
+    """Return the fields of a form for a schema; without a schema, one field for any JSON."""
     if not schema:
-        return [FormField(WHOLE, "json", "Output", required=False, hint="JSON; left empty it is null")]
-    plain = _resolved(schema, schema)
+        return [FormField(WHOLE_VALUE, "json", "Output", required=False, hint="JSON; null if empty")]
+    plain = _resolve(schema, schema)
     properties = plain.get("properties")
     if plain.get("type") == "object" and properties:
         required = plain.get("required", ())
         return [_field(name, part, schema, name in required) for name, part in properties.items()]
-    return [_field(WHOLE, plain, schema, True)]
+    return [_field(WHOLE_VALUE, plain, schema, True)]
 
 
-def value_of(schema: Mapping[str, Any] | None, form: Mapping[str, str]) -> Any:
-    """What was typed into the fields, which are named `field:NAME`."""
-    fields = fields_of(schema)
-    if len(fields) == 1 and fields[0].name == WHOLE and not _is_object(schema):
-        return _value(fields[0], form.get(f"field:{WHOLE}", ""))
+def form_value(schema: Mapping[str, Any] | None, form: Mapping[str, str]) -> Any:
+    """Build the value from submitted fields, which are named `field:NAME`."""
+    fields = form_fields(schema)
+    if len(fields) == 1 and fields[0].name == WHOLE_VALUE and not _is_object(schema):
+        return _value(fields[0], form.get(f"field:{WHOLE_VALUE}", ""))
     found: dict[str, Any] = {}
     for each in fields:
         text = form.get(f"field:{each.name}", "")
@@ -66,24 +67,24 @@ def value_of(schema: Mapping[str, Any] | None, form: Mapping[str, str]) -> Any:
 
 
 def _is_object(schema: Mapping[str, Any] | None) -> bool:
-    plain = _resolved(schema or {}, schema or {})
+    plain = _resolve(schema or {}, schema or {})
     return plain.get("type") == "object" and bool(plain.get("properties"))
 
 
-def _resolved(part: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of a schema with what it refers to."""
+def _resolve(part: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolve the reference of a part of a schema."""
     if not isinstance(part, Mapping):
         return {}
     if "$ref" in part:
         known = schema.get("$defs", {}).get(str(part["$ref"]).rpartition("/")[2], {})
-        return {**_resolved(known, schema), **{name: value for name, value in part.items() if name != "$ref"}}
+        return {**_resolve(known, schema), **{name: value for name, value in part.items() if name != "$ref"}}
     return part
 
 
 def _field(name: str, part: Any, schema: Mapping[str, Any], required: bool) -> FormField:
-    plain = _resolved(part, schema)
+    plain = _resolve(part, schema)
     nullable = False
-    options = [_resolved(each, schema) for each in (*plain.get("anyOf", ()), *plain.get("oneOf", ()))]
+    options = [_resolve(each, schema) for each in (*plain.get("anyOf", ()), *plain.get("oneOf", ()))]
     if options:
         others = [each for each in options if each.get("type") != "null"]
         nullable = len(others) < len(options)
@@ -128,5 +129,5 @@ def _value(field: FormField, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        what = {"integer": "a whole number", "number": "a number"}.get(field.kind, "JSON")
-        raise BadArguments(f"{field.label} must be {what}, not {text[:100]!r}") from None
+        expected = {"integer": "a whole number", "number": "a number"}.get(field.kind, "JSON")
+        raise BadArguments(f"{field.label} must be {expected}, not {text[:100]!r}") from None

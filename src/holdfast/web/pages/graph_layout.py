@@ -1,6 +1,6 @@
-"""A graph as a picture: where its boxes and arrows are. Many nodes that are alike become one box.
+"""Lay out a graph: the positions of its boxes and arrows. Many similar nodes share one box.
 
-Layers go from left to right, as `control` counts them; within a layer a node stands near those that it needs.
+Layers go from left to right; within a layer, a node is placed near the nodes it depends on.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from holdfast.control.graphs import GraphInfo, NodeInfo
 
 BOX = (190, 46)
 GAP = (70, 18)
-EDGE = 12
-ALIKE = 6
-"""So many nodes of one layer that run the same task and need the same become one box,"""
-MOST_BOXES = 300
-"""and of a picture with more boxes only the first are drawn."""
-LONGEST_LABEL = 24
+MARGIN = 12
+MIN_GROUP = 6
+"""This many nodes of one layer with the same task and dependencies share one box."""
+MAX_BOXES = 300
+"""Further boxes aren't drawn."""
+MAX_LABEL_CHARS = 24
 
 _WORST_FIRST = (
     "failed", "undoing", "cancelled", "running", "waiting", "ready", "scheduled", "blocked", "skipped", "done",
@@ -28,7 +28,7 @@ _WORST_FIRST = (
 
 @dataclass(slots=True)
 class NodeBox:
-    """One node, or several that are alike."""
+    """One node, or a group of similar nodes."""
 
     nodes: list[NodeInfo]
     layer: int
@@ -46,18 +46,17 @@ class NodeBox:
 
     @property
     def state(self) -> str:
-        """Of several the one that wants most to be looked at."""
+        """The most urgent state of its nodes."""
         states = {node.state for node in self.nodes}
         return next((state for state in _WORST_FIRST if state in states), "done")
 
     @property
     def label(self) -> str:
         text = self.first.name if len(self.nodes) == 1 else f"{len(self.nodes):,} × {self.first.task}"
-        return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
+        return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
 
     @property
-    def told(self) -> str:
-        """What stands in its second line."""
+    def subtitle(self) -> str:
         if len(self.nodes) > 1:
             counts = Counter(node.state for node in self.nodes)
             text = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
@@ -65,12 +64,12 @@ class NodeBox:
             text = ", ".join(f"{count:,} {state}" for state, count in self.first.counts.items())
         else:
             text = self.first.state
-        return text if len(text) <= LONGEST_LABEL + 4 else text[: LONGEST_LABEL + 3] + "…"
+        return text if len(text) <= MAX_LABEL_CHARS + 4 else text[: MAX_LABEL_CHARS + 3] + "…"
 
     @property
     def title(self) -> str:
         if len(self.nodes) > 1:
-            return f"{len(self.nodes):,} nodes that run {self.first.task}, {self.told}"
+            return f"{len(self.nodes):,} nodes of task {self.first.task}, {self.subtitle}"
         kind = "" if self.first.kind == "task" else f"{self.first.kind}, "
         condition = f", if {self.first.conditions}" if self.first.conditions else ""
         return f"{self.first.name} ({kind}{self.first.task}): {self.first.state}{condition}"
@@ -78,7 +77,7 @@ class NodeBox:
 
 @dataclass(frozen=True, slots=True)
 class EdgePath:
-    """From a box to one that needs it."""
+    """An arrow from a box to one that depends on it."""
 
     path: str
     mode: str
@@ -86,66 +85,65 @@ class EdgePath:
 
 @dataclass(slots=True)
 class GraphLayout:
-    """Everything placed."""
+    """All boxes and arrows with their positions."""
 
     width: int
     height: int
     boxes: list[NodeBox] = field(default_factory=list)
     arrows: list[EdgePath] = field(default_factory=list)
-    left_out: int = 0
+    omitted: int = 0
 
 
 def layout_graph(graph: GraphInfo) -> GraphLayout:
-    """The picture of a graph."""
     boxes = _boxes(graph.nodes)
-    left_out = sum(len(box.nodes) for box in boxes[MOST_BOXES:])
-    boxes = boxes[:MOST_BOXES]
-    context = {node.name: box for box in boxes for node in box.nodes}
+    omitted = sum(len(box.nodes) for box in boxes[MAX_BOXES:])
+    boxes = boxes[:MAX_BOXES]
+    box_of = {node.name: box for box in boxes for node in box.nodes}
     layers: dict[int, list[NodeBox]] = {}
     for box in boxes:
         layers.setdefault(box.layer, []).append(box)
     tallest = max((len(layer) for layer in layers.values()), default=1)
-    height = tallest * (BOX[1] + GAP[1]) - GAP[1] + 2 * EDGE
+    height = tallest * (BOX[1] + GAP[1]) - GAP[1] + 2 * MARGIN
     for column, layer in enumerate(layers[number] for number in sorted(layers)):
-        _stack(layer, column, height, context)
-    width = len(layers) * (BOX[0] + GAP[0]) - GAP[0] + 2 * EDGE
-    return GraphLayout(width, height, boxes, list(_arrows(boxes, context)), left_out)
+        _stack(layer, column, height, box_of)
+    width = len(layers) * (BOX[0] + GAP[0]) - GAP[0] + 2 * MARGIN
+    return GraphLayout(width, height, boxes, list(_arrows(boxes, box_of)), omitted)
 
 
 def _boxes(nodes: Iterable[NodeInfo]) -> list[NodeBox]:
-    alike: dict[object, list[NodeInfo]] = {}
+    similar: dict[object, list[NodeInfo]] = {}
     for node in nodes:
         kind = (node.layer, node.task, tuple(sorted(node.needs.items())), node.conditions, node.kind)
-        alike.setdefault(kind, []).append(node)
+        similar.setdefault(kind, []).append(node)
     found: list[NodeBox] = []
-    for some in alike.values():
-        together = len(some) >= ALIKE and some[0].kind == "task"
+    for some in similar.values():
+        together = len(some) >= MIN_GROUP and some[0].kind == "task"
         found += [
             NodeBox(each, each[0].layer, each[0].needs) for each in ([some] if together else [[one] for one in some])
         ]
     return sorted(found, key=lambda box: box.layer)
 
 
-def _stack(layer: list[NodeBox], column: int, height: int, context: dict[str, NodeBox]) -> None:
-    """Place the boxes of a layer one above the other, each near those that it needs."""
+def _stack(layer: list[NodeBox], column: int, height: int, box_of: dict[str, NodeBox]) -> None:
+    """Stack the boxes of a layer, each near the boxes it depends on."""
 
-    def wanted(box: NodeBox) -> float:
-        above = [context[name].y for name in box.needs if name in context]
-        return sum(above) / len(above) if above else 0.0
+    def preferred_y(box: NodeBox) -> float:
+        needed = [box_of[name].y for name in box.needs if name in box_of]
+        return sum(needed) / len(needed) if needed else 0.0
 
     if column:
-        layer.sort(key=wanted)
+        layer.sort(key=preferred_y)
     top = (height - (len(layer) * (BOX[1] + GAP[1]) - GAP[1])) // 2
     for row, box in enumerate(layer):
-        box.x = EDGE + column * (BOX[0] + GAP[0])
+        box.x = MARGIN + column * (BOX[0] + GAP[0])
         box.y = top + row * (BOX[1] + GAP[1])
 
 
-def _arrows(boxes: Iterable[NodeBox], context: dict[str, NodeBox]) -> Iterable[EdgePath]:
+def _arrows(boxes: Iterable[NodeBox], box_of: dict[str, NodeBox]) -> Iterable[EdgePath]:
     seen: set[tuple[int, int, str]] = set()
     for box in boxes:
         for name, mode in box.needs.items():
-            needed = context.get(name)
+            needed = box_of.get(name)
             if needed is None or (id(needed), id(box), mode) in seen:
                 continue
             seen.add((id(needed), id(box), mode))

@@ -1,4 +1,4 @@
-"""The overview: is it well? Counts, what ended lately and how, what failed and why, who works."""
+"""The overview page: counts, the last hour, failures by error, queues and the newest runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from holdfast.web.pages.charts import build_charts
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
 from holdfast.web.pages.render import link
 
-NEWEST = 8
-FAILURES = 200
-"""So many of the runs that failed last are grouped by their errors."""
-SHOWN_GROUPS = 8
-LONGEST_MESSAGE = 160
+NEWEST_RUNS = 8
+BUSIEST_TASKS = 8
+RECENT_FAILURES = 200
+"""This many of the latest failures are grouped by error."""
+MAX_GROUPS = 8
+MAX_MESSAGE_CHARS = 160
 
 
 @dataclass(slots=True)
-class Failures:
-    """Runs of one task that failed in the same way."""
+class FailureGroup:
+    """Runs of one task that failed with the same error."""
 
     task: str
     kind: str
@@ -36,7 +37,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """A queue: what waits in it, and how the last hour went."""
+    """A queue with its backlog and its last hour."""
 
     name: str
     paused: bool
@@ -44,21 +45,21 @@ class QueueSummary:
     stats: Stats | None
 
 
-def _overview(visit: PageRequest) -> dict[str, Any]:
-    control, tenant = visit.control, visit.principal.tenant
-    failed = control.runs.page(state="failed", tenant=tenant, limit=FAILURES)
+def _overview(request: PageRequest) -> dict[str, Any]:
+    control, tenant = request.control, request.principal.tenant
+    failed = control.runs.page(state="failed", tenant=tenant, limit=RECENT_FAILURES)
     values: dict[str, Any] = {
-        "groups": grouped(failed)[:SHOWN_GROUPS],
-        "most_failed": failed.after is not None,
-        "newest": control.runs.page(tenant=tenant, limit=NEWEST),
+        "groups": group_failures(failed)[:MAX_GROUPS],
+        "has_more_failures": failed.after is not None,
+        "newest": control.runs.page(tenant=tenant, limit=NEWEST_RUNS),
         "gates": control.gates.open(tenant, 100),
-        "whole": tenant is None,
+        "all_tenants": tenant is None,
         "live": "/api/v1/live",
     }
-    return values if tenant is not None else values | _whole(control)
+    return values if tenant is not None else values | _all_tenants(control)
 
 
-def _whole(control: Control) -> dict[str, Any]:
+def _all_tenants(control: Control) -> dict[str, Any]:
     counts = control.counts.overview()
     hour = control.stats.lately(timedelta(hours=1))
     by_queue = {each.name: each for each in hour.queues}
@@ -66,36 +67,35 @@ def _whole(control: Control) -> dict[str, Any]:
         QueueSummary(name, paused, counts.queues.get(name, {}), by_queue.get(name))
         for name, paused in control.queues.paused().items()
     ]
-    alive = [worker for worker in control.workers.list() if worker.state != "dead"]
     return {
         "counts": counts,
         "queues": queues,
-        "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:NEWEST],
+        "tasks": sorted(hour.tasks, key=lambda each: -each.runs)[:BUSIEST_TASKS],
         "hour": hour.whole,
         "charts": build_charts(hour.minutes),
-        "alive": alive,
+        "alive": [worker for worker in control.workers.list() if worker.state != "dead"],
     }
 
 
-def grouped(runs: Iterable[RunInfo[Any]]) -> list[Failures]:
-    """Failed runs by task and error, those that failed most often first."""
-    groups: dict[tuple[str, str, str], Failures] = {}
+def group_failures(runs: Iterable[RunInfo[Any]]) -> list[FailureGroup]:
+    """Group failed runs by task and error, the most frequent first."""
+    groups: dict[tuple[str, str, str], FailureGroup] = {}
     for run in runs:
         if run.error is None:
             continue
-        message = (run.error.message.splitlines() or [""])[0][:LONGEST_MESSAGE]
+        message = (run.error.message.splitlines() or [""])[0][:MAX_MESSAGE_CHARS]
         key = run.task, run.error.type, message
-        found = groups.setdefault(key, Failures(*key, run.finished_at or run.created_at, run.id))
+        found = groups.setdefault(key, FailureGroup(*key, run.finished_at or run.created_at, run.id))
         found.count += 1
     return sorted(groups.values(), key=lambda group: -group.count)
 
 
-def _queue(visit: PageRequest) -> str:
-    pause = visit.form.get("verb") == "pause"
-    change = visit.control.queues.pause if pause else visit.control.queues.resume
-    change([visit.form.get("queue", "")])
+def _change_queue(request: PageRequest) -> str:
+    pause = request.form.get("verb") == "pause"
+    change = request.control.queues.pause if pause else request.control.queues.resume
+    change([request.form.get("queue", "")])
     return link("/", did="paused" if pause else "resumed")
 
 
 PAGES = (PageSpec(path="/", template="overview.html", section="overview", do=_overview),)
-ACTIONS = (FormAction(path="/queues", do=_queue, all_tenants=True),)
+ACTIONS = (FormAction(path="/queues", do=_change_queue, all_tenants=True),)

@@ -1,4 +1,4 @@
-"""Templates to answers. Everything in them is escaped; nothing in them runs a script of its own."""
+"""Render templates, and load the static files they use. Templates escape all values; no page has inline scripts."""
 
 from __future__ import annotations
 
@@ -11,39 +11,12 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.model.run import FINAL_STATES, RUN_STATES
+from holdfast.control.runs import describe_entry, entry_label
+from holdfast.model.run import FINAL_STATES, GRAPH_QUEUE, RUN_STATES
 from holdfast.web.auth import Principal
 from holdfast.web.pages import formats
 
-KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-
-
-class StaticFile(NamedTuple):
-    """A file as it is sent."""
-
-    data: bytes
-    kind: str
-    version: str
-
-
-def _read() -> dict[str, StaticFile]:
-    found = {}
-    for file in (resources.files("holdfast.web") / "static").iterdir():
-        kind = KINDS.get(file.name.rpartition(".")[2])
-        if kind is not None:
-            data = file.read_bytes()
-            found[file.name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
-    return found
-
-
-FILES = _read()
-
-
-def address(name: str) -> str:
-    """Where a page finds a file."""
-    return f"/static/{name}?v={FILES[name].version}"
-
-
+MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 SECTIONS = (
     ("overview", "/", "Overview"),
     ("runs", "/runs", "Runs"),
@@ -52,21 +25,43 @@ SECTIONS = (
     ("limits", "/limits", "Limits"),
     ("workers", "/workers", "Workers"),
 )
-DONE = {
-    "cancelled": "The run was cancelled.",
-    "had-ended": "Nothing was changed: the run had ended before.",
-    "retried": "The run goes on: what it had recorded stays.",
-    "was-unfinished": "Nothing was changed: the run is unfinished anyway.",
-    "forked": "This is the new run.",
-    "sent": "The message was sent.",
-    "gate": "The gate was concluded.",
-    "gate-before": "Nothing was changed: that had been said before.",
+NOTICES = {
+    "cancelled": "Run cancelled.",
+    "had-ended": "Nothing changed: the run had already finished.",
+    "retried": "Run retried. It keeps its checkpoints.",
+    "was-unfinished": "Nothing changed: the run hasn't finished.",
+    "forked": "Fork created. This is the new run.",
+    "sent": "Message sent.",
+    "approved": "Gate approved.",
+    "rejected": "Gate rejected.",
+    "gate-before": "Nothing changed: the gate had already been decided that way.",
     "paused": "Paused.",
-    "resumed": "It goes on.",
-    "asked": "A run was made.",
-    "polled-soon": "It will be polled soon.",
+    "resumed": "Resumed.",
+    "asked": "Run created.",
+    "polled-soon": "The trigger will be polled soon.",
 }
-"""What was done, said on the page that follows; the address names only which of these."""
+"""Notices after an action. The address carries only the key, so that a link can't put words on a page."""
+
+
+class StaticFile(NamedTuple):
+    """A static file. Its address contains its version, so that browsers may cache it forever."""
+
+    data: bytes
+    media_type: str
+    version: str
+
+
+def _load_static_files() -> dict[str, StaticFile]:
+    found = {}
+    for file in (resources.files("holdfast.web") / "static").iterdir():
+        media_type = MEDIA_TYPES.get(file.name.rpartition(".")[2])
+        if media_type is not None:
+            data = file.read_bytes()
+            found[file.name] = StaticFile(data, media_type, hashlib.sha256(data).hexdigest()[:12])
+    return found
+
+
+STATIC_FILES = _load_static_files()
 
 _environment = jinja2.Environment(
     loader=jinja2.PackageLoader("holdfast.web", "templates"),
@@ -76,25 +71,27 @@ _environment = jinja2.Environment(
     lstrip_blocks=True,
 )
 _environment.filters.update(
-    ago=formats.ago, span=formats.span, exact=formats.exact, shown=formats.shown, brief=formats.brief,
-    many=formats.many, path=lambda text: quote(str(text), safe=""),
+    ago=formats.ago, duration=formats.duration, utc=formats.utc, json_text=formats.json_text,
+    short_json=formats.short_json, number=formats.number, path=lambda text: quote(str(text), safe=""),
+    entry_label=entry_label, entry_details=describe_entry, queue=lambda name: "–" if name == GRAPH_QUEUE else name,
 )  # fmt: skip
-_environment.globals.update(SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES, asset=address)
+_environment.globals.update(
+    SECTIONS=SECTIONS, STATES=RUN_STATES, FINAL=FINAL_STATES,
+    asset=lambda name: f"/static/{name}?v={STATIC_FILES[name].version}",
+)  # fmt: skip
 
 
-def page(request: Request, principal: Principal | None, template: str, status: int = 200, **values: Any) -> Response:
-    """A page. Without a visitor it shows nothing but itself."""
-    root = request.scope.get("root_path", "")
+def render(request: Request, principal: Principal | None, template: str, status: int = 200, **values: Any) -> Response:
     text = _environment.get_template(template).render(
-        root=root,
+        root=request.scope.get("root_path", ""),
         principal=principal,
-        did=DONE.get(request.query_params.get("did", "")),
+        notice=NOTICES.get(request.query_params.get("did", "")),
         **{"live": None, "section": None, **values},
     )
     return HTMLResponse(text, status)
 
 
 def link(path: str, **query: Any) -> str:
-    """An address within the site; what isn't given is left out."""
+    """Build an address within the site, without the empty parameters."""
     given = [(name, value) for name, value in query.items() if value not in (None, "", [])]
     return f"{path}?{urlencode(given, doseq=True)}" if given else path

@@ -1,178 +1,207 @@
-"""The list of runs: filters in the address, newest first, a page at a time."""
+"""The list of runs, the page of one run, and bulk actions on all matching runs."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from starlette.datastructures import QueryParams
 
+from holdfast.control.graphs import GateInfo
+from holdfast.control.runs import RunDetails
 from holdfast.errors import ConfigError, RunNotFound
 from holdfast.model.filters import RunFilter
-from holdfast.model.run import FINAL_STATES
-from holdfast.web.api.bulk import advance
-from holdfast.web.pages.forms import fields_of
+from holdfast.model.run import FINAL_STATES, RunInfo
+from holdfast.web.api.runs import run_batches
+from holdfast.web.pages.forms import FormField, form_fields
 from holdfast.web.pages.graph_layout import layout_graph
 from holdfast.web.pages.page import FormAction, PageRequest, PageSpec
 from holdfast.web.pages.render import link
 from holdfast.web.pages.timeline import build_timeline
 
-PAGE = 50
-TEXTS = ("task", "queue", "tenant", "tag", "error", "id_prefix", "parent", "family")
-TIMES = ("created_from", "created_to", "finished_from", "finished_to")
+PAGE_SIZE = 50
+TEXT_FILTERS = ("task", "queue", "tenant", "tag", "error", "id_prefix", "parent", "family")
+TIME_FILTERS = ("created_from", "created_to", "finished_from", "finished_to")
+MAX_STEPS = 200
+MAX_HISTORY = 200
+BULK_ACTIONS = ("cancel", "retry")
 
 
-def _list(visit: PageRequest) -> dict[str, Any]:
-    given = given_in(visit.query)
-    found = visit.control.runs.page(**filter_of(visit, given), limit=PAGE, after=visit.query.get("after") or None)
+# List
+
+
+def _list(request: PageRequest) -> dict[str, Any]:
+    given = _given_filters(request.query)
+    after = request.query.get("after") or None
+    found = request.control.runs.page(**_to_filter(request, given), limit=PAGE_SIZE, after=after)
     return {
         "runs": found,
         "given": given,
-        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", *TIMES)),
+        "more_filters": any(given[name] for name in ("id_prefix", "parent", "family", *TIME_FILTERS)),
         "filtered": any(given.values()),
-        "bulk": {verb: link("/bulk", **given, verb=verb) for verb in ("cancel", "retry")},
-        "following": link("/runs", **given, after=found.after) if found.after else None,
-        "first": link("/runs", **given) if visit.query.get("after") else None,
-        "live": None if visit.query.get("after") else "/api/v1/live",
+        "bulk": {verb: link("/bulk", **given, verb=verb) for verb in BULK_ACTIONS},
+        "older": link("/runs", **given, after=found.after) if found.after else None,
+        "newest": link("/runs", **given) if after else None,
+        "live": None if after else "/api/v1/live",
     }
 
 
-def given_in(query: QueryParams) -> dict[str, Any]:
-    """What stands in an address about which runs are meant."""
-    given: dict[str, Any] = {name: query.get(name, "").strip() for name in (*TEXTS, *TIMES)}
+def _given_filters(query: QueryParams) -> dict[str, Any]:
+    given: dict[str, Any] = {name: query.get(name, "").strip() for name in (*TEXT_FILTERS, *TIME_FILTERS)}
     given["state"] = [state for state in query.getlist("state") if state]
     return given
 
 
-def filter_of(visit: PageRequest, given: dict[str, Any]) -> Any:
-    """What was typed as a filter of runs that the visitor may see."""
+def _to_filter(request: PageRequest, given: dict[str, Any]) -> Any:
+    """Turn query parameters into a filter of runs that the principal may see."""
     asked: dict[str, Any] = {name: given[name] or None for name in ("task", "queue", "tag", "error", "id_prefix")}
     asked["state"] = given["state"] or None
-    asked["tenant"] = visit.principal.tenant or given["tenant"] or None
-    asked |= {name: _time(given[name], name) for name in TIMES if given[name]}
-    asked |= {name: visit.principal.find(visit.control, given[name]) for name in ("parent", "family") if given[name]}
+    asked["tenant"] = request.principal.tenant or given["tenant"] or None
+    asked |= {name: _parse_time(given[name], name) for name in TIME_FILTERS if given[name]}
+    for name in ("parent", "family"):
+        if given[name]:
+            asked[name] = request.principal.find(request.control, given[name])
     return asked
 
 
-def _time(text: str, name: str) -> datetime:
-    """A time as browsers write it, which is meant in UTC unless it says otherwise."""
+def _parse_time(text: str, name: str) -> datetime:
+    """Parse a time as browsers send it: UTC, unless it has an offset."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        what = name.replace("_", " ")
-        raise ConfigError(f"{what} must be a time like 2026-11-16T08:00, not {text[:60]!r}") from None
+        label = name.replace("_", " ")
+        raise ConfigError(f"{label} must be a time such as 2026-11-16T08:00, not {text[:60]!r}") from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-SHOWN_STEPS = 200
-SHOWN_ENTRIES = 200
+# One run
 
 
-def _show(visit: PageRequest) -> dict[str, Any]:
-    info = visit.run()
-    details = visit.control.runs.details(info.id)
-    now = datetime.now(UTC)
+def _show(request: PageRequest) -> dict[str, Any]:
+    info = request.run()
+    details = request.control.runs.details(info.id)
     steps = [step for step in details.steps if step.kind != "write"]
+    unfinished = info.state not in FINAL_STATES
     return {
         "run": details,
         "info": details.info,
-        "reasons": []
-        if info.state in FINAL_STATES
-        else visit.control.whys.why(info.id, visit.principal.tenant).reasons,
-        "timeline": build_timeline(details, now),
-        "picture": None if details.graph is None else layout_graph(details.graph),
+        "parent_name": _parent_name(request, details),
+        "timeline": build_timeline(details, datetime.now(UTC)),
+        "graph": None if details.graph is None else layout_graph(details.graph),
         "gates": [] if details.graph is None else _open_gates(details.graph.gates),
-        "steps": steps[-SHOWN_STEPS:],
-        "more_steps": max(len(steps) - SHOWN_STEPS, 0),
-        "history": details.history[-SHOWN_ENTRIES:],
-        "more_history": max(len(details.history) - SHOWN_ENTRIES, 0),
-        "live": None if info.state in FINAL_STATES else f"/api/v1/runs/{info.id}/live",
-    }
+        "steps": steps[-MAX_STEPS:],
+        "more_steps": max(len(steps) - MAX_STEPS, 0),
+        "history": details.history[-MAX_HISTORY:],
+        "more_history": max(len(details.history) - MAX_HISTORY, 0),
+        "live": f"/api/v1/runs/{info.id}/live" if unfinished else None,
+    } | _reasons(request, info)
 
 
-def _open_gates(gates: list[Any]) -> list[tuple[Any, Any]]:
-    return [(gate, fields_of(gate.schema)) for gate in gates if gate.state == "waiting"]
+def _parent_name(request: PageRequest, details: RunDetails) -> str | None:
+    if details.node_of is not None or details.info.parent is None:
+        return details.node_of
+    with suppress(RunNotFound):
+        return request.principal.run(request.control, details.info.parent).task
+    return str(details.info.parent)
 
 
-def _cancel(visit: PageRequest) -> str:
-    reason = visit.form.get("reason", "").strip() or None
-    changed = visit.control.runs.cancel(visit.run().id, reason, by=visit.principal.by)
-    return link(f"/runs/{visit.id}", did="cancelled" if changed else "had-ended")
+def _reasons(request: PageRequest, info: RunInfo[Any]) -> dict[str, Any]:
+    """Explain an unfinished run, without the CLI commands that the page has buttons for."""
+    if info.state in FINAL_STATES:
+        return {"reasons": [], "reasons_heading": ""}
+    found = request.control.whys.why(info.id, request.principal.tenant).reasons
+    texts = [reason.text.partition(": holdfast ")[0].replace("`", "") for reason in found]
+    if all(text.startswith("waiting for ") for text in texts):
+        return {"reasons": [text.removeprefix("waiting for ") for text in texts], "reasons_heading": "Waiting for"}
+    running = any(reason.code == "running" for reason in found)
+    return {"reasons": texts, "reasons_heading": "Running" if running else "Why it isn't running"}
 
 
-def _retry(visit: PageRequest) -> str:
-    changed = visit.control.runs.retry(visit.run().id, by=visit.principal.by)
-    return link(f"/runs/{visit.id}", did="retried" if changed else "was-unfinished")
+def _open_gates(gates: list[GateInfo]) -> list[tuple[GateInfo, list[FormField]]]:
+    return [(gate, form_fields(gate.schema)) for gate in gates if gate.state == "waiting"]
 
 
-def _fork(visit: PageRequest) -> str:
-    from_step = visit.form.get("from_step", "").strip() or None
-    args = _json(visit.form.get("args", ""), "the arguments")
-    fork = visit.control.runs.fork(visit.run().id, from_step, args, by=visit.principal.by)
+def _cancel(request: PageRequest) -> str:
+    reason = request.form.get("reason", "").strip() or None
+    changed = request.control.runs.cancel(request.run().id, reason, by=request.principal.by)
+    return link(f"/runs/{request.id}", did="cancelled" if changed else "had-ended")
+
+
+def _retry(request: PageRequest) -> str:
+    changed = request.control.runs.retry(request.run().id, by=request.principal.by)
+    return link(f"/runs/{request.id}", did="retried" if changed else "was-unfinished")
+
+
+def _fork(request: PageRequest) -> str:
+    from_step = request.form.get("from_step", "").strip() or None
+    args = _parse_json(request.form.get("args", ""), "the arguments")
+    fork = request.control.runs.fork(request.run().id, from_step, args, by=request.principal.by)
     return link(f"/runs/{fork}", did="forked")
 
 
-def _send(visit: PageRequest) -> str:
-    payload = _json(visit.form.get("payload", ""), "the payload")
-    visit.control.runs.send(visit.run().id, visit.form.get("topic", "").strip(), payload, by=visit.principal.by)
-    return link(f"/runs/{visit.id}", did="sent")
+def _send(request: PageRequest) -> str:
+    payload = _parse_json(request.form.get("payload", ""), "the payload")
+    topic = request.form.get("topic", "").strip()
+    request.control.runs.send(request.run().id, topic, payload, by=request.principal.by)
+    return link(f"/runs/{request.id}", did="sent")
 
 
-def _json(text: str, what: str) -> Any:
-    """What was typed as JSON; nothing is null."""
+def _parse_json(text: str, what: str) -> Any:
     if not text.strip():
         return None
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise ConfigError(f'{what} must be JSON, like {{"ok": true}} or "text": {error}') from None
+        raise ConfigError(f'{what} must be JSON, such as {{"ok": true}} or "text": {error}') from None
 
 
-def _find(visit: PageRequest) -> dict[str, Any] | str:
-    """What was typed into the field for ids: the run whose id begins so."""
-    given = visit.query.get("id", "").strip()
+def _find(request: PageRequest) -> dict[str, Any] | str:
+    """Redirect to the run whose id begins with the given text."""
+    given = request.query.get("id", "").strip()
     try:
-        return f"/runs/{visit.principal.find(visit.control, given)}"
+        return f"/runs/{request.principal.find(request.control, given)}"
     except RunNotFound as error:
         return {"given": given, "detail": str(error)}
 
 
-VERBS = ("cancel", "retry")
+# Bulk actions
 
 
-def _preview(visit: PageRequest) -> dict[str, Any]:
-    verb, given = _verb(visit.query.get("verb", "")), given_in(visit.query)
-    query = str(QueryParams([(name, value) for name, value in visit.query.multi_items() if name in (*given, "verb")]))
+def _preview(request: PageRequest) -> dict[str, Any]:
+    verb, given = _bulk_action(request.query.get("verb", "")), _given_filters(request.query)
+    kept = [(name, value) for name, value in request.query.multi_items() if name in (*given, "verb")]
     return {
         "verb": verb,
         "given": {name: value for name, value in given.items() if value},
-        "preview": visit.control.bulk.preview(verb, RunFilter.of(filter_of(visit, given))),
-        "query": query,
+        "preview": request.control.bulk.preview(verb, RunFilter.of(_to_filter(request, given))),
+        "query": str(QueryParams(kept)),
         "back": link("/runs", **given),
-        "changed": visit.query.get("changed", ""),
-        "after": visit.query.get("after", ""),
+        "changed": request.query.get("changed", ""),
+        "after": request.query.get("after", ""),
     }
 
 
-def _act(visit: PageRequest) -> str:
-    asked = QueryParams(visit.form.get("query", ""))
-    verb, given = _verb(asked.get("verb", "")), given_in(asked)
-    wanted, after = RunFilter.of(filter_of(visit, given)), visit.form.get("after") or None
-    bulk, by = visit.control.bulk, visit.principal.by
-    reason = visit.form.get("reason", "").strip() or None
+def _run_bulk(request: PageRequest) -> str:
+    """Run batches for as long as a page may take, then show the preview of the rest."""
+    query = QueryParams(request.form.get("query", ""))
+    verb, given = _bulk_action(query.get("verb", "")), _given_filters(query)
+    matching, after = RunFilter.of(_to_filter(request, given)), request.form.get("after") or None
+    bulk, by = request.control.bulk, request.principal.by
     if verb == "cancel":
-        progress = advance(bulk.cancel(wanted, reason=reason, by=by, after=after))
+        reason = request.form.get("reason", "").strip() or None
+        progress = run_batches(bulk.cancel(matching, reason=reason, by=by, after=after))
     else:
-        progress = advance(bulk.retry(wanted, by=by, after=after))
-    before = visit.form.get("changed", "")
+        progress = run_batches(bulk.retry(matching, by=by, after=after))
+    before = request.form.get("changed", "")
     changed = progress.changed + (int(before) if before.isdecimal() else 0)
     return link("/bulk", **given, verb=verb, changed=str(changed), after=progress.after)
 
 
-def _verb(given: str) -> Any:
-    if given not in VERBS:
-        raise ConfigError(f"many runs can be given a {' or a '.join(VERBS)}, not a {given[:40]!r}")
+def _bulk_action(given: str) -> Any:
+    if given not in BULK_ACTIONS:
+        raise ConfigError(f"unknown bulk action {given[:40]!r}: use {' or '.join(BULK_ACTIONS)}")
     return given
 
 
@@ -187,5 +216,5 @@ ACTIONS = (
     FormAction(path="/runs/{id}/retry", do=_retry),
     FormAction(path="/runs/{id}/fork", do=_fork),
     FormAction(path="/runs/{id}/send", do=_send),
-    FormAction(path="/bulk", do=_act),
+    FormAction(path="/bulk", do=_run_bulk),
 )

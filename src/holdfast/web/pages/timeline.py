@@ -1,4 +1,4 @@
-"""A run's attempts, waits and steps over time, as bars: what a picture of them needs, in per mille of its width."""
+"""Compute the timeline of a run: its attempts, waits and steps as bars, in thousandths of the width."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.control.runs import RunDetails
+from holdfast.control.runs import RunDetails, entry_label
 from holdfast.model.history import Entry
-from holdfast.web.pages.formats import exact, span
+from holdfast.web.pages.formats import duration, utc
 
 WIDTH = 1000.0
-LEAST = 2.0
-MOST_ROWS = 60
+MIN_BAR_WIDTH = 2.0
+MAX_ROWS = 60
 TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of time. `kind` is a state, or `step`."""
+    """A period of time. `kind` is a state or `step`."""
 
     kind: str
     left: float
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class TimeRow:
-    """A line of the picture."""
+    """A labeled row of bars."""
 
     label: str
     bars: list[Bar]
@@ -36,11 +36,11 @@ class TimeRow:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The picture: lines of bars, and the marks below them."""
+    """Rows of bars, and the ticks of the time axis."""
 
     rows: list[TimeRow]
     ticks: list[tuple[float, str]]
-    left_out: int
+    omitted: int
 
 
 class _Scale:
@@ -50,21 +50,21 @@ class _Scale:
         self.seconds = (self.end - self.begin).total_seconds()
 
     def bar(self, kind: str, since: datetime, until: datetime, what: str) -> Bar:
-        left = self._place(since)
-        width = max(self._place(until) - left, LEAST)
-        took = span((until - since).total_seconds())
-        return Bar(kind, min(left, WIDTH - LEAST), width, f"{what}: {took}, from {exact(since)}")
+        left = self._position(since)
+        width = max(self._position(until) - left, MIN_BAR_WIDTH)
+        took = duration((until - since).total_seconds())
+        return Bar(kind, min(left, WIDTH - MIN_BAR_WIDTH), width, f"{what}: {took}, from {utc(since)}")
 
-    def _place(self, at: datetime) -> float:
+    def _position(self, at: datetime) -> float:
         share = (at - self.begin).total_seconds() / self.seconds
         return round(min(max(share, 0.0), 1.0) * WIDTH, 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        return [(WIDTH * at / TICKS, f"+{span(self.seconds * at / TICKS)}") for at in range(TICKS + 1)]
+        return [(WIDTH * at / TICKS, f"+{duration(self.seconds * at / TICKS)}") for at in range(TICKS + 1)]
 
 
 def build_timeline(run: RunDetails, now: datetime) -> Timeline | None:
-    """The picture of a run; None when nothing has happened yet that could be drawn."""
+    """Build the timeline of a run; None before its first attempt."""
     info = run.info
     ends = [entry.at for entry in run.history]
     end = max([*ends, info.finished_at or now]) if ends else now
@@ -78,11 +78,11 @@ def build_timeline(run: RunDetails, now: datetime) -> Timeline | None:
         since = step.at - timedelta(seconds=step.took or 0)
         kind = "failed" if step.error is not None else "step"
         rows.append(TimeRow(step.label, [scale.bar(kind, since, step.at, step.label)]))
-    return Timeline(rows[:MOST_ROWS], scale.ticks(), max(len(rows) - MOST_ROWS, 0))
+    return Timeline(rows[:MAX_ROWS], scale.ticks(), max(len(rows) - MAX_ROWS, 0))
 
 
 def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[TimeRow]:
-    """A line per attempt: at work, and waiting between."""
+    """Build one row per attempt: running, and waiting in between."""
     bars: list[Bar] = []
     number = 0
     since: datetime | None = None
@@ -97,17 +97,17 @@ def _attempts(history: list[Entry], scale: _Scale, end: datetime) -> Iterator[Ti
                 waiting = None
             number, since = entry.attempt, entry.at
         elif since is not None and entry.kind not in ("drift", "sent", "let_go"):
-            bars.append(scale.bar(_end_of(entry.kind), since, entry.at, f"attempt {number}, then {entry.kind}"))
+            bars.append(scale.bar(_bar_kind(entry.kind), since, entry.at, f"attempt {number}, {entry_label(entry)}"))
             since, waiting = None, entry.at if entry.kind == "waiting" else None
     if since is not None:
-        bars.append(scale.bar("running", since, end, f"attempt {number}, at work"))
+        bars.append(scale.bar("running", since, end, f"attempt {number}, running"))
     elif waiting is not None:
-        bars.append(scale.bar("waiting", waiting, end, "waits"))
+        bars.append(scale.bar("waiting", waiting, end, "waiting"))
     if bars:
         yield TimeRow(f"attempt {number}", bars)
 
 
-def _end_of(kind: str) -> str:
+def _bar_kind(kind: str) -> str:
     if kind in ("retrying", "timed_out", "crashed", "worker_lost", "failed", "undoing"):
         return "failed"
     return kind if kind in ("cancelled", "done") else "running"

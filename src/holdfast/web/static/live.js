@@ -1,66 +1,66 @@
-// Keeps a page up to date: when the server says that something has changed, the page is asked for again and its parts
-// are put in place of the old ones. What somebody is typing, has typed, opened or focused is left as it is.
-import { tell_times } from "./times.js";
+// Keeps a page up to date: when the server announces a change, fetch the page again and replace its parts. Focus, open
+// details and the contents of edited fields are kept.
+import { updateTimes } from "./times.js";
 
-const PAUSE = 400;
-const AGAIN = 30000;
+const REFRESH_DELAY_MS = 400;
+const RECONNECT_DELAY_MS = 30000;
 const FOCUSED = "a, button, summary, [tabindex]";
 const source = document.body.dataset.live;
 let waiting = null;
 
-function busy(part) {
+function isEditing(part) {
   const at = document.activeElement;
   return part.contains(at) && at.matches("input, select, textarea");
 }
 
-// What a foldable part is known by, wherever it stands among the others: a field in it, or its words.
-function known_by(details) {
+// Identifies a <details> element regardless of its position: by a field in it, or by its text.
+function detailsKey(details) {
   return details.querySelector("[id]")?.id ?? details.querySelector("summary").textContent;
 }
 
-function opened(part) {
-  return new Set([...part.querySelectorAll("details[open]")].map(known_by));
+function openDetails(part) {
+  return new Set([...part.querySelectorAll("details[open]")].map(detailsKey));
 }
 
-function is_changed(field) {
+function isChanged(field) {
   if (field.matches("select")) return [...field.options].some((it) => it.selected !== it.defaultSelected);
   return field.value !== field.defaultValue;
 }
 
-function typed(part) {
+function editedFields(part) {
   const fields = [...part.querySelectorAll("input[id], select[id], textarea[id]")];
-  return fields.filter(is_changed).map((it) => [it.id, it.value]);
+  return fields.filter(isChanged).map((it) => [it.id, it.value]);
 }
 
-// Whose form or foldable part something stands in: many have buttons with the same words.
-function home_of(it) {
+// Identifies the form or <details> that contains an element: many have buttons with the same text.
+function containerKey(it) {
   return it.closest("details, form")?.querySelector("[id]")?.id;
 }
 
-// The same link or button as before, even where others came or went around it.
-function same_as(old, part) {
-  const [href, kind, words, home] = [old.getAttribute("href"), old.getAttribute("class"), old.textContent, home_of(old)];
+// Finds the link or button that had the focus, even if others were added or removed around it.
+function findSame(old, part) {
+  const [href, cls, text, container] = [old.getAttribute("href"), old.getAttribute("class"), old.textContent, containerKey(old)];
   const alike = [...part.querySelectorAll(FOCUSED)].filter(
-    (it) => it.tagName === old.tagName && it.getAttribute("class") === kind && home_of(it) === home);
-  return alike.find((it) => it.getAttribute("href") === href && it.textContent === words)
+    (it) => it.tagName === old.tagName && it.getAttribute("class") === cls && containerKey(it) === container);
+  return alike.find((it) => it.getAttribute("href") === href && it.textContent === text)
     ?? alike.find((it) => href && it.getAttribute("href") === href)
     ?? alike.find((it) => it.ariaLabel && it.ariaLabel === old.ariaLabel);
 }
 
 function replace(part, fresh) {
-  if (part.isEqualNode(fresh) || busy(part)) return;
-  const open = opened(part);
-  const written = typed(part);
+  if (part.isEqualNode(fresh) || isEditing(part)) return;
+  const open = openDetails(part);
+  const written = editedFields(part);
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const scrolled = [...part.querySelectorAll(".scroll")].map((it) => it.scrollLeft);
   part.replaceChildren(...fresh.childNodes);
-  part.querySelectorAll("details").forEach((it) => { it.open ||= open.has(known_by(it)); });
+  part.querySelectorAll("details").forEach((it) => { it.open ||= open.has(detailsKey(it)); });
   for (const [id, value] of written) {
     const field = document.getElementById(id);
     if (field) field.value = value;
   }
   part.querySelectorAll(".scroll").forEach((it, n) => { it.scrollLeft = scrolled[n] ?? 0; });
-  if (focused) (same_as(focused, part) ?? document.getElementById("main")).focus({ preventScroll: true });
+  if (focused) (findSame(focused, part) ?? document.getElementById("main")).focus({ preventScroll: true });
 }
 
 async function refresh() {
@@ -73,31 +73,31 @@ async function refresh() {
     if (fresh) replace(part, fresh);
   }
   document.title = page.title;
-  tell_times(document);
+  updateTimes(document);
 }
 
 function soon() {
-  waiting ??= setTimeout(() => refresh().catch(() => {}), PAUSE);
+  waiting ??= setTimeout(() => refresh().catch(() => {}), REFRESH_DELAY_MS);
 }
 
 function note(text) {
-  const place = document.getElementById("live-note");
-  place.hidden = !text;
-  place.textContent = text;
+  const element = document.getElementById("live-note");
+  element.hidden = !text;
+  element.textContent = text;
 }
 
 function listen() {
   const stream = new EventSource(source);
-  stream.addEventListener("now", () => { note(""); soon(); });  // what changed before somebody listened was missed
+  stream.addEventListener("now", () => { note(""); soon(); });  // changes before the connection were missed
   stream.addEventListener("changed", soon);
   stream.addEventListener("over", () => { soon(); stream.close(); });
   stream.addEventListener("error", () => {
-    note("Not live just now; trying again");
-    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN);  // refused, not only cut
+    note("Live updates interrupted; reconnecting…");
+    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, RECONNECT_DELAY_MS);  // rejected: the browser doesn't retry by itself
   });
   stream.addEventListener("open", () => note(""));
 }
 
-tell_times(document);
-setInterval(() => tell_times(document), 5000);
+updateTimes(document);
+setInterval(() => updateTimes(document), 5000);
 if (source) listen();

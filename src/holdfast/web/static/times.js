@@ -1,7 +1,7 @@
-// Relative times go on while the page stands. The words are those of the server.
+// Updates relative times while the page is open, in the same format as the server.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
 
-function span(seconds) {
+function duration(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   const at = UNITS.findIndex(([size]) => seconds >= size);
   const [size, unit] = UNITS[at];
@@ -11,10 +11,10 @@ function span(seconds) {
   return `${Math.floor(seconds / size)} ${unit}${more}`;
 }
 
-export function tell_times(root) {
+export function updateTimes(root) {
   const now = Date.now();
   for (const it of root.querySelectorAll("time[datetime]")) {
     const seconds = (now - Date.parse(it.dateTime)) / 1000;
-    it.textContent = Math.abs(seconds) < 1 ? "now" : seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
+    it.textContent = Math.abs(seconds) < 1 ? "now" : seconds > 0 ? `${duration(seconds)} ago` : `in ${duration(-seconds)}`;
   }
 }

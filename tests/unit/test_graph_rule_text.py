@@ -1,4 +1,4 @@
-"""Rules of graphs in words: as their authors wrote them."""
+"""Graph rules displayed as code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ b = g.add(app.remote("b"), name="b")
         (a.output["k"].exists(), "a.output['k'].exists()"),
     ],
 )
-def test_a_condition_is_worded_as_it_was_written(condition, words):
+def test_a_rule_is_displayed_as_code(condition, words):
     assert rule_text(condition.rule) == words
 
 
@@ -48,6 +48,6 @@ def test_a_condition_is_worded_as_it_was_written(condition, words):
         (["all", [["failed", "a"], ["finished", "a"]]], "a.failed", {"a": "condition"}),
     ],
 )
-def test_what_goes_beyond_a_good_end_is_a_condition(rule, told, needed):
+def test_conditions_and_dependency_modes_of_a_rule(rule, told, needed):
     assert condition_text(rule) == told
     assert dependency_modes(rule) == needed

@@ -1,4 +1,4 @@
-"""Limits as pure functions: rates over a sliding window, who may start, who waits."""
+"""Limits as pure functions: rates over a sliding window, admission and parking."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SECOND = 1_000_000
         ("2/2 hours", Rate(2, 7200 * SECOND)),
     ],
 )
-def test_rates_are_read(text, rate):
+def test_rates_are_parsed(text, rate):
     assert parse_rate(text, "rate") == rate
 
 
 @pytest.mark.parametrize("text", ["", "5", "x/s", "5/y", "0/s", "5/0s", "10001/s", "5/s" * 5000, None, 5, "-1/s"])
-def test_what_is_no_rate_is_refused(text):
+def test_invalid_rates_are_rejected(text):
     with pytest.raises(ConfigError, match="rate"):
         parse_rate(text, "rate")
 
@@ -36,8 +36,8 @@ def test_what_is_no_rate_is_refused(text):
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(1, 30)), max_size=60),
 )
-def test_no_window_ever_has_more_starts_than_its_rate(most, asked):
-    """Compared with a count of all starts in every window, which knows nothing of logs."""
+def test_no_window_exceeds_its_rate(most, asked):
+    """Compare with a brute-force count of the starts in every window."""
     counter = LimitCounter(rate=Rate(most, SECOND))
     now, starts = 0, []
     for pause, wanted in asked:
@@ -49,7 +49,7 @@ def test_no_window_ever_has_more_starts_than_its_rate(most, asked):
         assert len(admitted) == wanted or in_window == most, "nothing is left unused while there is work"
 
 
-def test_a_run_needs_a_permit_of_all_its_limits():
+def test_a_run_needs_a_permit_from_each_of_its_limits():
     counters = {"a": LimitCounter(concurrency=2), "b": LimitCounter(concurrency=1)}
     admitted, parked = admit([("1", ["a", "b"]), ("2", ["a", "b"]), ("3", ["a"]), ("4", ["a"]), ("5", [])], counters, 0)
     assert admitted == ["1", "3", "5"]
@@ -57,5 +57,5 @@ def test_a_run_needs_a_permit_of_all_its_limits():
     assert (counters["a"].used, counters["b"].used) == (2, 1)
 
 
-def test_a_limit_that_nobody_declared_holds_nobody():
+def test_an_undeclared_limit_admits_every_run():
     assert admit([("1", ["gone"])], {"gone": LimitCounter()}, 0).admitted == ["1"]

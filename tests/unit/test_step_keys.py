@@ -1,4 +1,4 @@
-"""The keys of what durable functions record: the names in them, and what they mean in words."""
+"""Names and display labels of step keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH = "1:0123456789abcdef"
         (f"$undone:charge-{HASH}#2", "undone charge #2"),
     ],
 )
-def test_a_key_is_told_in_words(key, label):
+def test_key_labels(key, label):
     assert key_label(key) == label
 
 
@@ -36,5 +36,5 @@ def test_a_key_is_told_in_words(key, label):
         (f"$spawn:shop.resize-{HASH}#1", f"$spawn:shop.resize-{HASH}"),
     ],
 )
-def test_a_step_is_named_as_its_author_did_and_all_else_keeps_its_kind(key, name):
+def test_key_names(key, name):
     assert key_name(key) == name

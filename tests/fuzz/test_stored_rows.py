@@ -1,5 +1,7 @@
-"""Rows that somebody changed by hand: the run that they belong to may fail, with an error that says so. Nothing of what
-stands in them is executed, the worker goes on, and every other run ends as if nothing had been."""
+"""Corrupt rows: only their own run may fail, with an error that says so.
+
+Nothing in them is executed, and the worker finishes every other run.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ PLACES = [
 
 
 class Only(State):
-    """A machine of one state."""
+    """A state machine with one state."""
 
     mark: str
 
@@ -37,7 +39,7 @@ class Only(State):
 
 
 class Scene:
-    """Runs of every kind, half way; two of each, of which one will be broken."""
+    """Unfinished runs of every kind, two of each; one of each pair gets corrupted."""
 
     def __init__(self, url: str) -> None:
         self.app = app = Holdfast(url)
@@ -86,7 +88,7 @@ class Scene:
         try:
             line.run(lambda connection: connection.execute(Statement("test", sql, ()), {}))
         except HoldfastError:
-            return 0  # the schema itself refuses it
+            return 0  # the schema itself rejects it
         return ask(self.app, f"select count(*) from {{}}{table} where {column} = '{text}'")[0][0]
 
     def go_on(self) -> None:
@@ -115,8 +117,8 @@ def scene(database_url):
 
 
 @pytest.mark.parametrize(("table", "column"), PLACES, ids=[".".join(place) for place in PLACES])
-def test_a_changed_row_harms_its_own_run_at_most(scene, table, column):
-    last = PLACES.index((table, column)) % len(JUNK)  # another one stays in each place
+def test_a_corrupt_row_affects_only_its_own_run(scene, table, column):
+    last = PLACES.index((table, column)) % len(JUNK)  # each column keeps a different junk value
     changed = 0
     for junk in (*JUNK[last + 1 :], *JUNK[: last + 1]):
         changed += scene.change(table, column, junk)

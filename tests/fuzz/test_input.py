@@ -1,6 +1,6 @@
-"""Whatever is given to the library, it is taken, and comes back as it was, or is refused with an error of ours.
+"""Any input to the library round-trips or is rejected with a Holdfast error.
 
-API bodies are fuzzed in `tests/web`, stored rows in `test_stored.py`.
+API bodies are fuzzed in `tests/web`, stored rows in `test_stored_rows.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def postgres_app(postgres_url):
 
 
 def refusal(call: Callable[[], Any]) -> HoldfastError | None:
-    """The error of ours that a call ends with; any other goes through."""
+    """Return the Holdfast error that a call raises; any other propagates."""
     try:
         call()
     except HoldfastError as refused:
@@ -79,7 +79,7 @@ def refusal(call: Callable[[], Any]) -> HoldfastError | None:
 
 
 def plain(value: Any) -> bool:
-    """Whether JSON has it as it is, so that it must be taken and come back equal."""
+    """Return whether JSON represents the value exactly, so that it must round-trip."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, list):
@@ -93,7 +93,7 @@ def plain(value: Any) -> bool:
 
 @QUICK
 @given(PAYLOADS)
-def test_a_payload_comes_back_as_it_was_or_is_refused(app, value):
+def test_a_payload_round_trips_or_is_rejected(app, value):
     runs: list[Run[Any]] = []
     refused = refusal(lambda: runs.append(app.registry.get("echo").enqueue(value)))
     if refused is not None:
@@ -107,7 +107,7 @@ def test_a_payload_comes_back_as_it_was_or_is_refused(app, value):
 
 @QUICK
 @given(PAYLOADS, NAMES)
-def test_an_event_and_a_message_take_a_payload_or_refuse_it(app, value, name):
+def test_event_and_message_payloads_round_trip_or_are_rejected(app, value, name):
     run = app.registry.get("echo").options(delay=3600).enqueue(1)
     for give in (lambda: app.emit(name, value), lambda: run.send(name, value)):
         refused = refusal(give)
@@ -116,7 +116,7 @@ def test_an_event_and_a_message_take_a_payload_or_refuse_it(app, value, name):
 
 
 def check_names(app, task, queue, tenant, key, tag):
-    """What was taken is found under the same names; what was refused has left nothing."""
+    """Accepted names are found again; rejected ones leave nothing behind."""
     before = len(app.runs(limit=1000))
     made: list[Run[Any]] = []
 
@@ -127,7 +127,7 @@ def check_names(app, task, queue, tenant, key, tag):
         assert len(app.runs(limit=1000)) == before
         return
     info = made[0].info()
-    if len(app.runs(limit=1000)) == before:  # the key's run of an earlier example: options don't tell requests apart
+    if len(app.runs(limit=1000)) == before:  # the key belongs to the run of an earlier example
         assert (info.task, info.tenant) == (task, tenant)
         return
     assert (info.task, info.queue, info.tenant, list(info.tags)) == (task, queue, tenant, [tag])
@@ -138,19 +138,19 @@ def check_names(app, task, queue, tenant, key, tag):
 
 @FEW
 @given(NAMES, NAMES, NAMES, NAMES, NAMES)
-def test_names_are_kept_as_they_are_or_refused_on_sqlite(app, task, queue, tenant, key, tag):
+def test_names_round_trip_or_are_rejected_on_sqlite(app, task, queue, tenant, key, tag):
     check_names(app, task, queue, tenant, key, tag)
 
 
 @FEW
 @given(NAMES, NAMES, NAMES, NAMES, NAMES)
-def test_names_are_kept_as_they_are_or_refused_on_postgres(postgres_app, task, queue, tenant, key, tag):
+def test_names_round_trip_or_are_rejected_on_postgres(postgres_app, task, queue, tenant, key, tag):
     check_names(postgres_app, task, queue, tenant, key, tag)
 
 
 @QUICK
 @given(CRON)
-def test_a_cron_text_has_slots_or_is_refused_with_what_is_wrong(text):
+def test_a_cron_expression_has_slots_or_is_rejected(text):
     refused = refusal(lambda: check_cron(text, "schedule x"))
     assert refused is None or (isinstance(refused, ConfigError) and "schedule x" in str(refused))
     if refused is None:
@@ -160,14 +160,14 @@ def test_a_cron_text_has_slots_or_is_refused_with_what_is_wrong(text):
 
 @QUICK
 @given(NAMES)
-def test_a_time_zone_is_known_or_refused(zone):
+def test_a_time_zone_is_known_or_rejected(zone):
     refused = refusal(lambda: check_zone(zone, "schedule x"))
     assert refused is None or (isinstance(refused, ConfigError) and "schedule x" in str(refused))
 
 
 @QUICK
 @given(URLS, st.text(max_size=10))
-def test_a_url_is_understood_or_refused_without_touching_anything(tmp_path, monkeypatch, url, schema):
+def test_a_url_is_valid_or_rejected_without_side_effects(tmp_path, monkeypatch, url, schema):
     monkeypatch.chdir(tmp_path)
     refused = refusal(lambda: open_database(url, schema).close())
     assert refused is None or str(refused)

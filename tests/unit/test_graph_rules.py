@@ -1,4 +1,4 @@
-"""Whether a node runs, is skipped or fails, decided from how the nodes before it ended."""
+"""Rules that decide whether a graph node runs, is skipped or fails."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def ref(name, *path, **more):
         ("finished", set(ENDS)),
     ],
 )
-def test_how_a_node_ended(rule, true_for):
+def test_rules_on_the_state_of_a_node(rule, true_for):
     assert {name for name in ENDS if is_satisfied([rule, name], ENDS)} == true_for
 
 
 @settings(deadline=None)
 @given(RULES)
-def test_joins_are_those_of_logic(rule):
+def test_all_any_and_none_combine_rules(rule):
     parts = rule[1] if rule[0] in ("all", "any", "none") else [rule]
     true = [is_satisfied(part, ENDS) for part in parts]
     assert is_satisfied(["all", parts], ENDS) == all(true)
@@ -73,7 +73,7 @@ def test_joins_are_those_of_logic(rule):
 
 @settings(deadline=None)
 @given(RULES)
-def test_what_is_not_true_is_a_skip_and_a_failure_is_blamed_only_where_there_is_one(rule):
+def test_a_false_rule_skips_the_node_and_names_a_failure_only_if_there_is_one(rule):
     decided = decide_node({"rule": rule}, ENDS)
     if is_satisfied(rule, ENDS):
         assert decided == RunNode()
@@ -85,13 +85,13 @@ def test_what_is_not_true_is_a_skip_and_a_failure_is_blamed_only_where_there_is_
         assert decided.cause == ENDS[decided.node].cause
 
 
-def test_a_plan_without_a_rule_goes():
+def test_a_plan_without_a_rule_runs():
     assert decide_node({}, {}) == RunNode()
 
 
 @settings(deadline=None)
 @given(RULES)
-def test_a_rule_speaks_of_the_nodes_that_are_needed_to_judge_it(rule):
+def test_rule_nodes_are_exactly_those_needed_to_evaluate_it(rule):
     named = set(rule_nodes(rule))
     assert isinstance(is_satisfied(rule, {name: ENDS[name] for name in named}), bool)
     assert list(rule_references(rule)) == []
@@ -106,7 +106,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(JSON, JSON)
-def test_equal_are_values_whose_json_is_and_unequal_the_others(left, right):
+def test_values_are_equal_if_their_json_is(left, right):
     ends = {"l": done(left), "r": done(right)}
     equal = is_satisfied(["==", ref("l"), ref("r")], ends)
     assert equal != is_satisfied(["!=", ref("l"), ref("r")], ends)
@@ -120,12 +120,12 @@ def test_equal_are_values_whose_json_is_and_unequal_the_others(left, right):
     [(1, 1.0, True), (1, True, False), (0, False, False), ([1], [True], False), ({"a": 1}, {"a": True}, False),
      (None, False, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ([1, 2], [2, 1], False), ("1", 1, False)],
 )  # fmt: skip
-def test_true_is_not_one_and_order_matters_in_lists_only(left, right, equal):
+def test_true_is_not_one_and_order_matters_only_in_lists(left, right, equal):
     assert is_satisfied(["==", ref("l"), {"value": right}], {"l": done(left)}) is equal
 
 
 @pytest.mark.parametrize("name", ["failed", "cancelled", "spoilt", "skipped"])
-def test_comparing_with_nothing_is_false_but_for_unequal(name):
+def test_comparison_with_a_missing_value_is_false_except_unequal(name):
     for kind in ("==", "<", "<=", ">", ">=", "contains"):
         assert is_satisfied([kind, ref(name), {"value": 1}], ENDS) is False
         assert is_satisfied([kind, ref("done"), ref(name)], ENDS) is False
@@ -135,7 +135,7 @@ def test_comparing_with_nothing_is_false_but_for_unequal(name):
 
 
 @pytest.mark.parametrize(("left", "right"), [(1, "1"), (True, 1), (None, 1), ([1], [2]), ({}, {})])
-def test_only_numbers_and_texts_have_an_order(left, right):
+def test_only_numbers_and_strings_are_ordered(left, right):
     for kind in ("<", "<=", ">", ">="):
         with pytest.raises(NotComparable):
             is_satisfied([kind, ref("l"), {"value": right}], {"l": done(left)})
@@ -143,7 +143,7 @@ def test_only_numbers_and_texts_have_an_order(left, right):
         assert isinstance(decided, FailNode)
 
 
-def test_what_is_shown_of_a_long_value_is_short():
+def test_long_values_are_truncated_in_messages():
     decided = decide_node({"rule": ["<", ref("l"), {"value": 1}]}, {"l": done("x" * 10_000)})
     assert isinstance(decided, FailNode)
     assert len(decided.message) < 200
@@ -167,13 +167,13 @@ def test_what_is_shown_of_a_long_value_is_short():
         (("1", 0), MISSING),
     ],
 )
-def test_looking_up_a_part(path, value):
+def test_references_resolve_paths(path, value):
     ends = {"x": done({"a": [1, {"b": None}], "1": "one"})}
     assert resolve_reference(ref("x", *path), ends) == value
     assert resolve_reference(ref("x", *path, default="else"), ends) == ("else" if value is MISSING else value)
 
 
-def test_filling_puts_values_at_their_places():
+def test_references_are_filled_into_arguments():
     plan = {
         "args": {"a": None, "b": [1, None, {"c": None}], "d": None},
         "fills": [
@@ -187,12 +187,12 @@ def test_filling_puts_values_at_their_places():
     assert decide_node(plan, ends) == RunNode({"a": {"n": 5, "null": None}, "b": [1, 5, {"c": []}], "d": None})
 
 
-def test_what_cant_be_filled_fails_the_node_or_skips_it_with_the_one_that_has_no_output():
+def test_an_unresolvable_reference_fails_or_skips_the_node():
     plan = {"args": {"a": None}, "fills": [{"at": ["a"], **ref("x", "rows", 3)}]}
     assert decide_node(plan, {"x": done({"rows": []})}) == FailNode("the output of node x has no value at ['rows'][3]")
     assert decide_node(plan, {"x": NodeOutcome("failed")}) == SkipNode(failure=True, node="x")
     assert decide_node(plan, {"x": NodeOutcome("skipped", cause=CONDITION)}) == SkipNode(False, "x", CONDITION)
 
 
-def test_places_read_as_in_code():
+def test_paths_are_displayed_as_code():
     assert (path_text(["a", 0, "b"]), path_text([])) == ("['a'][0]['b']", "its top")

@@ -1,4 +1,4 @@
-"""Slots of cron expressions and intervals: one per local time, whatever clocks do."""
+"""Slots of cron expressions and intervals, DST changes, and catching up on missed slots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ZONES = (
 
 
 def at(text: str) -> int:
-    """The moment of a time in UTC."""
+    """Return a UTC time in microseconds."""
     return time_to_micros(datetime.fromisoformat(text).replace(tzinfo=UTC))
 
 
@@ -62,7 +62,7 @@ STEP = timedelta(minutes=5)
 
 
 class Year:
-    """A year in a zone, walked in steps of five minutes: which local times there were, and when first."""
+    """Walk a year in steps of five minutes; return each local time with its first occurrence."""
 
     def __init__(self, zone: str, year: int) -> None:
         self.start = datetime(year, 1, 1, tzinfo=UTC)
@@ -104,7 +104,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_over_a_whole_year_each_local_time_has_one_slot(zone):
+def test_each_local_time_of_a_year_has_one_slot(zone):
     year = Year(zone, 2028)
     start, end = time_to_micros(year.start), time_to_micros(year.end)
     for cron, rule in RULES.items():
@@ -116,7 +116,7 @@ def test_over_a_whole_year_each_local_time_has_one_slot(zone):
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_looking_back_from_any_moment_finds_what_looking_ahead_found(zone):
+def test_backward_and_forward_iteration_agree(zone):
     timing = Timing(cron="0 */10 * * * *", tz=zone)
     for start in (at("2028-03-25 00:00"), at("2028-10-28 00:00"), at("2028-03-31 12:00"), at("2028-09-30 12:00")):
         slots = list(slots_of(timing, start, start + 60 * HOUR))
@@ -145,11 +145,11 @@ def test_looking_back_from_any_moment_finds_what_looking_ahead_found(zone):
         ("Australia/Lord_Howe", "45 1 * * *", "2027-04-03 00:00", ["2027-04-03 14:45:00", "2027-04-04 15:15:00"]),
     ],
 )
-def test_a_local_time_that_is_left_out_or_comes_twice_has_one_slot(zone, cron, after, slots):
+def test_skipped_and_repeated_local_times_have_one_slot(zone, cron, after, slots):
     assert first(Timing(cron=cron, tz=zone), after, 2) == slots
 
 
-def test_in_the_second_pass_of_an_hour_the_next_slot_is_after_it():
+def test_no_slot_in_the_second_occurrence_of_an_hour():
     timing = Timing(cron="*/20 * * * * *", tz="Europe/London")
     assert said(timing.next_after(at("2027-10-31 01:17:05"))) == "2027-10-31 02:00:00"
     assert [said(slot) for slot in timing.newest(0, at("2027-10-31 01:17:05"), 1)] == ["2027-10-31 00:59:40"]
@@ -175,7 +175,7 @@ def test_seconds_names_and_nicknames():
         assert first(Timing(cron=nickname.upper()), "2027-01-01 00:00") == first(Timing(cron=plain), "2027-01-01 00:00")
 
 
-def test_fractions_of_seconds_neither_repeat_nor_lose_a_slot():
+def test_fractions_of_seconds_neither_repeat_nor_skip_a_slot():
     timing = Timing(cron="0 * * * *")
     noon = at("2027-01-01 12:00")
     assert timing.next_after(noon - 1) == noon
@@ -187,14 +187,14 @@ def test_fractions_of_seconds_neither_repeat_nor_lose_a_slot():
 # Intervals, start and end
 
 
-def test_intervals_are_counted_from_1970_or_from_the_start():
+def test_intervals_count_from_1970_or_from_start():
     assert first(Timing(every=90 * MINUTE), "2027-01-01 00:10", 2) == ["2027-01-01 01:30:00", "2027-01-01 03:00:00"]
     timing = Timing(every=90 * MINUTE, start=at("2027-01-01 00:20"))
     assert first(timing, "2020-01-01 00:00", 2) == ["2027-01-01 00:20:00", "2027-01-01 01:50:00"]
     assert timing.newest(0, at("2027-01-01 02:00"), 5) == [at("2027-01-01 00:20"), at("2027-01-01 01:50")]
 
 
-def test_start_and_end_are_included_and_nothing_beyond_them():
+def test_start_and_end_are_inclusive_bounds():
     timing = Timing(cron="0 * * * *", start=at("2027-01-01 03:00"), end=at("2027-01-01 05:00"))
     slots = ["2027-01-01 03:00:00", "2027-01-01 04:00:00", "2027-01-01 05:00:00", None]
     assert first(timing, "2020-01-01 00:00", 9) == slots
@@ -228,7 +228,7 @@ def test_start_and_end_are_included_and_nothing_beyond_them():
         (None, "not NoneType"),
     ],
 )
-def test_expressions_that_can_not_be_are_refused_with_what_is_wrong(cron, says):
+def test_invalid_expressions_are_rejected_with_the_reason(cron, says):
     with pytest.raises(ConfigError, match=f"schedule x: .*{says}") as caught:
         check_cron(cron, "schedule x")
     assert len(str(caught.value)) < 300
@@ -250,19 +250,19 @@ def test_expressions_that_can_not_be_are_refused_with_what_is_wrong(cron, says):
         (None, "must be a str, not NoneType"),
     ],
 )
-def test_zones_that_are_not_there_are_refused(tz, says):
+def test_unknown_zones_are_rejected(tz, says):
     with pytest.raises(ConfigError, match=says):
         check_zone(tz, "schedule x")
 
 
-def test_known_zones_are_taken():
+def test_known_zones_are_accepted():
     assert [check_zone(zone, "it") for zone in (*ZONES, "UTC", "Etc/GMT+3")] == [*ZONES, "UTC", "Etc/GMT+3"]
 
 
 # Chance
 
 
-def test_jitter_is_the_same_for_everybody_and_spread_over_its_span():
+def test_jitter_is_deterministic_and_uniform():
     delays = [jitter_delay(100, "nightly", slot) for slot in range(2000)]
     assert delays == [jitter_delay(100, "nightly", slot) for slot in range(2000)]
     assert set(delays) == set(range(101))
@@ -287,14 +287,14 @@ TICK = Timing(every=MINUTE)
         ("all", 200, [0, 1, 2, 3]),
     ],
 )
-def test_what_is_made_of_missed_slots(catch_up, late, made):
+def test_catch_up_of_missed_slots(catch_up, late, made):
     slot = 1000 * MINUTE
     due = due_slots(TICK, catch_up, slot, slot + late * MICROS_PER_SECOND)
     assert [(each - slot) // MINUTE for each in due.slots] == made
     assert due.next == slot + (made[-1] + 1) * MINUTE
 
 
-def test_a_slot_that_is_more_than_a_minute_late_was_missed():
+def test_a_slot_overdue_by_a_minute_is_missed():
     nightly = Timing(cron="0 3 * * *")
     slot = at("2027-01-01 03:00")
     assert due_slots(nightly, "skip", slot, slot + 60 * MICROS_PER_SECOND).slots == [slot]
@@ -302,7 +302,7 @@ def test_a_slot_that_is_more_than_a_minute_late_was_missed():
     assert due_slots(nightly, "latest", slot, slot + 61 * MICROS_PER_SECOND).slots == [slot]
 
 
-def test_all_is_bounded_and_comes_in_batches():
+def test_catch_up_all_is_bounded_and_batched():
     slot, now = 1000 * MINUTE, 6000 * MINUTE
     made: list[int] = []
     next_at: int | None = slot
@@ -315,7 +315,7 @@ def test_all_is_bounded_and_comes_in_batches():
     assert next_at == now + MINUTE
 
 
-def test_a_schedule_that_is_over_has_no_next_slot():
+def test_a_schedule_past_its_end_has_no_next_slot():
     timing = Timing(every=MINUTE, end=1001 * MINUTE)
     assert due_slots(timing, "all", 1000 * MINUTE, 5000 * MINUTE) == ([1000 * MINUTE, 1001 * MINUTE], None)
     assert due_slots(timing, "latest", 1000 * MINUTE, 5000 * MINUTE) == ([1001 * MINUTE], None)
@@ -331,5 +331,5 @@ def test_a_schedule_that_is_over_has_no_next_slot():
         (Timing(cron="@monthly"), "At 00:00 on the first day of every month"),
     ],
 )
-def test_in_words(timing, words):
+def test_timing_is_described_in_words(timing, words):
     assert timing.in_words().lower() == words.lower()
